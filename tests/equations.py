@@ -386,6 +386,8 @@ def _draw_bundle(name: str, kind: type, random: np.random.Generator) -> Any:
             own = ("serving_software", "serving_memory", "serving_load")
             fields[field] = {k: v for family in own for k, v in _draw_constants((name, field), family, random).items()}
             continue
+        if annotation == "np.ndarray | None":  # what need not be known is left out
+            continue
         if not is_array(annotation) and annotation != "np.ndarray":
             raise CannotDraw(f"{name}.{field} is of type {annotation}")
         unit = entry.unit or "-"

@@ -12,6 +12,7 @@ from openpyxl import load_workbook
 from workbook_samples import Sheets, refused, set_cell, sheets, without_column, write
 
 from xlperf.addin.cells import read_block, read_plans_of
+from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.cells import ErrorValue
 from xlperf.catalog.parse import table_from_rows
@@ -29,6 +30,7 @@ CELLS: list[tuple[str, Any, str]] = [
     ("accelerators!E2", "n/a", f'{BANDWIDTH}, got "n/a"'),
     ("accelerators!E2", 0, f"{BANDWIDTH}, got 0"),
     ("accelerators!E2", -3.35, f"{BANDWIDTH}, got -3.35"),
+    ("accelerators!E2", 3350, "xlperf.xlsx [accelerators!E2]: memory bandwidth must be at most 250 (TB/s), got 3350"),
     ("accelerators!E2", True, f"{BANDWIDTH}, got TRUE"),
     ("accelerators!E2", "3.35", f'{BANDWIDTH}, got the text "3.35"; enter it as a number'),
     ("accelerators!E2", "inf", f'{BANDWIDTH}, got "inf"'),
@@ -292,3 +294,33 @@ def test_the_sample_itself_is_fine(tmp_path: Path, command: Command) -> None:
     content: Sheets = sheets()
     outcome = command("check", write(tmp_path / "xlperf.xlsx", content))
     assert (outcome.code, outcome.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "line"),
+    [
+        ("clock rate (GHz)", 1410, "clock rate must be at most 20 (GHz), got 1410"),
+        ("clock rate (MHz)", 1.7e6, "clock rate must be at most 20000 (MHz), got 1700000"),
+        ("peak flop rate bf16", 989_000, "peak flop rate bf16 must be at most 400000 (TFLOP/s), got 989000"),
+        ("memory capacity", 81_920, "memory capacity must be at most 16384 (GiB), got 81920"),
+        ("thermal design power", 700_000, "thermal design power must be at most 50000 (W), got 700000"),
+        ("memory energy", 4200, "memory energy must be at most 200 (pJ/bit), got 4200"),
+    ],
+)
+def test_a_unit_that_is_off_by_a_thousand_is_refused(header: str, value: float, line: str) -> None:
+    head = [
+        "accelerator",
+        "generation",
+        "peak flop rate bf16",
+        "memory capacity",
+        "memory bandwidth",
+        "thermal design power",
+    ]
+    row: list[object] = ["X", "hopper", 989, 80, 3.35, 700]
+    if header in head:
+        row[head.index(header)] = value
+    else:
+        head, row = [*head, header], [*row, value]
+    with pytest.raises(InputError) as error:
+        table_from_rows("accelerators", [*head, "source", "year"], [[*row, "a test", 2024]])
+    assert [fault.problem for fault in error.value.faults] == [line]

@@ -345,8 +345,8 @@ def test_command(command: Command, tmp_path: Path) -> None:
     book = tmp_path / "why.xlsx"
     assert command(*asked, "-o", book).code == 0
     read = openpyxl.load_workbook(book)
-    assert read.sheetnames == ["diagnosis", "waterfall"]
-    assert len(read["waterfall"]._charts) == 1
+    assert set(read.sheetnames) == {"diagnosis", "waterfall", "asked"}
+    assert len(read["asked"]._charts) == 2
     assert [read["waterfall"].cell(row, 2).value for row in (2, 3)] == ["predicted", "full recomputation"]
 
 

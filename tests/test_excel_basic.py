@@ -48,9 +48,9 @@ End Function
 """
 # LibreOffice shows what CVErr makes as text.
 CELLS = {
-    "XLPERF_STEP_TIME(1)": f"{SERVER_MODULE}:XLTEST_STEP_TIME:value:nothing:nothing",
-    "XLPERF_STEP_TIME(1,2,3)": f"{SERVER_MODULE}:XLTEST_STEP_TIME:value:value:value",
-    "XLPERF_STEP_TIME({1;2},3)": f"{SERVER_MODULE}:XLTEST_STEP_TIME:block:value:nothing",
+    "XLPERF_STEP_TIME(1)": f"{SERVER_MODULE}:XLTEST_STEP_TIME:value:nothing:nothing:nothing:nothing",
+    "XLPERF_STEP_TIME(1,2,3)": f"{SERVER_MODULE}:XLTEST_STEP_TIME:value:value:value:nothing:nothing",
+    "XLPERF_STEP_TIME({1;2},3)": f"{SERVER_MODULE}:XLTEST_STEP_TIME:block:value:nothing:nothing:nothing",
     "XLPERF_CATALOG(1,{2;3},4)": f"{SERVER_MODULE}:XLTEST_CATALOG:value:block:value",
     "INDEX(XLPERF_FITS(1),1,1)": 1.5,
     "INDEX(XLPERF_FITS(1),1,2)": "Error 2042",

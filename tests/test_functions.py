@@ -9,11 +9,12 @@ import re
 import numpy as np
 import pytest
 
+from xlperf.addin.answers import ANSWERS
 from xlperf.addin.cells import CellError
 from xlperf.addin.equations import EQUATIONS
 from xlperf.addin.functions import functions
 from xlperf.addin.handles import CatalogStore, UnknownHandleError, content_of, handle_of
-from xlperf.addin.session import ANSWERS, READERS, Session
+from xlperf.addin.session import READERS, Session
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import UNITS
 from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, results_of, schema
@@ -57,7 +58,7 @@ class FakeEngine:
     def installed(self):
         return FakeCatalog(1e12)
 
-    def evaluate(self, plans, catalog):
+    def evaluate(self, plans, catalog, results=None):
         self.evaluated.append(len(plans))
         for row, model in enumerate(plans["model"]):
             if model == "?":
@@ -113,7 +114,7 @@ def test_every_result_is_a_function():
 def test_the_registry_and_the_session_know_the_same_words():
     registry = functions().values()
     arguments = [argument for function in registry for argument in function.arguments]
-    assert {function.answer for function in registry} == {*ANSWERS, "equation"}
+    assert {function.answer for function in registry} == {*ANSWERS, "equation", "value"}
     assert {argument.kind for argument in arguments} == set(READERS)
     assert {function.name for function in registry if function.answer == "equation"} == set(EQUATIONS)
     for argument in arguments:
@@ -286,7 +287,7 @@ def test_unknown_function_asks_for_an_install(session):
 
 
 def test_a_bug_is_an_error_value_and_not_the_end(session, engine, capsys):
-    engine.evaluate = lambda plans, catalog: 1 / 0
+    engine.evaluate = lambda plans, catalog, results: 1 / 0
     error = one(session.call("XLPERF_STEP_TIME", [[HEADER, ROW]]))
     assert error.code == "#VALUE!"
     assert "ZeroDivisionError" in error.message
@@ -431,14 +432,29 @@ def test_floats_are_kept_to_the_last_bit(tmp_path):
 def test_evaluations_are_shared_and_bounded(session, engine, monkeypatch):
     for name in ("XLPERF_STEP_TIME", "XLPERF_MEMORY", "XLPERF_FITS", "XLPERF_CHECK", "XLPERF_TRAINING"):
         session.call(name, [[HEADER, ROW]])
-    assert engine.evaluated == [1]
+    assert engine.evaluated == [1, 1], "once for the first result, once for all"
     monkeypatch.setattr("xlperf.addin.cells.MOST_ROWS_KEPT", 2)
     for count in (1.0, 2.0, 3.0):
         session.call("XLPERF_STEP_TIME", [[HEADER, ["a", "M", "A", count, 1.0]]])
     session.call("XLPERF_STEP_TIME", [[HEADER, ["a", "M", "A", 3.0, 1.0]]])
-    assert engine.evaluated == [1, 1, 1, 1]
+    assert engine.evaluated == [1, 1, 1, 1, 1]
     session.call("XLPERF_STEP_TIME", [[HEADER, ROW]])
-    assert len(engine.evaluated) == 5, "forgotten, so evaluated again"
+    assert len(engine.evaluated) == 6, "forgotten, so evaluated again"
+
+
+def test_a_cell_computes_what_it_shows_and_a_second_function_all(session, engine, monkeypatch):
+    asked = []
+    evaluate = engine.evaluate
+    monkeypatch.setattr(
+        engine, "evaluate", lambda plans, catalog, results: asked.append(results) or evaluate(plans, catalog)
+    )
+    for count in (1.0, 2.0):
+        session.call("XLPERF_STEP_TIME", [[HEADER, ["a", "M", "A", count, 1.0]]])
+    assert asked == [{"step_time"}, {"step_time"}]
+    for count in (2.0, 3.0):
+        session.call("XLPERF_CHECK", [[HEADER, ["a", "M", "A", count, 1.0]]])
+        session.call("XLPERF_STEP_TIME", [[HEADER, ["a", "M", "A", count, 1.0]]])
+    assert asked[2:] == [None, None]
 
 
 def test_after_an_edit_of_the_catalog_the_plans_of_a_sheet_are_evaluated_together(session, engine):
@@ -461,7 +477,7 @@ def test_plans_beside_one_are_evaluated_with_it_and_shown_as_by_a_call_of_their_
         arguments = [[others[0]], None, [HEADER]]
         cells = session.others(name, arguments, [*alone, *others])
         assert cells == [None] * 4 + [one(session.call(name, [[row], None, [HEADER]])) for row in others]
-    assert engine.evaluated == [4, 3, 1, 1], "the sound ones once; the unknown model each time"
+    assert engine.evaluated == [4, 3, 4, 3, 1], "the sound ones twice at most; the unknown model each time"
     assert session.others("XLPERF_TRAINING", [[others[0]], None, [HEADER]], others) == [None] * 3
     assert session.others("XLPERF_MFU", [[others[0]], "no handle", [HEADER]], others) == [None] * 3
     assert session.others("XLPERF_MFU", [[others[0]], None, [["no such column"] * 5]], others) == [None] * 3

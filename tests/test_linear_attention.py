@@ -26,7 +26,8 @@ from xlperf.equations.model.linear import (
     recurrent_step_flop,
     recurrent_step_traffic,
 )
-from xlperf.equations.model.model import Model, mtp_parameters, parameter_count
+from xlperf.equations.model.model import Model
+from xlperf.equations.model.parameters import mtp_parameters, parameter_count
 
 GIGA = 1e9
 # Value heads, parameters as published, those of a token; key heads 16, heads of 128, convolution over 4 tokens.

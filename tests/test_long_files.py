@@ -109,7 +109,7 @@ def test_arrow_writes_the_text_that_python_writes() -> None:
     ]
     stream = io.StringIO(newline="")
     csv.writer(stream, lineterminator="\n").writerows(zip(*(texts(*part) for part in block), strict=True))
-    assert csv_rows(block) == stream.getvalue()
+    assert csv_rows(block).decode() == stream.getvalue()
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])

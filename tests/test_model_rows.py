@@ -23,7 +23,7 @@ from xlperf.catalog.hugging_face import model_row
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.xlsx_rows import add_row
 from xlperf.engine.catalog_arrays import catalog_models
-from xlperf.equations.model.model import mtp_parameters, parameter_count
+from xlperf.equations.model.parameters import mtp_parameters, parameter_count
 
 Command = Callable[..., Outcome]
 PUBLIC = json.loads((Path(__file__).parent / "data" / "hugging_face.json").read_text(encoding="utf-8"))

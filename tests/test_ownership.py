@@ -88,13 +88,28 @@ def test_parts_of_an_owned_hour_add_up(catalog: Catalog) -> None:
 
 
 def test_an_owned_hour_is_that_of_the_server(catalog: Catalog) -> None:
-    """With as many accelerators as the server's row joins, both count the same network."""
+    """With as many accelerators as the server's row joins, both count the same network; energy is that of the work."""
     servers = evaluate_servers(catalog.tables["servers"])
+    housed = servers["cost_rate"] - servers["energy_cost"]
     owned = evaluate_ownership(_plans("training", PLANS), catalog)
-    assert owned["hour_cost"][2] == pytest.approx(float(servers["cost_rate"][0]), rel=1e-12)
+    assert owned["hour_cost"][2] - owned["hour_energy"][2] == pytest.approx(float(housed[0]), rel=1e-12)
     dear = evaluate_ownership(_plans("training", PLANS), catalog, owner="DEAR")
     assert dear["server"].tolist() == ["dear"] * 3
-    assert dear["hour_cost"][2] == pytest.approx(float(servers["cost_rate"][1]), rel=1e-12)
+    assert dear["hour_cost"][2] - dear["hour_energy"][2] == pytest.approx(float(housed[1]), rel=1e-12)
+
+
+def test_the_energy_bill_is_that_of_the_work(catalog: Catalog) -> None:
+    """Accelerators at the power that they draw, the rest of the server at its load share; a power limit is provided."""
+    plans = _plans("training", {**PLANS, "power limit": [700.0, 500.0, 700.0]})
+    owned, found = evaluate_ownership(plans, catalog), evaluate(plans, catalog)
+    limit = np.array([700.0, 500.0, 700.0])
+    server = 10_200.0 / 8.0 - 700.0
+    each = (found["accelerator_power"] + 0.8 * server) * 1.25
+    hour = each * 0.08 * factor("USD/kWh")
+    np.testing.assert_allclose(owned["hour_energy"], hour, rtol=1e-12)
+    provided = (limit + server) * 1.25 * plans["num_accelerators"]
+    np.testing.assert_allclose(owned["power"], provided, rtol=1e-12)
+    assert (owned["owned_energy_per_token"] * found["tokens_per_second"] < owned["power"]).all()
 
 
 def test_tokens_of_an_owner(catalog: Catalog) -> None:
@@ -110,14 +125,19 @@ def test_tokens_of_an_owner(catalog: Catalog) -> None:
     np.testing.assert_allclose(owned["yearly_cost"], hour * count * YEAR, rtol=1e-14)
     grid = owned["power"] / owned["tokens_per_second_per_provisioned_megawatt"]
     np.testing.assert_allclose(owned["power"] / grid, results["tokens_per_second"] / owned["power"], rtol=1e-12)
-    energy = 0.8 * owned["power"] / results["tokens_per_second"]
+    drawn = (results["accelerator_power"] - 0.8 * 700.0) * 1.25 * count
+    energy = (0.8 * owned["power"] + drawn) / results["tokens_per_second"]
     np.testing.assert_allclose(owned["owned_energy_per_token"], energy, rtol=1e-12)
     np.testing.assert_allclose(owned["owned_carbon_per_million_tokens"], energy * 0.4 * factor("kg/kWh"), rtol=1e-12)
     inference, costs = evaluate(served, catalog), evaluate_ownership(served, catalog)
-    ratio = costs["hour_cost"][0] / inference["accelerator_hour_cost"][0]
-    for side in ("input", "output"):
-        name = f"cost_per_million_{side}_tokens"
-        np.testing.assert_allclose(costs[f"owned_{name}"], inference[name] * ratio, rtol=1e-12)
+    paid = costs["owned_cost_per_million_input_tokens"] * 2.0 + costs["owned_cost_per_million_output_tokens"]
+    np.testing.assert_allclose(costs["owned_cost_per_million_output_tokens_all_in"], paid, rtol=1e-12)
+    share = inference["prefill_share"]
+    prompts = inference["tokens_per_second"] * 2.0 * costs["owned_cost_per_million_input_tokens"] / (8.0 * share)
+    tokens = inference["tokens_per_second"] * costs["owned_cost_per_million_output_tokens"] / (8.0 * (1.0 - share))
+    more = (inference["prefill_power"] - inference["decode_power"]) * 1.25 * 0.08 * factor("USD/kWh")
+    assert more[0] > 0.0
+    np.testing.assert_allclose(prompts - tokens, more, rtol=1e-6)
 
 
 def test_results_per_dollar_and_carbon_of_plans() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -191,23 +192,78 @@ def test_operators_and_constants_carry_units(tmp_path: Path, command: Run) -> No
         assert set(header) <= known_headers() and not any("_" in one for one in header), name
 
 
-@pytest.mark.parametrize("words", [("evaluate",), ("explain",), ("frontier",)])
-def test_a_workbook_of_results_opens_with_what_was_asked_and_a_chart(
-    command: Callable[..., Outcome], tmp_path: Path, words: tuple[str, ...]
+TRAINING_PLANS = (
+    "name,model,accelerator,num accelerators,tensor parallel,pipeline parallel,global batch size\n"
+    "a,Llama3-8B,H100-SXM-80GB,8,2,1,64\nb,Llama3-8B,H200-SXM-141GB,8,1,1,64\n"
+)
+SERVING_PLANS = (
+    "name,model,accelerator,num accelerators,prompt length,output length,batch size\n"
+    "a,Llama3-8B,H100-SXM-80GB,1,1024,128,16\nb,Llama3-8B,H200-SXM-141GB,1,1024,128,16\n"
+)
+SEARCHED_PLAN = TRAINING_PLANS.split("\nb")[0].replace("8,2,1,64", "8,auto,auto,64") + "\n"
+WORKBOOKS: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "evaluate": (TRAINING_PLANS, (), "Step time"),
+    "explain": (TRAINING_PLANS, ("--name", "b"), "Time of operators"),
+    "frontier": (SERVING_PLANS, (), "Throughput against speed"),
+    "search": (SEARCHED_PLAN, (), "Step time"),
+    "search of two": (SEARCHED_PLAN, ("--objective", "cost", "--objective", "memory"), "Plans that nothing beats"),
+    "solve": (SERVING_PLANS, ("--vary", "batch size=1..8", "--target", "tpot<=40", "--largest"), "Batch size"),
+    "sweep": (TRAINING_PLANS, ("--vary", "accelerators.memory bandwidth=2,4,8", "--result", "mfu"), "Mfu"),
+    "uncertainty": (TRAINING_PLANS, ("--result", "cost", "--vary", "prices.rental price=x0.7..x1.5", "--draws", "64"),
+                    "Uncertain result"),
+    "worth": (SERVING_PLANS, (), "Worth of the change"),
+    "worth against": (SERVING_PLANS, ("--against", "B200-SXM-180GB"), "Price of an hour"),
+    "cost": ("", (), "Cost of a unit by part"),
+    "cost of servers": ("", ("--sheet", "servers"), "An hour of one accelerator by part"),
+    "cost of plans": (TRAINING_PLANS, (), "An hour of one accelerator by part"),
+    "cost, tornado": ("", ("--tornado", "unit cost"), "Which input decides"),
+    "cost, bridge": (TRAINING_PLANS, ("--bridge",), "From the cost at the sheet prices"),
+    "device": ("", (), "Cost of a unit"),
+    "device, compared": ("", ("--compare",), "Derived over stated"),
+    "diagnose": (TRAINING_PLANS, ("--name", "a", "--measured", "step time=38"), "From the prediction"),
+    "time": ("", ("all-reduce", "--accelerator", "H100-SXM-80GB", "--group", "8", "--size", "64 MiB"), "Time of the"),
+}  # fmt: skip
+"""Commands that write workbooks of results, by what stands before their first comma or word: plans, options, chart."""
+
+
+@pytest.mark.parametrize("case", WORKBOOKS)
+def test_every_workbook_of_results_opens_with_what_was_asked_its_answer_and_a_chart(
+    command: Callable[..., Outcome], tmp_path: Path, case: str
 ) -> None:
+    rows, options, words = WORKBOOKS[case]
+    name = case.replace(",", " ").split()[0]
     plans, made = tmp_path / "plans.csv", tmp_path / "made.xlsx"
-    plans.write_text(
-        "name,model,accelerator,num accelerators,prompt length,output length,batch size\n"
-        "mine,Llama3-8B,H100-SXM-80GB,1,1024,128,16\n",
-        encoding="utf-8",
-    )
-    assert command(*words, plans, "-o", made).code == 0
+    plans.write_text(rows, encoding="utf-8")
+    given = [] if name == "time" else [plans if rows else workbook("xlperf.xlsx")]
+    assert command(name, *given, *options, "-o", made).code in (0, 1)
     book = openpyxl.load_workbook(made)
     assert book.active is not None and book.active.title == "asked"
-    text = [cell.value for row in book["asked"].iter_rows() for cell in row if cell.value is not None]
-    assert f"xlperf {words[0]}" in text
-    assert str(plans) in text
-    assert len(book["asked"]._charts) == 1  # type: ignore[attr-defined]
-    if words[0] == "evaluate":  # a file of results is a file of plans again
-        again = command("evaluate", made)
-        assert (again.code, again.err) == (0, "")
+    text = [str(cell.value) for row in book["asked"].iter_rows() for cell in row if cell.value is not None]
+    assert f"xlperf {name}" in text and "Asked" in text
+    assert all(str(one) in text for one in given)
+    for option, value in pairwise(options):
+        if option.startswith("--") and not value.startswith("--"):
+            place = text.index(option.strip("-"))
+            assert value in text[place + 1].split(", "), f"{option} is not said"
+    charts = book["asked"]._charts  # type: ignore[attr-defined]
+    titles = ["".join(run.t for run in chart.title.tx.rich.p[0].r) for chart in charts]
+    assert titles and titles[0].startswith(words), titles
+    for chart in charts:  # with points that are there, and names for all of them
+        for series in chart.series:
+            numbers = series.val or series.yVal
+            assert numbers.numRef.numCache.pt, titles
+            assert series.cat is None or all(label.v for label in series.cat.strRef.strCache.pt)
+    for sheet in book.worksheets:  # every number has a format of its own, but counts and years
+        if sheet.title == "asked":
+            continue
+        for column in sheet.iter_cols(min_row=2):
+            odd = [c.value for c in column if isinstance(c.value, float) and not c.value.is_integer()]
+            assert not odd or all(c.number_format != "General" for c in column if c.value in odd), (case, sheet.title)
+
+
+def test_a_workbook_of_results_is_a_file_of_plans_again(command: Callable[..., Outcome], tmp_path: Path) -> None:
+    plans, made = tmp_path / "plans.csv", tmp_path / "made.xlsx"
+    plans.write_text(SERVING_PLANS, encoding="utf-8")
+    assert command("evaluate", plans, "-o", made).code == 0
+    again = command("evaluate", made)
+    assert (again.code, again.err) == (0, "")

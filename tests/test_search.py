@@ -21,7 +21,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import AUTO_COLUMNS, PLAN_TABLES, column
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.engine.tables import numbers
+from xlperf.engine.tables import fitting, numbers
 from xlperf.explore.candidates import candidates, expanded, with_mapping
 from xlperf.explore.found import BEYOND_LIMITS, GOOD, ILLEGAL, TOO_LARGE, Search
 from xlperf.explore.objectives import default_objective, limit_of, objective_of
@@ -488,3 +488,42 @@ def test_plans_whose_kernels_are_shared_have_the_results_that_they_have_alone(
     assert lean is not None and {"step_time", "memory_reserved", "cost_per_million_tokens", "fits"} <= set(lean.columns)
     for name, values in lean.columns.items():
         np.testing.assert_array_equal(values, together[name], name)
+
+
+@pytest.mark.parametrize("mode", ["static", "continuous", "disaggregated"])
+def test_memory_first_says_of_serving_plans_what_their_results_say(catalog: Catalog, mode: str) -> None:
+    """Plans left out do not fit, legality and largest batches are those of the results: a search loses nothing."""
+    row = {**SERVE, "model": "DeepSeek-V3", "num accelerators": 32, "mode": mode, "precision": "fp8"}
+    more = ["prefill tensor parallel", "prefill accelerators"] if mode == "disaggregated" else []
+    tried = candidates(plan(row, "tensor parallel", "pipeline parallel", "expert parallel", *more), catalog).plans
+    for batch in (1.0, 64.0, 4096.0):
+        own = replace(tried, columns={**tried.columns, "concurrency": np.full(len(tried), batch)})
+        whole, memory = evaluate(own, catalog), fitting(own, catalog)
+        assert memory is not None
+        np.testing.assert_array_equal(memory["max_batch_size"], whole["max_batch_size"])
+        np.testing.assert_array_equal(np.isnan(memory["fits"]), np.isnan(whole["fits"]))
+        assert not (whole["fits"][memory["fits"] == 0.0] == 1.0).any()
+        if mode == "static":
+            np.testing.assert_array_equal(memory["fits"], whole["fits"])
+        assert (memory["fits"] == 0.0).any() and (memory["fits"] == 1.0).any()
+    rated = replace(own, columns={**own.columns, "request_rate": np.ones(len(own))})
+    assert fitting(rated, catalog) is None
+
+
+@pytest.mark.parametrize("concurrency", [16, 100_000, "auto"])
+@pytest.mark.parametrize("memory", ["ttft<=2 s", "ttft<=1 ms"])
+def test_memory_first_changes_no_answer_of_a_serving_search(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch, concurrency: Any, memory: str
+) -> None:
+    row = {**SERVE, "model": "Meta-Llama-3.1-70B", "mode": "static", "concurrency": concurrency}
+    asked = with_mapping(plan(row))
+    answers = []
+    for first in (1, 10**9):
+        monkeypatch.setattr("xlperf.explore.search.MEMORY_FIRST", first)
+        answers.append(search(asked, catalog, "throughput", [limit_of("inference", memory)], top=20))
+    one, other = answers
+    assert (one.kind, one.num_tried, one.num_legal, one.num_fit) == (
+        other.kind, other.num_tried, other.num_legal, other.num_fit
+    )  # fmt: skip
+    for name, values in one.results.columns.items():
+        np.testing.assert_array_equal(values, other.results[name], name)

@@ -55,6 +55,32 @@ def test_rows_with_catalogs_of_their_own_are_those_of_edited_sheets(catalog: Cat
                 assert same.tolist() == values.tolist() or np.array_equal(same, values, equal_nan=True), name
 
 
+BOUGHT = (
+    "servers.energy price=x1,x3",
+    "servers.accelerator price=20000,40000",
+    "chiplets.margin share=x0.9,x1",
+    "packages.substrate price=x1,x20",
+    "process_nodes.wafer price=x1,x2",
+    "calibration.training_software.kernel_slowdown=x1,x1.2",
+)
+
+
+@pytest.mark.parametrize("line", BOUGHT)
+def test_what_an_accelerator_is_bought_as_and_constants_can_be_varied(catalog: Catalog, line: str) -> None:
+    """Its hour then follows from server and chiplets, whatever the sheet prices has; as in sheets edited so."""
+    plans, asked = table(TRAIN, {**TRAIN, "tensor parallel": 4}), varied("training", line)
+    found = sweep(Sweep(plans, catalog, {}, asked.varied))
+    for number, value in enumerate(asked.varied[0].values):
+        edited = changed_catalog(catalog, plans, [(asked.varied[0], float(value))])
+        shown = slice(2 * number, 2 * number + 2)
+        for name, values in evaluate(found.plans.take(shown), edited).columns.items():
+            if values.dtype != object:
+                assert np.array_equal(found.results[name][shown], values, equal_nan=True), name
+    cost = found.results["cost_per_million_tokens"]
+    assert (cost[2:] > cost[:2]).all()
+    assert found.varied[0][0].name.startswith(line.partition(".")[0])
+
+
 @pytest.mark.parametrize("kind", ["training", "inference"])
 def test_what_a_machine_is_made_of_can_be_varied(catalog: Catalog, kind: str) -> None:
     """Node, memory, core, package and budgets of a derived device, node and memory of a product: as edited sheets."""

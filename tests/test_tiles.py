@@ -10,8 +10,8 @@ from test_kernels import constants, device
 
 from xlperf.equations.hardware.attention import attention_time
 from xlperf.equations.hardware.kernels import gemm_time
-from xlperf.equations.hardware.power import capped_clock_share, clock_limited_time
-from xlperf.equations.hardware.roofline import product_traffic
+from xlperf.equations.hardware.power import capped_clock_share
+from xlperf.equations.hardware.roofline import clock_limited_time, product_traffic
 from xlperf.equations.hardware.tiles import (
     key_passes,
     product_memory_traffic,

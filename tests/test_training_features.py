@@ -15,7 +15,7 @@ from xlperf.engine import evaluate, explain
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.engine.join import architecture_codes, architecture_of, named_rows
 from xlperf.engine.training import training_setting
-from xlperf.equations.model.model import mtp_parameters, parameter_count
+from xlperf.equations.model.parameters import mtp_parameters, parameter_count
 from xlperf.equations.training.communication import distinct_share
 from xlperf.equations.training.stages import stages_of
 

@@ -11,7 +11,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate
 from xlperf.engine.join import join
 from xlperf.engine.training import training_plan
-from xlperf.equations.model.model import layer_matrices
+from xlperf.equations.model.parameters import layer_matrices
 from xlperf.equations.plan.pipeline import layers_through_stage
 from xlperf.equations.training.stages import stages_of
 

@@ -13,7 +13,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
 from xlperf.engine.catalog_arrays import catalog_models
-from xlperf.equations.model.model import parameter_count
+from xlperf.equations.model.parameters import parameter_count
 from xlperf.equations.training.communication import distinct_share
 
 H100 = "H100-SXM-80GB"

@@ -20,7 +20,7 @@ from xlperf.catalog.schema import column, unit_of
 from xlperf.engine import evaluate
 from xlperf.explore.samples import LATIN_HYPERCUBE, Sampling
 from xlperf.explore.sweep import Sweep
-from xlperf.explore.uncertainty import SHARED, Uncertainty
+from xlperf.explore.uncertainty import SHARED, Uncertainty, sheet_ranges
 
 COST = "cost_per_million_tokens"
 OTHER = {**TRAIN, "name": "b", "tensor parallel": 8}
@@ -134,6 +134,42 @@ def test_numbers_of_plans_have_distributions(catalog: Catalog) -> None:
     assert sizes.mean() == pytest.approx(96.0, abs=5.0)
 
 
+def test_what_decides_between_plans_is_worth_measuring_and_the_rest_is_not(catalog: Catalog) -> None:
+    """Knowing the one input that decides is worth what knowing everything is; what changes no choice is worth 0."""
+    wide = {**OTHER, "micro batch size": 8}
+    narrow = {**TRAIN, "tensor parallel": 4}
+    lines = ("networks.link bandwidth=x0.02..x1", "prices.rental price=x0.9..x1.1")
+    asked = study(catalog, lines, rows=(wide, narrow), number=8192)
+    losses, fits = asked.draws()
+    assert (fits == 1.0).all()
+    chosen = losses[np.argmin(losses.mean(axis=1))]
+    whole = float((chosen - losses.min(axis=0)).mean())
+    assert whole > 0.0
+    network, price = asked.values_of_measuring()
+    assert network == pytest.approx(whole, rel=0.1)
+    assert price == 0.0
+    banded = study(catalog, lines, rows=(wide, narrow), band=True).values_of_measuring()
+    assert banded[2] > 0.0
+    effects = asked.effects()
+    assert sorted(effects["value_of_measuring"].tolist()) == sorted([network, price] * 2)
+    assert study(catalog, lines).values_of_measuring().tolist() == [0.0, 0.0]  # one plan: there is no choice
+
+
+def test_low_and_high_values_of_the_sheets_are_drawn(catalog: Catalog) -> None:
+    prices = catalog.tables["prices"]
+    both = ~np.isnan(prices["rental_price_low"]) & ~np.isnan(prices["rental_price_high"])
+    row = {**TRAIN, "accelerator": str(prices["price"][np.flatnonzero(both)[0]])}
+    (found,) = [one for one in sheet_ranges(table(row), catalog) if one.name == "rental_price"]
+    first = np.flatnonzero(both)[0]
+    ends = [prices[f"rental_price{end}"][first] / prices["rental_price"][first] for end in ("_low", "", "_high")]
+    assert found.values.tolist() == pytest.approx(ends)
+    assert sheet_ranges(table(row), catalog, [found]) == ()
+    sampling = Sampling(2000, LATIN_HYPERCUBE)
+    drawn = Uncertainty(Sweep(table(row), catalog, {}, (found,), sampling), "cost", False).draws()[0][0]
+    base = shown(catalog, COST, row)
+    assert base * ends[0] <= drawn.min() < 0.95 * base < 1.05 * base < drawn.max() <= base * ends[2]
+
+
 def test_the_command_shows_and_writes_both_tables(tmp_path: Path, command: Callable[..., Any]) -> None:
     plans = tmp_path / "plans.csv"
     with plans.open("w", newline="", encoding="utf-8") as stream:
@@ -149,7 +185,7 @@ def test_the_command_shows_and_writes_both_tables(tmp_path: Path, command: Calla
     book = tmp_path / "u.xlsx"
     assert command(*ask, "-o", book).code == 0
     assert load_workbook(book).sheetnames == ["uncertainty", "inputs", "asked"]
-    nothing = command("uncertainty", plans, "--result", "cost", "--no-band")
+    nothing = command("uncertainty", plans, "--result", "cost", "--no-band", "--no-ranges")
     assert (nothing.code, "nothing is uncertain: give --vary" in nothing.err) == (2, True)
     odd = command(*ask, "--sobol", 100)
     assert (odd.code, "--sobol takes a power of two" in odd.err) == (2, True)

@@ -16,6 +16,7 @@ from xlperf.addin import client as client_module
 from xlperf.addin import neighbours as neighbours_module
 from xlperf.addin.cells import CellError
 from xlperf.addin.client import Client, WorkerError
+from xlperf.addin.libreoffice_host import CalcTables
 from xlperf.addin.neighbours import Neighbours
 from xlperf.addin.worker import answer
 
@@ -240,7 +241,7 @@ def test_blank_rows_of_a_table_make_no_search_for_the_rows_beside_them():
         def call(self, function, arguments):
             return [[""]]
 
-    book, neighbours = Book(), Neighbours(Answers())
+    book, neighbours = Book(), Neighbours(Answers(), CalcTables())
     header = [["model", "accelerator", "num accelerators"]]
     for _ in range(50):
         assert neighbours.call(book, "XLPERF_STEP_TIME", [[["", "", ""]], "", header]) == [[""]]
@@ -269,7 +270,7 @@ def test_after_an_edit_of_the_catalog_the_rows_that_cells_show_go_along_at_once(
         Sheets = ()
 
     header = [["model", "accelerator", "num accelerators"]]
-    neighbours = Neighbours(Answers())
+    neighbours = Neighbours(Answers(), CalcTables())
 
     def shows(catalog, number):
         return neighbours.call(Book(), "XLPERF_STEP_TIME", [[["m", "a", float(number)]], catalog, header])[0][0]
@@ -304,9 +305,7 @@ def test_cells_that_were_asked_for_are_known_longer_than_those_that_were_guessed
 
     header = ("model", "accelerator", "num accelerators")
     rows = [("m", "a", float(number)) for number in range(60)]
-    neighbours = Neighbours(Answers())
-    monkeypatch.setattr(neighbours, "_tables", lambda *_: [(None, None)])
-    monkeypatch.setattr(neighbours_module, "read_rows", lambda *_: rows)
+    neighbours = Neighbours(Answers(), lambda *_: [rows])
     functions_ = [f"XLPERF_{number}" for number in range(5)]
     for catalog in ("first", "second", "third"):
         for function in functions_:

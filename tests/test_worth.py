@@ -16,8 +16,8 @@ from xlperf.addin.session import Session
 from xlperf.catalog.catalog import Catalog
 from xlperf.explore.candidates import with_mapping
 from xlperf.explore.search import search
-from xlperf.explore.vary import Varied, changed_catalog
-from xlperf.explore.worth import MONTH, break_even, usual_changes, worth
+from xlperf.explore.vary import Varied, changed_catalog, sheet_rows
+from xlperf.explore.worth import MONTH, STEP, break_even, changed, usual_changes, worth
 
 RENT = "prices.rental price=x1"
 SERVED = {**SERVE, "ttft target": 400, "tpot target": 12, "concurrency": "auto"}
@@ -44,7 +44,7 @@ def test_at_the_price_that_it_is_worth_a_token_costs_as_before(catalog: Catalog,
     plan = table(row)
     changes = usual_changes(plan, catalog)
     found = worth(plan, catalog, changes)
-    assert len(found) == (6 if plan.kind == "inference" else 4)
+    assert len(found) == (8 if plan.kind == "inference" else 6)
     assert (found["worth"] > 0.0).any()
     cost = "cost_per_million_tokens" if plan.kind == "training" else "cost_per_million_output_tokens_all_in"
     before = search(plan, catalog, "cost").results[cost][0]
@@ -52,7 +52,8 @@ def test_at_the_price_that_it_is_worth_a_token_costs_as_before(catalog: Catalog,
         if one.sheet == plan.kind:
             continue
         gain = found["worth"][number] * (found["value_after"][number] - found["value_before"][number])
-        own = _dearer(changed_catalog(catalog, plan, [(one, float(one.values[0]))]), plan, gain / MONTH)
+        first, second = np.array([1.0, STEP]) * sheet_number(catalog, plan, one)
+        own = _dearer(changed(plan, catalog, (), one, first, second)[1], plan, gain / MONTH)
         assert search(plan, own, "cost").results[cost][0] == pytest.approx(before, rel=1e-9)
 
 
@@ -77,6 +78,44 @@ def test_memory_is_worth_something_where_another_plan_then_fits(catalog: Catalog
         table({**TRAIN, "tensor parallel": 8}), catalog, varied("training", "accelerators.memory capacity=x2").varied
     )
     assert fixed["worth"].tolist() == [0.0]
+
+
+def sheet_number(catalog: Catalog, plan: Any, one: Any) -> float:
+    """The number that a change starts from, of a network that of its innermost tier."""
+    return float(catalog.tables[one.sheet].number(one.name)[sheet_rows(catalog, plan, one)][0])
+
+
+def test_area_has_rates_and_cache_in_proportion_and_power_has_a_worth(catalog: Catalog) -> None:
+    plan = table({**TRAIN, "tensor parallel": 2})
+    found = worth(plan, catalog, usual_changes(plan, catalog))
+    by_name = dict(zip(found["input"].tolist(), found["worth"].tolist(), strict=True))
+    assert by_name["die area (mm2)"] > 0.0
+    assert by_name["thermal design power (W)"] >= 0.0
+
+
+def test_a_limit_is_worth_nothing_where_there_is_slack_and_something_where_it_binds(catalog: Catalog) -> None:
+    plan = with_mapping(table({**TRAIN, "tensor parallel": "", "num accelerators": "auto"}))
+    free = search(plan, catalog, "cost", most_accelerators=64)
+    power = float(free.results["grid_power"][0])
+    for factor, binds in ((1.5, False), (0.6, True)):
+        limits = targets("training", f"grid power <= {factor * power / 1e6} MW")
+        changes = usual_changes(plan, catalog, limits)
+        found = worth(plan, catalog, changes[-1:], limits, most_accelerators=64)
+        assert found["sheet"].tolist() == ["limit"] and found["input"].tolist() == ["grid power (MW)"]
+        assert (found["worth"] >= 0.0).all()
+        if not binds:
+            assert found["worth"].tolist() == [0.0] and found["worth_of_last"].tolist() == [0.0]
+
+
+def test_where_a_plan_only_just_fits_the_last_unit_is_worth_more_than_the_next(catalog: Catalog) -> None:
+    plan = table({**TRAIN, "micro batch size": "auto", "recompute": "auto"})
+    memory = varied("training", "accelerators.memory capacity=x1.01").varied
+    best = search(plan, catalog, "cost").results
+    share = float(best["memory_reserved"][0] / best["memory_capacity"][0])
+    tight = changed_catalog(catalog, plan, [(memory[0], share * 1.002)])
+    found = worth(plan, tight, memory)
+    assert found["worth"].tolist() == [0.0]
+    assert found["worth_of_last"][0] > 0.0
 
 
 def test_no_worth_where_nothing_keeps_the_limits(catalog: Catalog) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from xlperf.addin.cells import shown_column
-from xlperf.addin.functions import functions
+from xlperf.addin.functions import PLACES, functions
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate
@@ -49,7 +49,7 @@ def excel(row, tmp_path_factory):
         "cells": ["XLPERF_DIE_YIELD", [{"range": [[{"currency": "814"}]]}, {"range": [[0.1]]}, None, None, None, None]],
         "numbers": ["XLPERF_DIE_YIELD", [814.0, 0.1, None, None, None, None]],
         "too few": ["XLPERF_STEP_TIME", []],
-        "too many": ["XLPERF_STEP_TIME", [card, None, None, 1.0]],
+        "too many": ["XLPERF_STEP_TIME", [card, None, None, None, None, 1.0]],  # after the places of plan and header
         "error argument": ["XLPERF_STEP_TIME", [NA, None, None]],
         "two tables": ["XLPERF_CATALOG", [{"range": network}, network]],
         "no table": ["XLPERF_CATALOG", []],
@@ -83,7 +83,8 @@ def test_every_function_of_the_registry_is_one_of_xlwings(excel):
         assert about["category"] == "xlperf"
         assert about["volatile"] is False
         expected = [[one.name, one.doc, one.optional, one.repeated] for one in function.arguments]
-        assert about["arguments"] == expected
+        assert about["arguments"][: len(expected)] == expected
+        assert [one[0] for one in about["arguments"][len(expected) :]] == list(PLACES) * function.is_per_plan
 
 
 def test_the_vba_that_xlwings_writes_has_every_function(excel):
@@ -132,6 +133,39 @@ def test_ranges_are_read_whatever_their_format(excel):
     assert returned["range"] == returned["formats"] == returned["values"] == returned["card"]
     assert returned["cells"] == returned["numbers"]
     assert returned["numbers"][0][0] > 0
+
+
+@pytest.mark.parametrize("in_table", [True, False], ids=["in a table of Excel", "on a sheet"])
+def test_plans_of_a_table_are_evaluated_together(row, in_table, tmp_path):
+    """Rows that are blank or faulty, and an error cell, among them."""
+    rows = [[f"plan {number}", *row[1:3], 8.0 * (number + 1), 8.0, number + 1.0] for number in range(200)]
+    rows[70][1], rows[90][5], rows[130] = "no such model", "#N/A", [{"empty": ""}] * 6
+    table = {
+        "rows": [HEADER, *rows],
+        "in_table": in_table,
+        "catalog": None,
+        "functions": ["XLPERF_STEP_TIME", "XLPERF_MFU"],
+    }
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("xlwings_windows.py"))],
+        input=json.dumps(table),
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    found = [block[0][0] for block in answer["returned"]]
+    sound = [number for number in range(200) if number not in (70, 90, 130)]
+    results = evaluate(table_from_rows("training", HEADER, [rows[number] for number in sound]), load_catalog())
+    for first, name in ((0, "step_time"), (200, "mfu")):
+        assert [found[first + number] for number in sound] == shown_column(results, name)
+        assert [found[first + number] for number in (70, 90)] == ["#VALUE!"] * 2
+        assert found[first + 130] in (None, "")
+    assert len(answer["evaluated"]) < 20, "evaluations of 400 cells"
+    assert answer["reads"] <= 3
 
 
 ODD = [5.0, -1.0, "words", "8", NA, True, {"empty": ""}, [[1.0, "a"], [{"empty": ""}, NA]], {"range": [["model", 7.0]]}]

@@ -2,8 +2,8 @@
 
 Reads JSON from standard input (calls: name and arguments; null is a missing one, ``{"range": rows}`` a Range of Excel),
 writes JSON: what xlwings knows about each function, the VBA that it would write into a workbook, and what each call
-returned. ``test_xlwings.py`` starts it
-in a process of its own, because the stand-ins stay in ``sys.modules``.
+returned. Of a table of plans (rows, functions) it writes what the cells beside it show, and how many plans each
+evaluation had. ``test_xlwings.py`` starts it in a process of its own, because the stand-ins stay in ``sys.modules``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import datetime
 import decimal
 import io
 import json
+import re
 import sys
 from unittest.mock import MagicMock
 
@@ -77,6 +78,51 @@ class ComRange:
         return MagicMock(name=name)
 
 
+SHEET = "'[my book.xlsx]plans'"
+
+
+class Sheet:
+    """An Excel with one sheet: its cells from A1 on; a table around them, or none."""
+
+    reads = 0
+
+    def __init__(self, rows, table):
+        self.rows = [[cell(value) for value in row] for row in rows]
+        self.UsedRange = Place(self, 1, 1, len(rows), len(rows[0]))
+        self.table = type("ListObject", (), {"Range": self.UsedRange})() if table else None
+
+    def Range(self, address):  # noqa: N802 - as Excel names it
+        sheet, left, top, right, bottom = re.fullmatch(r"(.+)!\$([A-Z])\$(\d+):\$([A-Z])\$(\d+)", address).groups()
+        assert sheet == SHEET
+        first, last = (ord(letter) - ord("A") + 1 for letter in (left, right))
+        return Place(self, int(top), first, int(bottom) - int(top) + 1, last - first + 1)
+
+
+class Place:
+    """A Range of Excel: where it stands on its sheet."""
+
+    def __init__(self, sheet, row, column, rows=1, columns=1):
+        self.Worksheet, self.Row, self.Column, self.ListObject = sheet, row, column, getattr(sheet, "table", None)
+        self.Rows, self.Columns = (type("Count", (), {"Count": count})() for count in (rows, columns))
+
+    @property
+    def Value2(self):  # noqa: N802
+        Sheet.reads += 1
+        rows = self.Worksheet.rows[self.Row - 1 : self.Row - 1 + self.Rows.Count]
+        return tuple(tuple(row[self.Column - 1 : self.Column - 1 + self.Columns.Count]) for row in rows)
+
+
+def calls_of_a_table(module, table):
+    """Calls of functions on each row of a table below its header, as cells make them, and where they stand."""
+    sheet, (names, *rows) = Sheet(table["rows"], table["in_table"]), table["rows"]
+    module.application = lambda: sheet
+    for name in table["functions"]:
+        for number, row in enumerate(rows, 2):
+            last = chr(ord("A") + len(row) - 1)
+            places = (f"{SHEET}!$A${line}:${last}${line}" for line in (number, 1))
+            yield name, (com([row]), com(table["catalog"]), com([names]), *places)
+
+
 def cell(value):
     """A cell as COM passes it."""
     if value == "#N/A":
@@ -94,6 +140,20 @@ def com(value):
     if isinstance(value, dict) and "range" in value:
         return ComRange(value["range"])
     return tuple(tuple(map(cell, row)) for row in value) if isinstance(value, list) else cell(value)
+
+
+def counted():
+    """Plans of each evaluation from now on."""
+    from xlperf.addin.session import Engine
+
+    evaluate, found = Engine.evaluate, []
+
+    def evaluation(self, rows, *arguments):
+        found.append(len(rows))
+        return evaluate(self, rows, *arguments)
+
+    Engine.evaluate = evaluation
+    return found
 
 
 def main():
@@ -117,10 +177,16 @@ def main():
     wrapper = io.StringIO()
     udfs.generate_vba_wrapper(module.__name__, module, wrapper, type("Book", (), {"Name": "xlperf.xlam"})())
     udfs.udf_modules[module.__name__] = {"module": module, "filename": module.__file__, "filetime": None}
-    returned = [
-        udfs.call_udf(module.__name__, name, tuple(com(value) for value in arguments))
-        for name, arguments in json.load(sys.stdin)
-    ]
+    asked = json.load(sys.stdin)
+    if isinstance(asked, dict):
+        evaluated = counted()
+        calls = calls_of_a_table(module, asked)
+    else:
+        calls = ((name, tuple(com(value) for value in arguments)) for name, arguments in asked)
+    returned = [udfs.call_udf(module.__name__, name, arguments) for name, arguments in calls]
+    if isinstance(asked, dict):
+        json.dump({"returned": returned, "evaluated": evaluated, "reads": Sheet.reads}, sys.stdout)
+        return
     loaded = sorted(name for name in set(sys.modules) - before if name.startswith(("xlwings.pro", "xlwings.server")))
     json.dump({"about": about, "wrapper": wrapper.getvalue(), "returned": returned, "not_free": loaded}, sys.stdout)
 

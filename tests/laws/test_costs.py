@@ -6,6 +6,7 @@ import csv
 import datetime
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ from xlperf.base.units import HOUR, YEAR, factor
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import results_of, table_schema, unit_of
 from xlperf.catalog.table import Table
-from xlperf.engine import cost_bridge, evaluate, evaluate_ownership
+from xlperf.engine import cost_bridge, evaluate, evaluate_designs, evaluate_ownership
+from xlperf.engine.devices import device_cost_parts, evaluate_devices
 from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS
 from xlperf.equations.cost.tokens import Terms, mean_terms
 from xlperf.explore.frontier import points
@@ -111,26 +113,26 @@ def _limit(name: str) -> float:
     return float(accelerators["thermal_design_power"][accelerators["accelerator"].tolist().index(name)])
 
 
-def _hour(name: str) -> tuple[float, float]:
-    """Cost of a second, and power of the server but for the accelerator, by hand from its own row of prices."""
+def _hour(name: str, drawn: float) -> tuple[float, float]:
+    """Cost of a second and power from the grid, by hand from its own row of prices and the accelerator's power."""
     power, limit = _price(name, "server_power"), _limit(name)
     power = limit if np.isnan(power) else power
     assert power >= limit
     rent, capex = _price(name, "rental_price"), _price(name, "capex")
     hardware = capex / _price(name, "utilization") * (1 / _price(name, "life") + _price(name, "opex_share") / YEAR)
-    effectiveness = _price(name, "power_usage_effectiveness")
-    owned = hardware + effectiveness * power * _price(name, "energy_price")
-    return (owned if np.isnan(rent) else rent), effectiveness * (power - limit)
+    grid = _price(name, "power_usage_effectiveness") * (power - limit + drawn)
+    return (hardware + grid * _price(name, "energy_price") if np.isnan(rent) else rent), grid
 
 
-def _pools(kind: str, row: int) -> list[tuple[str, float]]:
-    """Accelerators of each pool of a plan and how many."""
-    table = plans(kind)
+def _pools(kind: str, row: int) -> list[tuple[str, float, float]]:
+    """Accelerators of each pool of a plan, how many, and the power that one draws."""
+    table, found = plans(kind), results(kind)
     name, count = str(table["accelerator"][row]), float(table["num_accelerators"][row])
     if kind == "training" or table["mode"][row] != "disaggregated":
-        return [(name, count)]
-    prefill = float(table["prefill_accelerators"][row])
-    return [(name, count - prefill), (str(table["prefill_accelerator"][row]) or name, prefill)]
+        return [(name, count, float(found["accelerator_power"][row]))]
+    prefill, other = float(table["prefill_accelerators"][row]), str(table["prefill_accelerator"][row]) or name
+    powers = [float(found[f"{phase}_power"][row]) for phase in ("decode", "prefill")]
+    return [(name, count - prefill, powers[0]), (other, prefill, powers[1])]
 
 
 @pytest.mark.parametrize("kind", ["training", "inference"])
@@ -141,13 +143,12 @@ def test_a_token_pays_every_accelerator_at_its_own_price_and_power(kind: str) ->
     found, mixed = results(kind), 0
     for row in np.flatnonzero(np.isfinite(found[ALL_IN[kind]])).tolist():
         pools = _pools(kind, row)
-        mixed += len({name for name, _ in pools}) > 1
-        cost, power = (sum(count * _hour(name)[place] for name, count in pools) for place in (0, 1))
-        rate, whole = found["tokens_per_second"][row], sum(count for _, count in pools)
-        (effectiveness,) = {_price(name, "power_usage_effectiveness") for name, _ in pools}
+        mixed += len({name for name, *_ in pools}) > 1
+        cost, power = (sum(count * _hour(name, each)[place] for name, count, each in pools) for place in (0, 1))
+        rate, whole = found["tokens_per_second"][row], sum(count for _, count, _ in pools)
         drawn = found["accelerator_power"][row] * whole
-        assert 0.05 < drawn / sum(count * _limit(name) for name, count in pools) <= 1.0, row
-        power += drawn * effectiveness
+        assert drawn == pytest.approx(sum(count * each for _, count, each in pools), rel=1e-12), row
+        assert all(0.05 < each / _limit(name) <= 1.0 for name, _, each in pools), row
         assert found[ALL_IN[kind]][row] == pytest.approx(cost / rate, rel=1e-12), row
         assert found["energy_per_token"][row] == pytest.approx(power / rate, rel=1e-12), row
         assert found["accelerator_energy_per_token"][row] == pytest.approx(drawn / rate, rel=1e-12), row
@@ -159,11 +160,12 @@ def test_carbon_of_two_pools_is_that_of_the_energy_of_each() -> None:
     def terms(*values: float) -> Terms:
         return Terms(*(np.array([value]) for value in values))
 
-    mean = mean_terms(terms(1.0, 2000.0, 0.4, 0.7), terms(2.0, 500.0, 0.1, 0.9), np.array([0.25]))
+    mean = mean_terms(terms(1.0, 2000.0, 0.4, 0.7, 0.01), terms(2.0, 500.0, 0.1, 0.9, 0.02), np.array([0.25]))
     assert mean.power[0] == pytest.approx(0.75 * 2000 + 0.25 * 500)
     assert (mean.power * mean.carbon_intensity)[0] == pytest.approx(0.75 * 2000 * 0.4 + 0.25 * 500 * 0.1)
     assert (mean.power * mean.accelerator_share)[0] == pytest.approx(0.75 * 2000 * 0.7 + 0.25 * 500 * 0.9)
-    same = terms(1.7, 1594.0, 0.1, 0.8)
+    assert (mean.power * mean.energy_price)[0] == pytest.approx(0.75 * 2000 * 0.01 + 0.25 * 500 * 0.02)
+    same = terms(1.7, 1594.0, 0.1, 0.8, 0.01)
     for share in (0.0, 0.3, 1.0 / 3.0, 1.0):
         assert mean_terms(same, same, np.array([share])) == same
 
@@ -349,11 +351,14 @@ def test_an_owner_pays_each_pool_in_its_own_server() -> None:
     for row in unlike:
         prefill, count = table["prefill_accelerators"][row], table["num_accelerators"][row]
         halves = []
-        for column in ("accelerator", "prefill_accelerator"):
+        for column, phase in (("accelerator", "decode"), ("prefill_accelerator", "prefill")):
             alone = {name: values[[row]] for name, values in table.columns.items()}
             alone["accelerator"] = table[column][[row]]
             alone["prefill_accelerator"] = np.array([""], dtype=object)
-            halves.append(evaluate_ownership(Table("inference", alone), catalog())["hour_cost"][0])
+            same = Table("inference", alone)
+            powers = {f"{each}_power": found[f"{phase}_power"][[row]] for each in ("decode", "prefill")}
+            drawn = replace(evaluate(same, catalog()), columns={**evaluate(same, catalog()).columns, **powers})
+            halves.append(evaluate_ownership(same, catalog(), results=drawn)["hour_cost"][0])
         mean = ((count - prefill) * halves[0] + prefill * halves[1]) / count
         assert owned["hour_cost"][row] == pytest.approx(mean, rel=1e-12)
 
@@ -380,7 +385,7 @@ def test_the_bridge_walks_from_the_sheet_prices_to_the_owner(kind: str, case: st
         seen.update(bridge["line"][rows].tolist())
     both = np.isfinite(found[ALL_IN[kind]]) & np.isfinite(owned["hour_cost"])
     assert len(dict.fromkeys(bridge["plan"].tolist())) == both.sum() > 5
-    assert {"rented, sheet prices", "owner, sheet servers", "mean load in place of full load"} <= seen
+    assert {"rented, sheet prices", "owner, sheet servers", "power of server and network"} <= seen
 
 
 def test_a_report_shows_one_cost_for_a_plan() -> None:
@@ -421,3 +426,58 @@ def test_servers_of_unlike_accelerators_have_unlike_prices() -> None:
     for name, price in zip(servers["accelerator"].tolist(), whole.tolist(), strict=True):
         prices.setdefault(price, set()).add(str(name))
     assert {price: names for price, names in prices.items() if len(names) > 1} == {}
+
+
+def test_a_chip_costs_the_same_wherever_it_is_asked() -> None:
+    """As a design, as a device, as its parts and as the accelerator of an owned plan; so does its carbon."""
+    tables = catalog().tables
+    designs, devices = tables["chiplets"], tables["devices"]
+    by_design, by_device = evaluate_designs(designs, catalog()), evaluate_devices(devices, catalog())
+    of_device = {str(name): row for row, name in enumerate(designs.text("device").tolist()) if name}
+    assert len(of_device) == len(designs)
+    for row, name in enumerate(devices["device"].tolist()):
+        parts = device_cost_parts(devices.take([row]), catalog())
+        assert parts is not None, name
+        for column in ("unit_cost", "embodied_carbon"):
+            assert by_device[column][row] == parts[column][0], (name, column)
+            if name in of_device:
+                assert by_design[column][of_device[name]] == by_device[column][row], (name, column)
+        price = by_device["capex"][row] / devices.filled("system_price_ratio")[row]
+        assert price == pytest.approx(parts["sale_price"][0], rel=0.2), name  # links are beside the module
+
+
+def test_a_derived_accelerator_needs_no_server_row() -> None:
+    accelerators = catalog().tables["accelerators"]
+    names = [str(name) for name in accelerators["accelerator"][accelerators.text("device") != ""]]
+    rows = [{"model": "Llama3-8B", "accelerator": name, "num_accelerators": 8, "tensor_parallel": 8} for name in names]
+    table = table_of("training", [{**row, "name": row["accelerator"]} for row in rows])
+    owned, found = evaluate_ownership(table, catalog()), evaluate(table, catalog())
+    assert owned["server"].tolist() == owned["design"].tolist() == [f"{name} by its device" for name in names]
+    assert (owned["owned_cost_per_million_tokens"] > 0.0).all()
+    np.testing.assert_allclose(owned["hour_cost"], sum(owned[name] for name in HOUR_PARTS), rtol=1e-12)
+    np.testing.assert_allclose(owned["hour_accelerator"], sum(owned[name] for name in ACCELERATOR_PARTS), rtol=1e-12)
+    used = 5.0 * YEAR * found["tokens_per_second"] / 8.0  # tokens of an accelerator's life by the default of servers
+    carbon = owned["embodied_carbon"] / 8.0
+    np.testing.assert_allclose(owned["owned_embodied_carbon_per_million_tokens"], carbon / used, rtol=1e-12)
+
+
+def test_carbon_of_making_is_that_of_its_parts_and_of_the_life() -> None:
+    """Dies, memory and package; an accelerator that states its own carbon has that."""
+    designs = catalog().tables["chiplets"]
+    made = evaluate_designs(designs, catalog())
+    parts = sum(made[name] for name in ("die_carbon", "stacked_memory_carbon", "package_carbon"))
+    np.testing.assert_allclose(made["embodied_carbon"], parts, rtol=1e-12)
+    assert 80.0 < made["embodied_carbon"][designs["chiplet"].tolist().index("H100 SXM")] < 164.0  # of an HGX, an eighth
+    owned, found = evaluate_ownership(plans("training"), catalog()), results("training")
+    known = np.isfinite(owned["embodied_carbon"])
+    assert known.sum() > 10
+    operational = owned["owned_carbon_per_million_tokens"][known]
+    assert (owned["owned_embodied_carbon_per_million_tokens"][known] < operational).all()
+    accelerators = catalog().tables["accelerators"]
+    stated = replace(
+        accelerators, columns={**accelerators.columns, "embodied_carbon": np.full(len(accelerators), 164.0)}
+    )
+    more = evaluate_ownership(plans("training"), catalog().with_tables([stated]), results=found)
+    count = plans("training").number("num_accelerators")
+    bought = np.isfinite(more["hour_cost"])
+    np.testing.assert_allclose(more["embodied_carbon"][bought], 164.0 * count[bought], rtol=1e-12)

@@ -15,7 +15,8 @@ from laws.samples import SERVING, hold, plans_of, results_of, shipped, tokens_pe
 from xlperf.base.arrays import Array
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_models
-from xlperf.equations.model.model import Model, matrix_parameters
+from xlperf.equations.model.model import Model
+from xlperf.equations.model.parameters import matrix_parameters
 
 ROUNDING = 1.0 - 1e-9
 WEIGHT_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5, "int4": 0.5}

@@ -35,6 +35,7 @@ UNDER_LOAD = 2e-3  # batches under load are whole, and steps between two sizes o
 NO_LONGER_WAITING = 0.01  # with more memory what waited runs: larger batches, whose tiles and passes may fill worse
 AT_TARGETS = 0.02  # faster decoding brings prompts together: the target of TTFT may admit one request less in flight
 NO_LONGER_HIDDEN = 0.01  # messages that faster units do not hide any more count as sending, at a tenth of the limit
+SMALLER_BATCHES = 0.02  # at a given rate faster units run smaller batches: weights are read for fewer tokens
 
 
 LATER = {
@@ -63,6 +64,8 @@ def _near(mode: str, columns: tuple[str, ...], name: str) -> float:
         return FULL_CACHE
     if mode == "training" and name == "energy_per_token":
         return NO_LONGER_HIDDEN
+    if "rate" in mode and name == "tokens_per_dollar":
+        return SMALLER_BATCHES
     if mode in CLOSE:
         return CLOSE[mode]
     if name == "tokens_per_second_at_targets":

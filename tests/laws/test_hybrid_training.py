@@ -18,7 +18,8 @@ from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.engine.join import architecture_of, named_rows
 from xlperf.engine.training import training_setting
 from xlperf.equations.model.linear_blocks import Scan, chunked_scan, scan_gradient
-from xlperf.equations.model.model import Model, matrix_parameters, parameter_count
+from xlperf.equations.model.model import Model
+from xlperf.equations.model.parameters import matrix_parameters, parameter_count
 from xlperf.equations.training import step
 from xlperf.equations.training.stages import pipeline_contents
 

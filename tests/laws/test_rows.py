@@ -94,3 +94,30 @@ def test_any_company_gives_the_same_bits(
         assert not unlike, _some(unlike)
 
     law()
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "left_out"),
+    [
+        ("training", ["step_time"], "memory"),
+        ("training", ["mfu"], "memory"),
+        ("training", ["memory", "fits"], "step_time"),
+        ("training", ["memory_middle_stage", "time_forward"], ""),
+        ("training", ["energy_per_token"], ""),
+        ("training", ["reason"], ""),
+        ("inference", ["tpot"], ""),  # blank where one token is put out: notes say why
+        ("inference", ["latency"], "memory"),
+        ("inference", ["tokens_per_second_at_targets"], ""),
+    ],
+)
+def test_results_asked_for_alone_are_those_of_all(
+    plans: dict[str, Table], catalog: Catalog, kind: str, names: list[str], left_out: str
+) -> None:
+    whole, some = evaluate(plans[kind], catalog), evaluate(plans[kind], catalog, results=names)
+    assert left_out not in some
+    assert set(names) <= set(some.columns)
+    blank = np.zeros(len(whole), dtype=bool)
+    for name in set(some.columns) - {"reason"}:
+        np.testing.assert_array_equal(some[name], whole[name], name)
+        blank |= some[name] != some[name]
+    assert some["reason"][blank].tolist() == whole["reason"][blank].tolist()

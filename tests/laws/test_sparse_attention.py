@@ -16,7 +16,8 @@ from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.engine.inference import evaluate_inference, served_plans
 from xlperf.engine.join import architecture_codes, architecture_of, named_rows
 from xlperf.engine.training import training_setting
-from xlperf.equations.model.model import Model, parameter_count
+from xlperf.equations.model.model import Model
+from xlperf.equations.model.parameters import parameter_count
 from xlperf.equations.serving import serving_work
 from xlperf.equations.training import step
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from xlperf.addin.functions import STAND_INS
+from xlperf.addin.functions import STAND_INS, Function
 from xlperf.base.errors import Fault, InputError, nearest, printable
 from xlperf.catalog.cells import Header, as_number, is_blank, parse_header, plan_kind
 from xlperf.catalog.parse import table_from_rows
@@ -28,7 +28,9 @@ MOST_HINTS = 50
 """Faulty plans of one call whose cells list the names that may be meant; to find them takes milliseconds each."""
 
 Block = list[list[Any]]
-Evaluate = Callable[["Table"], "Table"]
+Asked = frozenset[str] | None
+"""Results that cells ask for; None for all."""
+Evaluate = Callable[["Table", Asked], "Table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,11 @@ def _plain(cell: Any) -> Any:
         return math.inf if cell > 0 else -math.inf
     text = cell if isinstance(cell, str) else str(cell)
     return text if text.strip() else None
+
+
+def is_auto(cell: object) -> bool:
+    """Whether a cell says auto."""
+    return isinstance(cell, str) and cell.strip().casefold() == "auto"
 
 
 def read_block(plan: Any, header: Any, kind: str = "") -> Plans:
@@ -249,6 +256,10 @@ class ShownTable:
         self._table = table
         self._cells: dict[str, list[Any]] = {}
 
+    def has(self, results: frozenset[str]) -> bool:
+        """Whether results have been computed."""
+        return all(name in self._table for name in results)
+
     def cells(self, name: str) -> list[Any]:
         """Cells of one column in the unit of the schema; NaN is the error ``#N/A`` with the row's reason."""
         if name not in self._cells:
@@ -266,6 +277,11 @@ class Outcome:
     plans: Plans
     rows: list[tuple[int, int] | CellError | None]
     tables: list[ShownTable] = field(default_factory=list)
+    asked: Asked = None
+
+    def has(self, results: Asked) -> bool:
+        """Whether these results have been computed, or there are none."""
+        return self.asked is None or (results is not None and all(table.has(results) for table in self.tables))
 
     def column(self, name: str) -> list[Any]:
         """Cells of one result, one per plan."""
@@ -274,12 +290,27 @@ class Outcome:
             for row in self.rows
         ]
 
+    def cells(self, function: Function) -> Sequence[Any]:
+        """What a function of plans shows for each of them."""
+        asked = asked_of(function, self.plans.kind)
+        return self.words() if asked is None else self.column(*asked)
+
     def words(self) -> list[str]:
         """Why a plan has no result or what was assumed, one text per plan: ok where there is nothing to say."""
         return [
             cell.message if isinstance(cell, CellError) else "" if row is None else cell or "ok"
             for cell, row in zip(self.column("reason"), self.rows, strict=True)
         ]
+
+
+def asked_of(function: Function, kind: str) -> Asked:
+    """Results that a function takes of plans of a kind; all where it says what is wrong with them."""
+    if function.answer == "check":
+        return None
+    result = STAND_INS.get((kind, function.result), function.result)
+    if result not in results_of(kind).by_name:
+        raise FunctionError("#VALUE!", f"{result.replace('_', ' ')} is no result of {kind} plans")
+    return frozenset((result,))
 
 
 def _filled(plans: Plans, header: Header) -> list[int]:
@@ -292,7 +323,7 @@ def _filled(plans: Plans, header: Header) -> list[int]:
     ]
 
 
-def solved(plans: Plans, evaluate: Evaluate) -> Outcome:
+def solved(plans: Plans, evaluate: Evaluate, asked: Asked = None) -> Outcome:
     """Results of plans; a malformed plan is an error in its own row and leaves the others alone.
 
     Parameters
@@ -300,7 +331,9 @@ def solved(plans: Plans, evaluate: Evaluate) -> Outcome:
     plans : Plans
         What the host sent.
     evaluate : callable
-        Table of plans -> table of results; may raise InputError.
+        Table of plans and the results asked for -> table of results; may raise InputError.
+    asked : set of str, optional
+        Results that are asked for; all by default.
 
     Returns
     -------
@@ -309,7 +342,7 @@ def solved(plans: Plans, evaluate: Evaluate) -> Outcome:
     """
     header = parse_header(plans.kind, plans.header)
     filled = _filled(plans, header)
-    outcome = Outcome(plans, [None] * len(plans.rows))
+    outcome = Outcome(plans, [None] * len(plans.rows), asked=asked)
     if header.faults:
         table_from_rows(plans.kind, plans.header, [], named_place(plans.kind, plans.header, []))  # raises them
     dense = (
@@ -322,7 +355,7 @@ def solved(plans: Plans, evaluate: Evaluate) -> Outcome:
 
     def solve(first: int, last: int) -> None:
         try:
-            results = evaluate(read_plans_of(dense, first, last))
+            results = evaluate(read_plans_of(dense, first, last), asked)
         except InputError as error:
             if last - first == 1:
                 faulty.append(first)
@@ -347,14 +380,18 @@ class Outcomes:
     A host asks cell by cell. When a catalog is edited, it asks for every plan again, one after the other; the first of
     them brings its companions along, the single plans under the same header that were asked for before: a thousand
     rows together take little longer than one, and give the same numbers to the last bit.
+
+    Plans are evaluated for the results that cells ask for. Where other results are asked of the same plans, or of
+    others under their header, all are computed: a plan is evaluated twice at most.
     """
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[str, Plans], Outcome] = OrderedDict()
         self._rows_kept = 0
         self._companions: OrderedDict[tuple[Any, ...], OrderedDict[Plans, None]] = OrderedDict()
+        self._asked: dict[tuple[Any, ...], Asked] = {}
 
-    def of(self, catalog: str, plans: Plans, evaluate: Evaluate) -> Outcome:
+    def of(self, catalog: str, plans: Plans, evaluate: Evaluate, results: Asked = None) -> Outcome:
         """Outcome of plans under a catalog.
 
         Parameters
@@ -364,7 +401,9 @@ class Outcomes:
         plans : Plans
             What the host sent.
         evaluate : callable
-            Table of plans -> table of results.
+            Table of plans and the results asked for -> table of results.
+        results : set of str, optional
+            Results that are asked for; all by default.
 
         Returns
         -------
@@ -377,44 +416,58 @@ class Outcomes:
             Where the header is malformed.
         """
         key = (catalog, plans)
-        if key not in self._kept and len(plans.rows) == 1:
-            self._evaluate_companions(catalog, plans, evaluate)
-        if key not in self._kept:
-            self._keep(key, solved(plans, evaluate))
+        if not self._has(key, results):
+            asked = self._asked_together(plans, results)
+            if len(plans.rows) == 1:
+                self._evaluate_companions(catalog, plans, evaluate, asked)
+            if not self._has(key, results):
+                self._keep(key, solved(plans, evaluate, asked))
         self._kept.move_to_end(key)
         return self._kept[key]
 
-    def together(self, catalog: str, plans: Plans, evaluate: Evaluate) -> list[Outcome | None]:
+    def _has(self, key: tuple[str, Plans], results: Asked) -> bool:
+        return key in self._kept and self._kept[key].has(results)
+
+    def _asked_together(self, plans: Plans, results: Asked) -> Asked:
+        """What is computed of plans for some results: all once others were asked for under their header."""
+        group = (plans.kind, plans.header)
+        if self._asked.setdefault(group, results) != results:
+            self._asked[group] = None
+        return self._asked[group]
+
+    def together(self, catalog: str, plans: Plans, evaluate: Evaluate, results: Asked = None) -> list[Outcome | None]:
         """Outcomes of plans as if each had been asked for by itself, evaluated at once; None for a blank or faulty one.
 
         A faulty plan is left for its own call, so that its message names it alone.
         """
-        header = parse_header(plans.kind, plans.header)
+        header, asked = parse_header(plans.kind, plans.header), self._asked_together(plans, results)
         singles = [Plans(plans.kind, plans.header, (cells,)) for cells in plans.rows]
-        outcomes = [self._kept.get((catalog, one)) for one in singles]
+        known = [(catalog, one) for one in singles]
+        outcomes = [self._kept[key] if self._has(key, results) else None for key in known]
         left = [] if header.faults else [number for number in _filled(plans, header) if outcomes[number] is None]
         for _ in range(_KINDS_OF_FAULT):
             if not left:
                 break
             rows = [plans.rows[number] for number in left]
             try:
-                results = evaluate(table_from_rows(plans.kind, plans.header, rows, _row_number, skip_empty=False))
+                found = evaluate(table_from_rows(plans.kind, plans.header, rows, _row_number, skip_empty=False), asked)
             except InputError as error:
                 faulty = {int(fault.place) for fault in error.faults if fault.place.isdigit()}
                 left = [number for row, number in enumerate(left) if faulty and row not in faulty]
                 continue
-            table = ShownTable(results)
+            table = ShownTable(found)
             for row, number in enumerate(left):
-                outcomes[number] = outcome = Outcome(singles[number], [(0, row)], [table])
-                self._keep((catalog, singles[number]), outcome)
+                outcomes[number] = outcome = Outcome(singles[number], [(0, row)], [table], asked)
+                self._keep(known[number], outcome)
             break
         return [one if one is not None and isinstance(one.rows[0], tuple) else None for one in outcomes]
 
-    def _evaluate_companions(self, catalog: str, plans: Plans, evaluate: Evaluate) -> None:
+    def _evaluate_companions(self, catalog: str, plans: Plans, evaluate: Evaluate, asked: Asked) -> None:
         group = self._companions.setdefault((plans.kind, plans.header), OrderedDict())
         self._companions.move_to_end((plans.kind, plans.header))
-        if plans in group and any((catalog, one) not in self._kept for one in group if one != plans):
-            self.together(catalog, Plans(plans.kind, plans.header, tuple(one.rows[0] for one in group)), evaluate)
+        if plans in group and any(not self._has((catalog, one), asked) for one in group if one != plans):
+            others = Plans(plans.kind, plans.header, tuple(one.rows[0] for one in group))
+            self.together(catalog, others, evaluate, asked)
         group[plans] = None
         group.move_to_end(plans)
         _trim(group, MOST_COMPANIONS)

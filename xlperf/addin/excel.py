@@ -87,6 +87,8 @@ def _wrapper(function: Function) -> str:
         ]
     else:
         given = ", ".join(f"CellsOf({argument.name})" for argument in function.arguments)
+        if function.is_per_plan:
+            given += "".join(f", PlaceOf({function.arguments[place].name})" for place in (0, -1))
         lines.append(f'    {name} = Computed("{name}", Array({given}))')
     return "\n".join([*lines, "End Function", ""])
 

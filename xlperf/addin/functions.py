@@ -18,6 +18,8 @@ from xlperf.catalog.schema import PLAN_TABLES, Column, results_of
 
 PREFIX = "XLPERF_"
 CATEGORY = "xlperf"
+PLACES = ("plan_address", "header_address")
+"""Further arguments that the add-in of Excel hands over: where a plan and its header stand."""
 # A result that only one kind of plan has, and the result that stands for it in the other kind.
 STAND_INS = {("inference", "cost_per_million_tokens"): "cost_per_million_output_tokens_all_in"}
 _SPILLING = ("results", "operators", "frontier", "search", "diagnosis", "uncertainty", "sensitivity", "worth")

@@ -12,13 +12,23 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from xlperf.addin.cells import Block
+from xlperf.addin.cells import Block, read_table
+from xlperf.base.errors import Fault, InputError
 from xlperf.base.files import cache_folder, replaced
+from xlperf.catalog.cells import table_kind
+from xlperf.catalog.schema import EVERY_TABLE
+from xlperf.catalog.table import CASES, Table
+
+if TYPE_CHECKING:
+    from xlperf.catalog.catalog import Catalog
 
 HANDLE_PREFIX = "xlperf:"
 MOST_FILES = 64
+_MOST_TABLES = 48
 MOST_BYTES = 64 * 2**20
 _HANDLE = re.compile(re.escape(HANDLE_PREFIX) + r"(?P<digest>[0-9a-f]{24})")
 
@@ -29,7 +39,11 @@ class UnknownHandleError(LookupError):
 
 def content_of(tables: Sequence[Block]) -> bytes:
     """Tables as they are kept: JSON with numbers in the shortest form that reads back as the same float."""
-    return json.dumps({"tables": list(tables)}, separators=(",", ":")).encode("ascii")
+    return b'{"tables":[' + b",".join(map(_content, tables)) + b"]}"
+
+
+def _content(block: Block) -> bytes:
+    return json.dumps(block, separators=(",", ":")).encode("ascii")
 
 
 def handle_of(content: bytes) -> str:
@@ -123,3 +137,31 @@ class CatalogStore:
             if place and (place >= self._most_files or size > self._most_bytes):
                 with contextlib.suppress(OSError):
                     path.unlink()
+
+
+def with_blocks(catalog: Catalog, blocks: Sequence[Block]) -> Catalog:
+    """A catalog with tables of cells in the place of its own, in the case that a single cell names."""
+    tables: dict[str, Table] = {}
+    case = "base"
+    for block in blocks:
+        if _is_case(block):
+            case = str(block[0][0])
+            continue
+        kind = table_kind(block[0])
+        if kind not in EVERY_TABLE:
+            raise InputError(Fault("", "XLPERF_CATALOG takes catalog tables, got a table of plans"))
+        if kind in tables:
+            raise InputError(Fault("", f"two tables of {kind} were given to XLPERF_CATALOG"))
+        tables[kind] = _table(kind, _content(block))
+    return catalog.with_tables(list(tables.values())).in_case(case)
+
+
+@lru_cache(maxsize=_MOST_TABLES)
+def _table(kind: str, content: bytes) -> Table:
+    """A table from its cells; of a catalog that is sent anew most tables are what they were."""
+    header, *rows = json.loads(content)
+    return read_table(kind, header, rows)
+
+
+def _is_case(block: Block) -> bool:
+    return len(block) == 1 and len(block[0]) == 1 and block[0][0] in CASES

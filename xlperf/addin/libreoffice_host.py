@@ -1,4 +1,4 @@
-"""What runs inside LibreOffice beside the glue: cell values for the worker, and the function names of saved workbooks.
+"""What runs inside LibreOffice beside the glue: values of cells, rows of tables, function names of saved workbooks.
 
 LibreOffice 7.4 writes add-in functions to .xlsx files as ``XLPERF.STEP_TIME(``, which Excel does not know (25.2 no
 longer does). :func:`make_portable` writes ``XLPERF_STEP_TIME(`` again, in formulas only: text in cells and text inside
@@ -13,15 +13,33 @@ import os
 import re
 import struct
 import zipfile
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+if TYPE_CHECKING:
+    Row = tuple[Any, ...]
+
 ERROR_CODES = {"#NUM!": 503, "#VALUE!": 519, "#REF!": 524, "#NAME?": 525, "#DIV/0!": 532, "#N/A": 32767}
+MOST_LEVELS = 8  # of formulas that depend on formulas
+FORMULA = 16  # com.sun.star.sheet.CellFlags
+_DIGITS = re.compile(r"\d+")
+_FUNCTIONS = (
+    "ABS AND AVERAGE CEILING CHOOSE CONCATENATE COUNT COUNTA EVEN EXP FALSE FLOOR IF IFERROR IFNA INDEX INT ISBLANK"
+    " ISNUMBER LEFT LEN LN LOG LOG10 LOWER MATCH MAX MID MIN MOD NOT ODD OR POWER PRODUCT QUOTIENT RIGHT ROUND"
+    " ROUNDDOWN ROUNDUP ROW SQRT SUM SUMPRODUCT TEXT TRIM TRUE TRUNC UPPER VALUE VLOOKUP"
+)
+_TOKENS = re.compile(
+    r'(?:"(?:[^"]|"")*"'  # a text
+    r"|\$?[A-Z]{1,3}\$?\d{1,7}(?![\w.(!])"  # a cell of the same sheet
+    r"|\d+(?:\.\d+)?(?:E[+-]?\d+)?(?![\w.])"
+    r"|[-+*/^&=<>();:{}|%\s]"
+    rf"|(?:{_FUNCTIONS.replace(' ', '|')})\()*"
+)
 _QUIET_NAN = 0x7FF8000000000000
 _PARTS = re.compile(r"xl/(workbook\.xml|(worksheets|tables|charts)/[^/]+\.xml)")
 _FORMULA = re.compile(
@@ -171,3 +189,107 @@ def make_portable(path: str, names: Iterable[str]) -> bool:
                 os.unlink(temporary)
                 raise
     return True
+
+
+# --- rows of tables
+
+
+class CalcTables:
+    """Rows of a spreadsheet below a header row, wherever it stands.
+
+    Reading a cell computes it if it is out of date, and one that depends on the cell that is being computed becomes an
+    error and stays one. So rows with formulas are read only if all that they depend on is known to call nothing of
+    ours (:func:`is_safe`).
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[str, Row], tuple[str, int, int]] = {}
+
+    def __call__(self, document: Any, header: Row) -> Iterator[list[Row | None]]:
+        """Rows below each header row with these texts, the one that was used last first."""
+        name, left, top = self._places.get((document.RuntimeUID, header), ("", 0, 0))
+        if name and document.Sheets.hasByName(name):
+            for table in _cells_below(document.Sheets.getByName(name), header, left, top):
+                yield read_rows(*table)
+        text = next((cell for cell in header if isinstance(cell, str) and cell), None)
+        if text is None:
+            return
+        for sheet in document.Sheets:
+            search = sheet.createSearchDescriptor()
+            search.SearchString, search.SearchWords, search.SearchType = text, True, 0  # in formulas: computes nothing
+            found = sheet.findAll(search)
+            for place in found.getRangeAddresses() if found is not None else ():
+                for top in range(place.StartRow, place.EndRow + 1):
+                    for column in range(place.StartColumn, place.EndColumn + 1):
+                        left = column - header.index(text)
+                        for table in _cells_below(sheet, header, left, top):
+                            self._places[document.RuntimeUID, header] = (sheet.Name, left, top)
+                            yield read_rows(*table)
+
+
+def _cells_below(sheet: Any, header: Row, left: int, top: int) -> Iterator[tuple[Any, Any]]:
+    """Sheet and used cells below a header row, if it stands there as plain texts."""
+    if left < 0:
+        return
+    right = left + len(header) - 1
+    names = sheet.getCellRangeByPosition(left, top, right, top)
+    if names.queryContentCells(FORMULA).getCount() or names.getDataArray()[0] != header:
+        return
+    cursor = sheet.createCursor()
+    cursor.gotoEndOfUsedArea(False)
+    bottom = cursor.getRangeAddress().EndRow
+    if bottom > top:
+        yield sheet, sheet.getCellRangeByPosition(left, top + 1, right, bottom)
+
+
+def read_rows(sheet: Any, area: Any) -> list[Row | None]:
+    """Rows of an area; None for one that is blank, has an error, or may not be read now."""
+    formulas = area.queryContentCells(FORMULA)
+    address = area.getRangeAddress()
+    barred: set[int] = set()
+    if formulas.getCount() and not is_safe(formulas):
+        for one in formulas.getRangeAddresses():
+            barred.update(range(one.StartRow, one.EndRow + 1))
+    rows: list[Row | None] = []
+    first = address.StartRow
+    for last in [*sorted(barred), address.EndRow + 1]:  # stretches between the rows that are not read
+        if last > first:
+            stretch = sheet.getCellRangeByPosition(address.StartColumn, first, address.EndColumn, last - 1)
+            rows += stretch.getDataArray()
+        if last <= address.EndRow:
+            rows.append(None)
+        first = last + 1
+    return [None if row is None or None in row or all(cell == "" for cell in row) else row for row in rows]
+
+
+def is_safe(formulas: Any) -> bool:
+    """Whether formulas, and those that they depend on, have nothing but cells of their own sheet and plain functions.
+
+    ``queryPrecedents`` of LibreOffice 7.4 stays on one sheet, so whatever leads elsewhere (another sheet, a name, a
+    structured reference, INDIRECT) is not safe.
+    """
+    plain: dict[str, bool] = {}  # by shape: a column of ten thousand formulas has one
+    found = formulas.getRangeAddressesAsString()
+    for _ in range(MOST_LEVELS):
+        for area in formulas:
+            for line in area.getFormulaArray():
+                for formula in line:
+                    shape = _DIGITS.sub("1", formula)
+                    if shape not in plain:
+                        plain[shape] = is_plain(formula)
+                    if not plain[shape]:
+                        return False
+        formulas = formulas.queryPrecedents(False).queryContentCells(FORMULA)  # they themselves are among them
+        before, found = found, formulas.getRangeAddressesAsString()
+        if found == before:
+            return True
+    return False
+
+
+def is_plain(formula: str) -> bool:
+    """Whether a formula has nothing but cells of its own sheet, numbers, texts and functions of their values.
+
+    >>> is_plain("=IF($A2>0;B2*1.5;ROUND(C2;0))"), is_plain("=Sheet1.A2"), is_plain("=XLPERF.MFU(A2:F2)")
+    (True, False, False)
+    """
+    return _TOKENS.fullmatch(formula) is not None

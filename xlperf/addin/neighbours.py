@@ -5,45 +5,44 @@ under the same header go along in one message, and the answers are kept here und
 read too early or never asked for costs time, and a cell shows what its own arguments say. With another catalog, after
 an edit of the hardware, the rows that cells asked for under the one before go along at once.
 
-Reading a cell computes it if it is out of date, and one that depends on the cell that is being computed becomes an
-error and stays one. So rows with formulas are read only if all that they depend on is known to call nothing of ours
-(:func:`is_safe`); the others are asked for one by one.
+What reads the rows belongs to the host: :class:`xlperf.addin.libreoffice_host.CalcTables`,
+:func:`xlperf.addin.xlwings_functions.excel_tables`.
 Standard library only: a copy runs inside LibreOffice's own Python.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from xlperf.addin.client import Client
+    from typing import Protocol
 
     Row = tuple[Any, ...]
     Key = tuple[str, Any, Row]
+
+    class Computer(Protocol):
+        """What computes: the worker behind a client, or a session in this process."""
+
+        @property
+        def process_id(self) -> int | None:
+            """Which process it is."""
+
+        def call(self, function: str, arguments: list[Any]) -> list[list[Any]]:
+            """Block of values that a function returns."""
+
+        def call_with_others(
+            self, function: str, arguments: list[Any], others: list[Any]
+        ) -> tuple[list[list[Any]], list[Any]]:
+            """The same, and a cell for each of other plans; None for one to ask for alone."""
+
 
 MOST_ROWS = 10_000  # in one message
 MOST_KEPT = 50_000
 BURST = 1.0  # new plans that are further apart are single edits [s]
 MOST_PATIENCE = 4096
-MOST_LEVELS = 8  # of formulas that depend on formulas
-FORMULA = 16  # com.sun.star.sheet.CellFlags
-_DIGITS = re.compile(r"\d+")
-_FUNCTIONS = (
-    "ABS AND AVERAGE CEILING CHOOSE CONCATENATE COUNT COUNTA EVEN EXP FALSE FLOOR IF IFERROR IFNA INDEX INT ISBLANK"
-    " ISNUMBER LEFT LEN LN LOG LOG10 LOWER MATCH MAX MID MIN MOD NOT ODD OR POWER PRODUCT QUOTIENT RIGHT ROUND"
-    " ROUNDDOWN ROUNDUP ROW SQRT SUM SUMPRODUCT TEXT TRIM TRUE TRUNC UPPER VALUE VLOOKUP"
-)
-_TOKENS = re.compile(
-    r'(?:"(?:[^"]|"")*"'  # a text
-    r"|\$?[A-Z]{1,3}\$?\d{1,7}(?![\w.(!])"  # a cell of the same sheet
-    r"|\d+(?:\.\d+)?(?:E[+-]?\d+)?(?![\w.])"
-    r"|[-+*/^&=<>();:{}|%\s]"
-    rf"|(?:{_FUNCTIONS.replace(' ', '|')})\()*"
-)
 
 
 class Neighbours:
@@ -52,16 +51,18 @@ class Neighbours:
     Parameters
     ----------
     client : Client
-        What asks the worker.
+        What computes.
+    tables : callable
+        Rows of cells below each place of a header, in a document; None for one that is blank or is not to be read.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Computer, tables: Callable[[Any, Row], Iterable[list[Row | None]]]) -> None:
         self._client = client
+        self._tables = tables
         self._worker: int | None = None
         self._known: OrderedDict[Key, dict[Row, list[Any]]] = OrderedDict()  # cell, and whether it was asked for
         self._latest: dict[tuple[str, Row], Key] = {}  # by function and header
         self._num_known = 0
-        self._places: dict[tuple[str, Row], tuple[str, int, int]] = {}
         self._num_new, self._patience, self._last_new = 0, 2, 0.0
 
     def call(self, document: Any, function: str, arguments: list[Any]) -> list[list[Any]]:
@@ -70,7 +71,7 @@ class Neighbours:
         Parameters
         ----------
         document : object
-            The spreadsheet that calls, or None.
+            The spreadsheet that calls, or where its cells stand there; None if it is not known.
         function : str
             Its name: ``XLPERF_STEP_TIME``.
         arguments : list
@@ -157,8 +158,7 @@ class Neighbours:
     def _new_rows(self, document: Any, header: Row, row: Row, cells: dict[Row, Any]) -> list[Row]:
         """A row and those under its header that are not known, the ones below it first; none if it is not found."""
         try:
-            for sheet, area in self._tables(document, header):
-                rows = read_rows(sheet, area)
+            for rows in self._tables(document, header):
                 if row in rows:
                     place = rows.index(row)
                     found = dict.fromkeys(one for one in rows[place:] + rows[:place] if one and one not in cells)
@@ -166,26 +166,6 @@ class Neighbours:
         except Exception:  # a document that cannot be read is one without neighbours
             return []
         return []
-
-    def _tables(self, document: Any, header: Row) -> Iterator[tuple[Any, Any]]:
-        """Sheet and cells below each header row with these texts, the one that was used last first."""
-        name, left, top = self._places.get((document.RuntimeUID, header), ("", 0, 0))
-        if name and document.Sheets.hasByName(name):
-            yield from _cells_below(document.Sheets.getByName(name), header, left, top)
-        text = next((cell for cell in header if isinstance(cell, str) and cell), None)
-        if text is None:
-            return
-        for sheet in document.Sheets:
-            search = sheet.createSearchDescriptor()
-            search.SearchString, search.SearchWords, search.SearchType = text, True, 0  # in formulas: computes nothing
-            found = sheet.findAll(search)
-            for place in found.getRangeAddresses() if found is not None else ():
-                for top in range(place.StartRow, place.EndRow + 1):
-                    for column in range(place.StartColumn, place.EndColumn + 1):
-                        left = column - header.index(text)
-                        for table in _cells_below(sheet, header, left, top):
-                            self._places[document.RuntimeUID, header] = (sheet.Name, left, top)
-                            yield table
 
 
 def _single(argument: Any) -> Any:
@@ -200,71 +180,3 @@ def _is_row(argument: Any) -> bool:
 def _is_blank(row: Row) -> bool:
     """Whether no cell of a row holds anything: it is no plan, and a search for those beside it reads every sheet."""
     return all(cell == "" or cell is None for cell in row)
-
-
-def _cells_below(sheet: Any, header: Row, left: int, top: int) -> Iterator[tuple[Any, Any]]:
-    """Sheet and used cells below a header row, if it stands there as plain texts."""
-    if left < 0:
-        return
-    right = left + len(header) - 1
-    names = sheet.getCellRangeByPosition(left, top, right, top)
-    if names.queryContentCells(FORMULA).getCount() or names.getDataArray()[0] != header:
-        return
-    cursor = sheet.createCursor()
-    cursor.gotoEndOfUsedArea(False)
-    bottom = cursor.getRangeAddress().EndRow
-    if bottom > top:
-        yield sheet, sheet.getCellRangeByPosition(left, top + 1, right, bottom)
-
-
-def read_rows(sheet: Any, area: Any) -> list[Row | None]:
-    """Rows of an area; None for one that is blank, has an error, or may not be read now."""
-    formulas = area.queryContentCells(FORMULA)
-    address = area.getRangeAddress()
-    barred: set[int] = set()
-    if formulas.getCount() and not is_safe(formulas):
-        for one in formulas.getRangeAddresses():
-            barred.update(range(one.StartRow, one.EndRow + 1))
-    rows: list[Row | None] = []
-    first = address.StartRow
-    for last in [*sorted(barred), address.EndRow + 1]:  # stretches between the rows that are not read
-        if last > first:
-            stretch = sheet.getCellRangeByPosition(address.StartColumn, first, address.EndColumn, last - 1)
-            rows += stretch.getDataArray()
-        if last <= address.EndRow:
-            rows.append(None)
-        first = last + 1
-    return [None if row is None or None in row or _is_blank(row) else row for row in rows]
-
-
-def is_safe(formulas: Any) -> bool:
-    """Whether formulas, and those that they depend on, have nothing but cells of their own sheet and plain functions.
-
-    ``queryPrecedents`` of LibreOffice 7.4 stays on one sheet, so whatever leads elsewhere (another sheet, a name, a
-    structured reference, INDIRECT) is not safe.
-    """
-    plain: dict[str, bool] = {}  # by shape: a column of ten thousand formulas has one
-    found = formulas.getRangeAddressesAsString()
-    for _ in range(MOST_LEVELS):
-        for area in formulas:
-            for line in area.getFormulaArray():
-                for formula in line:
-                    shape = _DIGITS.sub("1", formula)
-                    if shape not in plain:
-                        plain[shape] = is_plain(formula)
-                    if not plain[shape]:
-                        return False
-        formulas = formulas.queryPrecedents(False).queryContentCells(FORMULA)  # they themselves are among them
-        before, found = found, formulas.getRangeAddressesAsString()
-        if found == before:
-            return True
-    return False
-
-
-def is_plain(formula: str) -> bool:
-    """Whether a formula has nothing but cells of its own sheet, numbers, texts and functions of their values.
-
-    >>> is_plain("=IF($A2>0;B2*1.5;ROUND(C2;0))"), is_plain("=Sheet1.A2"), is_plain("=XLPERF.MFU(A2:F2)")
-    (True, False, False)
-    """
-    return _TOKENS.fullmatch(formula) is not None

@@ -1,7 +1,8 @@
 """What worksheet functions compute: cells in, cells out, one evaluation per plan.
 
 A host hands over a function name and its arguments as cell values; a :class:`Session` answers with a block of cell
-values. Two tables at the end say which reader each kind of argument has, and which handler each kind of answer.
+values. :data:`READERS` says what reads each kind of argument, :data:`xlperf.addin.answers.ANSWERS` what makes each
+kind of answer.
 Nothing here raises for bad input: a cell that cannot be shown is a :class:`CellError` with a code and words.
 """
 
@@ -10,37 +11,34 @@ from __future__ import annotations
 import sys
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from xlperf.addin.answers import ANSWERS
 from xlperf.addin.cells import (
+    Asked,
     Block,
     CellError,
     FunctionError,
     Outcome,
     Outcomes,
     Plans,
+    asked_of,
     block_of,
-    chosen_columns,
     given_block,
-    position_of,
+    is_auto,
     read_block,
-    read_plans_of,
-    read_table,
-    shown_column,
     words_of,
 )
 from xlperf.addin.equations import equation_block, read_choice, read_numbers
-from xlperf.addin.functions import STAND_INS, Argument, Function, functions
-from xlperf.addin.handles import HANDLE_PREFIX, CatalogStore, UnknownHandleError, content_of, handle_of
-from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.addin.functions import Argument, Function, functions
+from xlperf.addin.handles import HANDLE_PREFIX, CatalogStore, UnknownHandleError, content_of, handle_of, with_blocks
+from xlperf.base.errors import InputError, nearest
 from xlperf.catalog.cells import is_blank, shown, table_kind
-from xlperf.catalog.part import part_of
-from xlperf.catalog.schema import EVERY_TABLE, FORMS, PLAN_TABLES, Column, results_of, split_header, table_schema
+from xlperf.catalog.schema import EVERY_TABLE, FORMS, PLAN_TABLES, results_of, split_header, table_schema
 from xlperf.catalog.table import CASES
 
 if TYPE_CHECKING:
@@ -48,13 +46,10 @@ if TYPE_CHECKING:
     from xlperf.catalog.table import Table
     from xlperf.explore.diagnose import Diagnosis
     from xlperf.explore.found import Search
-    from xlperf.explore.uncertainty import Uncertainty
 
 MOST_IN_CELLS = 200_000
 """Plans that the cells with auto of a plan may stand for: a few seconds of work."""
 TOP_PLANS = 10
-MOST_WORDS = 180
-"""Letters of a fault that the line of an answer has room for."""
 MOST_CATALOGS_KEPT = 8
 RECALCULATE = "recalculate all (Ctrl+Shift+F9 in LibreOffice, Ctrl+Alt+F9 in Excel)"
 
@@ -71,8 +66,8 @@ class Engine:
 
         return load_catalog()
 
-    def evaluate(self, rows: Table, catalog: Catalog) -> Table:
-        """Results of plans, or of rows of another kind.
+    def evaluate(self, rows: Table, catalog: Catalog, results: Asked = None) -> Table:
+        """Results of plans, those asked for at least, or of rows of another kind.
 
         Plans with ``auto`` are searched, and the reason says what was chosen.
         """
@@ -84,7 +79,7 @@ class Engine:
             return evaluate_resolved(rows, catalog, most=MOST_IN_CELLS)[1]
         from xlperf.engine import evaluate
 
-        return evaluate(rows, catalog)
+        return evaluate(rows, catalog, results=results)
 
     @staticmethod
     def _evaluate_others(rows: Table, catalog: Catalog) -> Table:
@@ -98,7 +93,7 @@ class Engine:
 
             return evaluate_forms(rows, catalog)
         if rows.kind == "servers":
-            return evaluate_servers(rows.in_case(catalog.case))
+            return evaluate_servers(rows.in_case(catalog.case), catalog=catalog)
         if rows.kind == "chiplets":
             return evaluate_designs(rows.in_case(catalog.case), catalog)
         return (evaluate_devices if rows.kind == "devices" else evaluate_operations)(rows, catalog)
@@ -202,16 +197,19 @@ class Session:
         """
         cells: list[Any] = [None] * len(rows)
         function = functions().get(name)
-        sure = [number for number, row in enumerate(rows) if not any(map(_is_auto, row))]
+        sure = [number for number, row in enumerate(rows) if not any(map(is_auto, row))]
         if function is None or not function.is_per_plan or not sure:
             return cells
         with suppress(FunctionError, InputError):  # the call itself says what is wrong
             _, catalog, header = [*arguments, None, None][:3]
             key, content = self.catalog(catalog)
             plans = read_block([rows[number] for number in sure], header)
-            outcomes = self._outcomes.together(key, plans, lambda table: self.engine.evaluate(table, content))
+            asked = asked_of(function, plans.kind)
+            outcomes = self._outcomes.together(
+                key, plans, lambda table, names: self.engine.evaluate(table, content, names), asked
+            )
             for number, outcome in zip(sure, outcomes, strict=False):  # blank rows at the end are no plans
-                cells[number] = None if outcome is None else _cells_of(function, outcome)[0]
+                cells[number] = None if outcome is None else outcome.cells(function)[0]
         return cells
 
     def _answered(self, function: Function, arguments: Sequence[Any]) -> Block:
@@ -224,7 +222,12 @@ class Session:
         read = ((argument.kind, READERS[argument.kind](self, function, argument, cells)) for argument in known)
         if function.answer == "equation":
             return equation_block(function, [value for _, value in read])
-        return ANSWERS[function.answer](self, function, dict(read))
+        given = dict(read)
+        if function.answer == "value":
+            plans: Plans = given["rows"]
+            outcome = self.outcome(plans, given["catalog"], asked_of(function, plans.kind))
+            return [[cell] for cell in outcome.cells(function)]
+        return ANSWERS[function.answer](self, function, given)
 
     # --- catalogs
 
@@ -258,10 +261,10 @@ class Session:
         self._catalogs.move_to_end(handle)
         return handle, self._catalogs[handle]
 
-    def outcome(self, plans: Plans, catalog: Keyed) -> Outcome:
-        """Results of plans or other rows, evaluated once."""
+    def outcome(self, plans: Plans, catalog: Keyed, results: Asked = None) -> Outcome:
+        """Results of plans or other rows, those asked for at least."""
         key, content = catalog
-        return self._outcomes.of(key, plans, lambda table: self.engine.evaluate(table, content))
+        return self._outcomes.of(key, plans, lambda table, names: self.engine.evaluate(table, content, names), results)
 
     def _remember(self, handle: str, catalog: Catalog) -> None:
         self._catalogs[handle] = catalog
@@ -274,29 +277,7 @@ class Session:
         return self._installed
 
 
-def with_blocks(catalog: Catalog, blocks: Sequence[Block]) -> Catalog:
-    """A catalog with tables of cells in the place of its own, in the case that a single cell names."""
-    tables: dict[str, Table] = {}
-    case = "base"
-    for block in blocks:
-        if _is_case(block):
-            case = str(block[0][0])
-            continue
-        kind = table_kind(block[0])
-        if kind not in EVERY_TABLE:
-            raise InputError(Fault("", "XLPERF_CATALOG takes catalog tables, got a table of plans"))
-        if kind in tables:
-            raise InputError(Fault("", f"two tables of {kind} were given to XLPERF_CATALOG"))
-        tables[kind] = read_table(kind, block[0], block[1:])
-    return catalog.with_tables(list(tables.values())).in_case(case)
-
-
-def _is_case(block: Block) -> bool:
-    return len(block) == 1 and len(block[0]) == 1 and block[0][0] in CASES
-
-
 # --- readers: the cells of an argument, by its kind ------------------------------------------------------------------
-
 
 _PLANS = ("plans", "plan", *PLAN_TABLES)
 
@@ -380,215 +361,6 @@ def _read_text(_: Session, __: Function, argument: Argument, cells: Mapping[str,
     return "" if not block or is_blank(block[0][0]) or block[0][0] == 0 else str(block[0][0])
 
 
-# --- answers: the block of a function, from its arguments by kind ----------------------------------------------------
-
-Given = Mapping[str, Any]
-
-
-def _value(session: Session, function: Function, given: Given) -> Block:
-    return _column(_cells_of(function, session.outcome(given["rows"], given["catalog"])))
-
-
-def _cells_of(function: Function, outcome: Outcome) -> Sequence[Any]:
-    """What a function shows for each plan."""
-    if function.answer == "check":
-        return outcome.words()
-    kind = outcome.plans.kind
-    result = STAND_INS.get((kind, function.result), function.result)
-    if result not in results_of(kind).by_name:
-        raise FunctionError("#VALUE!", f"{result.replace('_', ' ')} is no result of {kind} plans")
-    return outcome.column(result)
-
-
-def _quantity(session: Session, function: Function, given: Given) -> Block:
-    outcome = session.outcome(given["rows"], given["catalog"])
-    result = given.get("quantity", function.result)
-    if result == "answer":
-        cells = outcome.column(result)
-        return _column([f"No answer: {_in_short(c.message)}" if isinstance(c, CellError) else c for c in cells])
-    return _column(outcome.words() if (function.rows, result) == ("chiplets", "reason") else outcome.column(result))
-
-
-def _in_short(message: str) -> str:
-    """A fault of a form in a line: without the name of the form, cut where it becomes a list."""
-    words = message.partition(", ")[2] if message.startswith(tuple(f"{form}, " for form in FORMS)) else message
-    return words if len(words) <= MOST_WORDS else f"{words[: MOST_WORDS - 4].rpartition(' ')[0]} ..."
-
-
-def _results(session: Session, _: Function, given: Given) -> Block:
-    plans: Plans = given["rows"]
-    columns = chosen_columns(plans, given["results"])
-    outcome = session.outcome(plans, given["catalog"])
-    cells = [
-        outcome.column(one.name) if one.is_result else _resolved(session, plans, one, given["catalog"])
-        for one in columns
-    ]
-    return _side_by_side(columns, cells)
-
-
-def _resolved(session: Session, plans: Plans, column: Column, catalog: Keyed) -> list[Any]:
-    """Cells of a column of the plans; in the place of ``auto`` what was chosen."""
-    place = position_of(plans, column.name)
-    cells = ["" if row[place] is None else row[place] for row in plans.rows]
-    for number, cell in enumerate(cells):
-        if _is_auto(cell):
-            with suppress(InputError):  # the results of the row say what is wrong with it
-                table = session.engine.resolve(read_plans_of(plans, number, number + 1), catalog[1])
-                cells[number] = _plan_cells(table, column.name)[0]
-    return cells
-
-
-def _is_auto(cell: object) -> bool:
-    return isinstance(cell, str) and cell.strip().casefold() == "auto"
-
-
-def _operators(session: Session, _: Function, given: Given) -> Block:
-    table = session.engine.explain(read_plans_of(given["rows"]), given["catalog"][1])
-    columns = [column for column in table.schema.columns if column.name in table]
-    # what an operator has not (the k of a norm) stays empty
-    return _side_by_side(columns, [_without_errors(shown_column(table, column.name)) for column in columns])
-
-
-def _search(session: Session, _: Function, given: Given) -> Block:
-    from xlperf.explore.candidates import with_mapping
-    from xlperf.explore.search import SHOWN
-
-    plan = read_plans_of(given["rows"])
-    plan = plan if plan.auto else with_mapping(plan)
-    if not plan.auto:
-        raise FunctionError("#VALUE!", "no cell of the plan says auto: write it where a value is to be chosen")
-    found = session.engine.search(plan, given["catalog"][1], given["text"], given["count"])
-    if not found.found:
-        raise FunctionError("#N/A", found.words)
-    names = list(dict.fromkeys([found.objective.column.name, *SHOWN[plan.kind]]))
-    cells = [_plan_cells(found.plans, name) for name in found.searched]
-    cells += [shown_column(found.results, name) for name in names]
-    known = results_of(plan.kind).by_name
-    columns = [plan.schema.by_name[name] for name in found.searched] + [known[name] for name in names]
-    return _side_by_side(columns, cells)
-
-
-def _diagnosis(session: Session, _: Function, given: Given) -> Block:
-    measured = given["measured"]
-    if not measured:
-        raise FunctionError("#VALUE!", "nothing was measured: give a result and its number, as step time and 38")
-    found = session.engine.diagnose(read_plans_of(given["rows"]), given["catalog"][1], measured, given["before"])
-    if not len(found.explanations):
-        return _column(reading.words for reading in found.readings)
-    table = found.explanations
-    return _side_by_side(table.schema.columns, [shown_column(table, name) for name in table.columns])
-
-
-def _frontier(session: Session, _: Function, given: Given) -> Block:
-    """Points of a frontier; a chart asks for them cell by cell."""
-    plans: Plans = given["rows"]
-    part = part_of(given["catalog"][1], read_plans_of(plans))
-    key = plans, repr((given["vary"], given["results"]))
-    known = session.frontiers.setdefault(part, {})
-    if key not in known:
-        known[key] = _points(session, plans, part, given)
-    return known[key]
-
-
-def _points(session: Session, plans: Plans, catalog: Catalog, given: Given) -> Block:
-    from xlperf.explore.candidates import with_auto
-    from xlperf.explore.frontier import SHOWN, Frontier, distinguishing_columns
-    from xlperf.explore.vary import read_values
-
-    is_auto = [[str(cell).strip().casefold() for cell in cells] == ["auto"] for _, cells in given["vary"]]
-    stated = [line for line, auto in zip(given["vary"], is_auto, strict=True) if not auto]
-    searched = [str(name) for (name, _), auto in zip(given["vary"], is_auto, strict=True) if auto]
-    values = read_values(plans.kind, stated, "vary")
-    table = with_auto(read_plans_of(plans), searched, "vary")
-    found, reached = session.engine.frontier(table, catalog, values)
-    if not len(found):
-        raise FunctionError("#N/A", "no plan at no load is legal, fits in memory and keeps the targets")
-    if given["results"]:
-        columns = chosen_columns(replace(plans, header=tuple(found.columns)), given["results"])
-    else:
-        inputs = distinguishing_columns(Frontier(found, reached), {**table.auto, **values}, named=len(table) > 1)
-        known = results_of(plans.kind).by_name
-        columns = [found.schema.by_name[name] for name in inputs] + [known[name] for name in SHOWN]
-    cells = [
-        shown_column(reached, one.name) if one.is_result else _without_errors(shown_column(found, one.name))
-        for one in columns
-    ]
-    return _side_by_side(columns, cells)
-
-
-def _drawn(session: Session, given: Given, banded: bool = True) -> Uncertainty:
-    """Plans with their uncertain inputs; of a sensitivity the usual ones where none are given."""
-    from xlperf.explore.samples import LATIN_HYPERCUBE, Sampling
-    from xlperf.explore.sweep import Sweep
-    from xlperf.explore.uncertainty import DRAWS, Uncertainty, usual_ranges
-    from xlperf.explore.vary import read_variation
-
-    catalog = given["catalog"][1]
-    plans = session.engine.resolve(read_plans_of(given["rows"]), catalog)
-    asked = read_variation(plans.kind, _lines(given), "vary")
-    if asked.auto:
-        raise FunctionError("#VALUE!", f"{asked.auto[0]} is auto: write a range, or auto in the plans")
-    varied = asked.varied if banded or asked.varied or asked.values else usual_ranges(plans)
-    sweep = Sweep(plans, catalog, asked.values, varied, Sampling(DRAWS, LATIN_HYPERCUBE))
-    return Uncertainty(sweep, given["text"] or "cost", banded)
-
-
-def _lines(given: Given) -> list[tuple[str, list[str]]]:
-    """Columns and their values or ranges, as a command line has them."""
-    return [(str(name), [str(cell) for cell in cells]) for name, cells in given["vary"]]
-
-
-def _as_block(found: Table) -> Block:
-    columns = [column for column in found.schema.columns if column.name in found]
-    return _side_by_side(columns, [_without_errors(shown_column(found, column.name)) for column in columns])
-
-
-def _uncertainty(session: Session, _: Function, given: Given) -> Block:
-    return _as_block(_drawn(session, given).summary())
-
-
-def _sensitivity(session: Session, _: Function, given: Given) -> Block:
-    return _as_block(_drawn(session, given, banded=False).effects())
-
-
-def _worth(session: Session, _: Function, given: Given) -> Block:
-    from xlperf.explore.search import stacked
-    from xlperf.explore.worth import read_changes, usual_changes, worth
-
-    catalog, plans = given["catalog"][1], read_plans_of(given["rows"])
-    changes = read_changes(plans.kind, _lines(given), "changes")
-    each = [plans.take([row]) for row in range(len(plans))]
-    return _as_block(stacked([worth(one, catalog, changes or usual_changes(one, catalog)) for one in each]))
-
-
-def _check(session: Session, function: Function, given: Given) -> Block:
-    found = given["plan or table"]
-    if isinstance(found, Plans):
-        return _column(_cells_of(function, session.outcome(found, given["catalog"])))
-    with_blocks(given["catalog"][1], [found])
-    return [["ok"]]
-
-
-def _column(cells: Iterable[Any]) -> Block:
-    return [[cell] for cell in cells]
-
-
-def _side_by_side(columns: Sequence[Column], cells: Sequence[Sequence[Any]]) -> Block:
-    """A header row with units, and columns of cells below it."""
-    return [[column.header for column in columns], *(list(row) for row in zip(*cells, strict=True))]
-
-
-def _without_errors(cells: Sequence[Any]) -> list[Any]:
-    return ["" if isinstance(cell, CellError) else cell for cell in cells]
-
-
-def _plan_cells(plans: Table, name: str) -> list[Any]:
-    """Cells of a column of plans without units: numbers, words, TRUE and FALSE; blanks are empty."""
-    values = plans[name].tolist() if name in plans else [""] * len(plans)
-    flag = plans.schema.by_name[name].kind == "flag"
-    return ["" if value != value else bool(value) if flag else value for value in values]
-
-
 READERS: Mapping[str, Callable[[Session, Function, Argument, Mapping[str, Any]], Any]] = {
     "rows": _read_rows,
     "plan or table": _read_plan_or_table,
@@ -606,19 +378,3 @@ READERS: Mapping[str, Callable[[Session, Function, Argument, Mapping[str, Any]],
     "choice": lambda _, __, argument, cells: read_choice(argument, cells[argument.name]),
 }
 """What reads the cells of an argument, by its kind in the registry."""
-
-ANSWERS: Mapping[str, Callable[[Session, Function, Given], Block]] = {
-    "handle": lambda session, _, given: [[session.put(given["tables"])]],
-    "value": _value,
-    "quantity": _quantity,
-    "results": _results,
-    "operators": _operators,
-    "search": _search,
-    "frontier": _frontier,
-    "diagnosis": _diagnosis,
-    "uncertainty": _uncertainty,
-    "sensitivity": _sensitivity,
-    "worth": _worth,
-    "check": _check,
-}
-"""What answers a function, by its answer in the registry; an equation is computed from its arguments in order."""

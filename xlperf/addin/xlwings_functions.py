@@ -3,6 +3,10 @@
 They are built from the registry when the module is imported, so there is nothing here to keep in step with it. The
 Python process of xlwings computes them itself. An error is the text of its code, ``#N/A``, which the add-in and
 xlwings Lite show as the error value; XLPERF_CHECK says it in words.
+
+The add-in also hands over where a plan and its header stand, so that the rows of that table are evaluated together
+(:mod:`xlperf.addin.neighbours`). Reading them computes nothing in Excel: a cell that is out of date gives its last
+value, and a wrong guess costs time alone.
 """
 
 from __future__ import annotations
@@ -10,17 +14,23 @@ from __future__ import annotations
 import datetime
 import decimal
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
 import xlwings as xw
+from xlwings import conversion
 
 from xlperf.addin.cells import CellError
-from xlperf.addin.functions import Function, functions
+from xlperf.addin.functions import PLACES, Function, functions
+from xlperf.addin.neighbours import MOST_ROWS, Neighbours
 from xlperf.addin.session import Session
 from xlperf.catalog.cells import in_days
 
+_CELLS = {"ndim": 2, "err_to_str": True}
+"""How xlwings hands cells over: rows of them, errors as the text of their code."""
+_IS_EXCEL = xw.func.__module__ == "xlwings.udfs"
+"""Whether this is xlwings' part for Excel on Windows, not xlwings Lite."""
 _DATE_1900, _DATE_1904 = datetime.datetime(1899, 12, 30), datetime.datetime(1904, 1, 1)
 
 
@@ -28,6 +38,67 @@ _DATE_1900, _DATE_1904 = datetime.datetime(1899, 12, 30), datetime.datetime(1904
 def session() -> Session:
     """The one session of this process."""
     return Session()
+
+
+class _InThisProcess:
+    """The session in the place of a worker."""
+
+    process_id: int | None = 0
+
+    @staticmethod
+    def call(function: str, arguments: list[Any]) -> list[list[Any]]:
+        return session().call(function, arguments)
+
+    @staticmethod
+    def call_with_others(function: str, arguments: list[Any], others: list[Any]) -> tuple[list[list[Any]], list[Any]]:
+        answers = session().others(function, arguments, others)  # before: the plan itself is among them
+        return session().call(function, arguments), answers
+
+
+@cache
+def _neighbours() -> Neighbours:
+    return Neighbours(_InThisProcess(), excel_tables)
+
+
+def application() -> Any:
+    """The Excel that calls."""
+    return xw.Book.caller().app.api
+
+
+def excel_tables(places: tuple[str, str], header: tuple[Any, ...]) -> Iterator[list[tuple[Any, ...] | None]]:
+    """Rows of the table that a plan stands in, below its header.
+
+    Parameters
+    ----------
+    places : tuple of str
+        Addresses of a plan and of its header: ``[book.xlsx]plans!$A$5:$L$5``.
+    header : tuple
+        Cells of the header.
+    """
+    (sheet, first, row, last), (other, left, top, right) = map(_parts, places)
+    if (sheet, first, last) != (other, left, right) or row <= top:
+        return
+    excel = application()
+    plan = excel.Range(places[0])
+    used = plan.ListObject.Range if plan.ListObject is not None else plan.Worksheet.UsedRange
+    begin, end = max(top + 1, row - MOST_ROWS), min(max(used.Row + used.Rows.Count - 1, row), row + MOST_ROWS)
+    read: Any = conversion.read
+    cells = read(None, excel.Range(f"{sheet}!${left}${begin}:${right}${end}").Value2, dict(_CELLS))
+    yield [tuple(line) if any(cell is not None for cell in line) else None for line in cells]
+
+
+def _parts(address: str) -> tuple[str, str, int, str]:
+    """Sheet, first column, row and last column of the address of cells in one row.
+
+    >>> _parts("'[my book.xlsx]plans'!$A$5:$L$5")
+    ("'[my book.xlsx]plans'", 'A', 5, 'L')
+    """
+    sheet, _, cells = address.rpartition("!")
+    first, _, last = cells.partition(":")
+    (_, left, row), (_, right, bottom) = first.split("$"), (last or first).split("$")
+    if row != bottom:
+        raise ValueError(f"{address} is more than a row")
+    return sheet, left, int(row), right
 
 
 def shown(cell: Any) -> Any:
@@ -85,10 +156,16 @@ def excel_function(function: Function) -> Callable[..., Any]:
     callable
         Cells in, a value or rows of values out.
     """
+    count, takes_places = len(function.arguments), _IS_EXCEL and function.is_per_plan
 
     def call(*arguments: Any) -> Any:
-        cells = [numbers(argument) for argument in arguments]
-        rows = [[shown(cell) for cell in row] for row in session().call(function.name, cells)]
+        given, places = arguments, arguments[count:]
+        if takes_places and len(places) <= len(PLACES) and all(isinstance(one, str | None) for one in places):
+            given = arguments[:count]
+        cells = [numbers(argument) for argument in given]
+        known = len(given) < len(arguments) and None not in places
+        answer = _neighbours().call(places, function.name, cells) if known else session().call(function.name, cells)
+        rows = [[shown(cell) for cell in row] for row in answer]
         return rows[0][0] if len(rows) == 1 and len(rows[0]) == 1 else rows
 
     call.__name__ = call.__qualname__ = function.name
@@ -105,10 +182,14 @@ def excel_function(function: Function) -> Callable[..., Any]:
             )
             for argument in function.arguments
         ]
+        + [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None) for name in PLACES]
+        * takes_places
     )
     made: Callable[..., Any] = call
     for argument in function.arguments:
-        made = xw.arg(argument.name, ndim=2, err_to_str=True, doc=argument.doc)(made)
+        made = xw.arg(argument.name, doc=argument.doc, **_CELLS)(made)
+    for name in PLACES * takes_places:
+        made = xw.arg(name)(made)
     # last, because xlwings' arg sets the category back
     return xw.func(category=function.category)(made)
 

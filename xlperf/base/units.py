@@ -104,6 +104,8 @@ def _table() -> dict[str, Unit]:
     add("kg/J", "kg/J", 1.0)
     add("kg/cm2", "kg/mm2", 0.01)
     add("kg/mm2", "kg/mm2", 1.0)
+    add("kg/GB", "kg/B", 1e-9)
+    add("kg/GiB", "kg/B", 1.0 / 2**30)
     add("kWh/cm2", "J/mm2", 1e3 * HOUR * 0.01)
     add("J/mm2", "J/mm2", 1.0)
     add("kg/Mtoken", "kg/token", 1e-6)

@@ -36,7 +36,7 @@ from xlperf.calibrate.kernel_measurements import (
 from xlperf.calibrate.shared_kernels import shared_attention, shared_products
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
-from xlperf.equations.hardware.power import clock_limited_time
+from xlperf.equations.hardware.roofline import clock_limited_time
 
 Key = tuple[str, str, str, str]
 Scalar = TypeVar("Scalar", float, Array)

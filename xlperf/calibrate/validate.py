@@ -23,7 +23,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.csv_files import harmless
 from xlperf.catalog.read import read_plans
 from xlperf.engine.catalog_arrays import catalog_models
-from xlperf.equations.model.model import parameter_count
+from xlperf.equations.model.parameters import parameter_count
 
 CSV_COLUMNS = (
     "row_id",

@@ -303,6 +303,12 @@ class Field:
         """Whether the word ``auto`` may stand in place of a value."""
         return self.column.may_be_auto
 
+    def expected(self, inside: float) -> str:
+        """What would do in place of a number in the unit used inside, in words."""
+        if self.column.has_ceiling and inside > self.high:
+            return f"at most {self.high / self.factor:g}{f' ({self.symbol})' if self.symbol not in ('', '-') else ''}"
+        return self.expects
+
     @property
     def expects(self) -> str:
         """What would do, in words."""
@@ -343,9 +349,8 @@ class Header:
 
 
 def _scaled(bounds: str, low: float, high: float, scale: float) -> str:
-    if ".." in bounds:
-        return f"{low * scale:g}..{high * scale:g}"
-    return re.sub(r"[\d.eE+-]+$", f"{low * scale:g}", bounds)
+    sign = "".join(re.findall("^[>=]+", bounds))
+    return f"{sign}{low * scale:g}{f'..{high * scale:g}' if '..' in bounds else ''}"
 
 
 def table_kind(header: Sequence[object]) -> str:

@@ -35,6 +35,7 @@ from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, schema, split_header
 from xlperf.catalog.table import Locate, NamedCells, Place, Table, key_faults, nowhere
 
 _ERRORS = re.compile(r"#(N/A|REF!|VALUE!|DIV/0!|NAME\?|NUM!|NULL!|SPILL!|CALC!|GETTING_DATA|FIELD!|BLOCKED!)|Err:\d+")
+_BARE = re.compile(r"[A-Za-z0-9_.]+(?: [A-Za-z0-9_.]+)*")  # a text that is a name as it stands
 _HALVES = re.compile("[\ud800-\udfff]")  # of a pair of surrogates: no file and no other program takes one alone
 _MOST_COUNTED = 2.0**50
 _LARGEST, _SMALLEST = 2.0**200, 2.0**-200  # products of a few such numbers are still numbers
@@ -102,7 +103,7 @@ def _number(field: Field, value: object, from_text: bool) -> float:
     inside = number * field.factor
     found = shown(value if from_text else number)
     if not _within(field, inside):
-        raise BadValue(f"{field.words} must be {field.expects}, got {found}")
+        raise BadValue(f"{field.words} must be {field.expected(inside)}, got {found}")
     if _beyond(field, inside):
         raise BadValue(f"{field.words} must be {field.expects}, got {found}, beyond what can be computed with")
     return inside
@@ -301,7 +302,11 @@ def _expand(
     results: list[float | str] = []
     autos: list[int] = []
     problems: dict[int, str] = {}
+    plain = field.column.kind in ("name", "text") and not field.may_be_auto
     for code, value in enumerate(distinct):
+        if plain and type(value) is str and _BARE.fullmatch(value):
+            results.append(value)
+            continue
         try:
             result = convert(field, value, from_text=True)
         except BadValue as bad:
@@ -337,7 +342,8 @@ def _numbers(field: Field, values: np.ndarray, collector: _Collector) -> np.ndar
         if np.isnan(numbers[row]):
             collector.add(row, field.position, f"{field.words} is missing; it must be {field.expects}")
         else:
-            collector.add(row, field.position, f"{field.words} must be {field.expects}, got {shown(numbers[row])}")
+            expected = field.expected(inside[row])
+            collector.add(row, field.position, f"{field.words} must be {expected}, got {shown(numbers[row])}")
     for row in np.flatnonzero(fine & _beyond(field, inside)).tolist():
         problem = f"must be {field.expects}, got {shown(numbers[row])}, beyond what can be computed with"
         collector.add(row, field.position, f"{field.words} {problem}")
@@ -387,7 +393,8 @@ def _unfilled(table: Table, field: Field) -> list[int]:
     other = field.column.instead
     if not other:
         return []
-    blank = np.isnan(table[field.column.name]) & (table.text(other) == "")
+    own = table[field.column.name]
+    blank = (own == "" if field.column.is_text else np.isnan(own)) & (table.text(other) == "")
     return [int(row) for row in np.flatnonzero(blank)]
 
 

@@ -10,7 +10,7 @@ import csv
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from xlperf.base.units import UNITS, Unit
@@ -123,6 +123,11 @@ class Column:
     required: bool
     meaning: str
     instead: str = ""
+    is_text: bool = field(init=False, repr=False, compare=False)
+    """Whether values are text (else float64; flags are 0, 1 or NaN)."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_text", self.kind in ("name", "text", "choice", "reference", "result-text"))
 
     @property
     def header(self) -> str:
@@ -133,11 +138,6 @@ class Column:
         """
         words = self.name.replace("_", " ")
         return f"{words} ({self.unit})" if self.unit not in ("", "-") else words
-
-    @property
-    def is_text(self) -> bool:
-        """Whether values are text (else float64; flags are 0, 1 or NaN)."""
-        return self.kind in ("name", "text", "choice", "reference", "result-text")
 
     @property
     def is_result(self) -> bool:
@@ -164,20 +164,21 @@ class Column:
         """Lowest and highest value allowed, and whether the lowest itself is excluded."""
         if not self.bounds:
             return float("-inf"), float("inf"), False
-        if ".." in self.bounds:
-            low, high = self.bounds.split("..")
-            return float(low), float(high), False
-        if self.bounds.startswith(">="):
-            return float(self.bounds[2:]), float("inf"), False
-        return float(self.bounds[1:]), float("inf"), True
+        low, _, high = self.bounds.partition("..")
+        return float(low.lstrip(">=")), float(high or "inf"), low[0] == ">" and low[1] != "="
+
+    @property
+    def has_ceiling(self) -> bool:
+        """Whether the highest value allowed only catches a unit that is off by a thousand: ``>0..20`` GHz."""
+        return self.bounds.startswith(">") and ".." in self.bounds
 
     @property
     def bounds_text(self) -> str:
-        """The bounds in words: ``a number above 0 (TB/s)``."""
+        """The bounds in words, a ceiling left out: ``a number above 0 (TB/s)``."""
         low, high, exclusive = self.limits
         if not self.bounds:
             words = "a number"
-        elif high != float("inf"):
+        elif high != float("inf") and not self.has_ceiling:
             words = f"a number from {low:g} to {high:g}"
         else:
             words = f"a number {'above' if exclusive else 'of at least'} {low:g}"
@@ -196,14 +197,12 @@ class TableSchema:
     columns: tuple[Column, ...]
     measured: tuple[Column, ...] = ()
     by_name: dict[str, Column] = field(init=False, repr=False, compare=False)
+    key: Column = field(init=False, repr=False, compare=False)
+    """First column."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_name", {column.name: column for column in (*self.columns, *self.measured)})
-
-    @property
-    def key(self) -> Column:
-        """First column."""
-        return self.columns[0]
+        object.__setattr__(self, "key", self.columns[0])
 
 
 @cache
@@ -256,6 +255,7 @@ def _measured(kind: str, results: Sequence[Column]) -> Iterator[tuple[str, tuple
     )
 
 
+@cache
 def table_schema(name: str) -> TableSchema:
     """Schema of one table."""
     return schema()[name]
@@ -266,11 +266,13 @@ def column(table: str, name: str) -> Column:
     return schema()[table].by_name[name]
 
 
+@cache
 def results_of(plan_table: str) -> TableSchema:
     """Schema of the results of a plan table."""
     return schema()[f"{plan_table}_results"]
 
 
+@cache
 def unit_of(column_: Column) -> Unit:
     """The unit that a header of this column means when it states none."""
     return UNITS[column_.unit or "-"]
@@ -295,6 +297,7 @@ def known_units(dimension: str) -> list[str]:
     return [symbol for symbol, unit in UNITS.items() if unit.dimension == dimension and symbol not in ("1", "µs")]
 
 
+@lru_cache(maxsize=4096)
 def split_header(text: str) -> tuple[str, str | None]:
     """Canonical column name and unit symbol of a header, or None where it states no unit.
 

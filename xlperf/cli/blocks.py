@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.files import replaced
@@ -74,7 +74,7 @@ def write_sweep(output: str, blocks: Blocks, processes: int, scheduler: str | No
     if output == STANDARD:
         with _rows_done(blocks, count) as advance:
             for place, content in enumerate(worked(blocks.written, range(number), processes, scheduler)):
-                _copy_csv(standard_output().write, content, place == 0)
+                standard_output().write(str(_without_header(content, place), "utf-8"))
                 advance(place)
         return
     folder = Path(f"{os.path.realpath(output)}.parts")
@@ -93,9 +93,9 @@ def write_sweep(output: str, blocks: Blocks, processes: int, scheduler: str | No
         if blocks.suffix == ".parquet":
             write_parquet(temporary, parquet_rows(files))
         else:
-            with temporary.open("w", encoding="utf-8", newline="") as stream:
+            with temporary.open("wb") as stream:
                 for place, file in enumerate(files):
-                    _copy_csv(stream.write, file.read_bytes(), place == 0)
+                    stream.write(_without_header(file.read_bytes(), place))
     shutil.rmtree(folder)
 
 
@@ -112,9 +112,9 @@ def _rows_done(blocks: Blocks, count: int) -> Iterator[Callable[[int], None]]:
         yield lambda number: done(_size(blocks, number))
 
 
-def _copy_csv(write: Callable[[str], Any], content: bytes, with_header: bool) -> None:
-    text = content.decode("utf-8")
-    write(text if with_header else text[text.index("\n") + 1 :])
+def _without_header(content: bytes, place: int) -> bytes:
+    """Lines of a block of CSV; only the first has a header."""
+    return content if place == 0 else content[content.index(b"\n") + 1 :]
 
 
 def _kept(folder: Path, manifest: str) -> set[str]:

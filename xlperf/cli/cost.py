@@ -115,7 +115,7 @@ def cost(
         deliver(output, "tornado", parts(cost_sensitivity(table, known, tornado)), noun, number=len(table))
         return
     if table.kind == "servers":
-        results = evaluate_servers(table, case)
+        results = evaluate_servers(table, case, known)
     elif table.kind in _PLANS:
         from xlperf.engine.ownership import cost_bridge, evaluate_ownership
 

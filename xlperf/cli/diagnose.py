@@ -21,7 +21,7 @@ from xlperf.cli.options import (
     read_one,
     without_auto,
 )
-from xlperf.cli.output import deliver, parts, progress, say, write_sheets, wrote
+from xlperf.cli.output import asked_of, deliver, parts, progress, say, write_sheets, wrote
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
@@ -172,7 +172,7 @@ def diagnose(
     if output is not None and Path(output).suffix.lower() == ".xlsx":
         from xlperf.workbook.diagnosis import write_diagnosis
 
-        write_diagnosis(output, found)
+        write_diagnosis(output, found, *asked_of())
         wrote(output, len(found.explanations), "explanation")
         return
     whole = parts(found.explanations)

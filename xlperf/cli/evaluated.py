@@ -49,7 +49,7 @@ class _Evaluation(NamedTuple):
             return _Block(len(plans), "", b"", tuple(faults), tuple(unknown))
         if not self.parquet:
             block = parts(*evaluate_resolved(plans, self.catalog, **self.bounds))
-            return _Block(len(plans), csv_header(block), csv_rows(block).encode("utf-8"))
+            return _Block(len(plans), csv_header(block), csv_rows(block))
         pa, _ = pyarrow()
         table = arrow_table(parts(*evaluate_resolved(plans, self.catalog, **self.bounds)))
         sink = pa.BufferOutputStream()
@@ -103,14 +103,15 @@ def write_evaluated(
         evaluation = _Evaluation(catalog, bounds, parquet)
         blocks = run.blocks(worked(evaluation.done, run.tasks(), processes or all_processes(), scheduler), done)
         if output == STANDARD:
-            _write_csv(standard_output().write, blocks)
+            write = standard_output().write
+            _write_csv(lambda content: write(str(content, "utf-8")), blocks)
             run.finish(plans)
         else:
             with replaced(output) as temporary:
                 if parquet:
                     _write_parquet(temporary, blocks)
                 else:
-                    with temporary.open("w", encoding="utf-8", newline="") as stream:
+                    with temporary.open("wb") as stream:
                         _write_csv(stream.write, blocks)
                 run.finish(plans)
     return run.number, run.kind
@@ -149,11 +150,11 @@ class _Run:
             raise InputError(Fault(name, "has no plans; fill at least one row"))
 
 
-def _write_csv(write: Callable[[str], Any], blocks: Iterator[_Block]) -> None:
+def _write_csv(write: Callable[[bytes], Any], blocks: Iterator[_Block]) -> None:
     for number, block in enumerate(blocks):
         if number == 0:
-            write(block.header)
-        write(block.content.decode("utf-8"))
+            write(block.header.encode("utf-8"))
+        write(block.content)
 
 
 def _write_parquet(path: Path, blocks: Iterator[_Block]) -> None:

@@ -10,10 +10,10 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -125,7 +125,25 @@ def is_json(output: str | None) -> bool:
     return output is not None and (output == AS_JSON or Path(output).suffix.lower() == ".json")
 
 
-def write_sheets(output: str, sheets: Iterable[tuple[str, list[Part]]]) -> None:
+class Front(NamedTuple):
+    """What the front sheet of a workbook of results is told, beside its tables.
+
+    Attributes
+    ----------
+    wanted : sequence of str
+        Columns that the command asked for, the first ones drawn: objectives, results, what a solution varies.
+    said : sequence of str
+        What the command found, in words.
+    """
+
+    wanted: Sequence[str] = ()
+    said: Sequence[str] = ()
+
+
+NOTHING_SAID = Front()
+
+
+def write_sheets(output: str, sheets: Iterable[tuple[str, list[Part]]], front: Front = NOTHING_SAID) -> None:
     """Write columns of equal length by sheet to a workbook, or one below the other to CSV or Parquet.
 
     Parameters
@@ -135,9 +153,11 @@ def write_sheets(output: str, sheets: Iterable[tuple[str, list[Part]]]) -> None:
         written.
     sheets : iterable of (str, list of (Column, array))
         Name of the sheet and its columns, in the units used inside; but in a workbook all have the same columns.
+    front : Front
+        For the front sheet of a workbook.
     """
     if is_workbook(output):
-        _write_workbook(output, sheets)
+        _write_workbook(output, sheets, front)
     elif output == STANDARD:
         _write_csv(standard_output(), (block for _, block in sheets))
     elif output == AS_JSON:
@@ -160,7 +180,7 @@ def _write_csv(stream: IO[str], blocks: Iterable[list[Part]]) -> None:
     for number, block in enumerate(blocks):
         if number == 0:
             stream.write(csv_header(block))
-        stream.write(csv_rows(block))
+        stream.write(str(csv_rows(block), "utf-8"))
 
 
 def _write_json(stream: IO[str], blocks: Iterable[list[Part]]) -> None:
@@ -184,12 +204,13 @@ def deliver(
     noun: str,
     shown: list[Part] | None = None,
     number: int | None = None,
+    front: Front = NOTHING_SAID,
 ) -> None:
     """Write a table and say of how many rows; print what of it a terminal shows where no output is named."""
     if output is None:
         say(*text_table(whole if shown is None else shown))
     else:
-        write_sheets(output, [(sheet, whole)])
+        write_sheets(output, [(sheet, whole)], front)
         wrote(output, len(whole[0][1]) if number is None else number, noun)
 
 
@@ -243,7 +264,7 @@ def rounded(value: float) -> str:
     return f"{value:.{decimals}f}" if decimals <= DIGITS + 4 else f"{value:.{DIGITS - 1}e}"
 
 
-def _write_workbook(path: str, sheets: Iterable[tuple[str, list[Part]]]) -> None:
+def _write_workbook(path: str, sheets: Iterable[tuple[str, list[Part]]], front: Front) -> None:
     from openpyxl import Workbook
 
     from xlperf.workbook.package import save_workbook
@@ -254,30 +275,33 @@ def _write_workbook(path: str, sheets: Iterable[tuple[str, list[Part]]]) -> None
     workbook = Workbook()
     workbook.remove(workbook.worksheets[0])
     add_styles(workbook)
-    columns: dict[str, list[Column]] = {}
+    tables: dict[str, tuple[list[Column], list[list[Any]]]] = {}
     for name, block in sheets:
         if len(block[0][1]) > WORKBOOK_ROWS:
             raise InputError(Fault(path, f"a workbook takes {WORKBOOK_ROWS:,} rows; write .csv or .parquet"))
         sheet = workbook.create_sheet(name)
         series = [[cell_value(column, value) for value in values.tolist()] for column, values in block]
         rows = [list(row) for row in zip(*series, strict=True)]
-        columns[name] = [column for column, _ in block]
-        write_table(sheet, columns[name], rows, top_left="A1", fitted=len(rows) <= FITTED_ROWS)
-    command, asked = _asked()
-    add_front(workbook, command, asked, columns)
+        columns = [column for column, _ in block]
+        write_table(sheet, columns, rows, top_left="A1", fitted=len(rows) <= FITTED_ROWS)
+        tables[name] = columns, rows
+    command, asked = asked_of()
+    add_front(workbook, command, asked, tables, front.wanted, front.said)
     save_workbook(workbook, path)
 
 
-def _asked() -> tuple[str, dict[str, str]]:
+def asked_of() -> tuple[str, dict[str, str]]:
     """The command that runs, and what it was given on the command line."""
     context = click.get_current_context(silent=True)
     if context is None:
         return "xlperf", {}
+    called = {option.name: max(option.opts, key=len).strip("-") for option in context.command.params}
     given: dict[str, str] = {}
     for name, value in context.params.items():
         source = context.get_parameter_source(name)
         if value not in (None, (), False) and source is not None and source.name == "COMMANDLINE":
-            given[name] = ", ".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+            words = ", ".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+            given[called.get(name, name)] = "yes" if value is True else words
     return context.command_path, given
 
 

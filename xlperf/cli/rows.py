@@ -71,7 +71,7 @@ def _checked(table: Table, refused: str, stated: float | None, where: str) -> tu
     """Parameters by the shape beside those stated, and whether plans can be computed."""
     from xlperf.catalog.catalog import Catalog
     from xlperf.engine.catalog_arrays import catalog_models
-    from xlperf.equations.model.model import mtp_parameters, parameter_count
+    from xlperf.equations.model.parameters import mtp_parameters, parameter_count
 
     if refused:
         return [f"no plan is computed with this model: {refused}"], False

@@ -31,6 +31,7 @@ from xlperf.cli.options import (
 from xlperf.cli.output import (
     STANDARD,
     WORKBOOK_ROWS,
+    Front,
     deliver,
     is_json,
     is_workbook,
@@ -187,9 +188,10 @@ def search(
             answers.append(doubts.ordered(tried, known, None if every or rivals else top, cores))
     for (one, _), answer in zip(rows, answers, strict=True):
         say(f"{plan_name(one)}: {answer.words}", err=True)
+    said = [f"{plan_name(one)}: {answer.words}" for (one, _), answer in zip(rows, answers, strict=True)]
     found = [answer for answer in answers if answer.found.found]
     if found:
-        _write(found, kinds, output)
+        _write(found, kinds, output, said)
     if len(found) < len(answers):
         raise click.exceptions.Exit(1)
 
@@ -205,7 +207,7 @@ def _searched(table: Table, values: dict[str, np.ndarray]) -> list[int]:
     return rows
 
 
-def _write(found: list[Robust], kinds: list[str], output: str | None) -> None:
+def _write(found: list[Robust], kinds: list[str], output: str | None, said: list[str]) -> None:
     import numpy as np
 
     from xlperf.explore.auto import with_notes
@@ -234,7 +236,9 @@ def _write(found: list[Robust], kinds: list[str], output: str | None) -> None:
             say(*text_table([*wanted, *told, *(known[name] for name in shown)]))
     else:
         write_sheets(
-            output, [(kind, [*parts(plans), *drawn, *parts(results)]) for kind, _, plans, drawn, results in sheets]
+            output,
+            [(kind, [*parts(plans), *drawn, *parts(results)]) for kind, _, plans, drawn, results in sheets],
+            Front([one.column.name for _, own, *_ in sheets for one in (own.objective, *own.rivals)], said),
         )
         wrote(output, sum(len(plans) for _, _, plans, _, _ in sheets), "plan")
 
@@ -353,7 +357,8 @@ def _show_sweep(whole: Sweep, output: str | None, named: set[str], results: tupl
         (column, np.where(blank, values, "")) for column, values in parts(found.results) if column.name == "reason"
     ]
     everything = [*parts(found.plans), *found.varied, *parts(found.results)]
-    deliver(output, "sweep", [*key, *chosen] if results else everything, "plan", [*key, *chosen, *reason])
+    table = [*key, *chosen] if results else everything
+    deliver(output, "sweep", table, "plan", [*key, *chosen, *reason], front=Front(results))
 
 
 @click.command(
@@ -442,8 +447,8 @@ def solve(
                 values = asked.values.get(column)
                 answer = solve_plan(one, known, column, values, limits, largest, objective, progress=done, **bounds)
             found.append((plan_name(one), answer))
-    for label, answer in found:
-        say(f"{label}: {_summary(answer, column, of_catalog, largest)}", err=True)
+    said = [f"{label}: {_summary(answer, column, of_catalog, largest)}" for label, answer in found]
+    say(*said, err=True)
     good = [answer for _, answer in found if answer.found]
     if good:
         from xlperf.explore.search import SHOWN, stacked
@@ -454,7 +459,8 @@ def solve(
         results = {limit.column.name for limit in good[0].best.limits} | set(SHOWN[table.kind])
         shown = [part for part in parts(best) if part[0].name in named] + extra
         shown += [part for part in parts(reached) if part[0].name in results]
-        deliver(output, table.kind, [*parts(best), *extra, *parts(reached)], "plan", shown)
+        front = Front([of_catalog.column.name if of_catalog is not None else column], said)
+        deliver(output, table.kind, [*parts(best), *extra, *parts(reached)], "plan", shown, front=front)
     if len(good) < len(found):
         raise click.exceptions.Exit(1)
 

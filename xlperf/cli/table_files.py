@@ -9,7 +9,8 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -24,6 +25,9 @@ ARROW_ROWS = 2_000
 """Rows from which on Arrow makes the text of CSV: fewer do not pay for its import. [-]"""
 _FLAGS = {"flag": {0.0: "no", 1.0: "yes"}, "result-flag": {0.0: "FALSE", 1.0: "TRUE"}}
 _PLAIN = 1e-4, 1e10  # between them Arrow writes a number as Python does: without an exponent
+
+_BARE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._()/%:-]*")  # neither a formula nor in need of quotation marks
+_LISTED = re.compile(r"[A-Za-z0-9 ._()/%:;-]*,[A-Za-z0-9 ._()/%:;,-]*")
 
 Part = tuple["Column", np.ndarray]
 
@@ -89,8 +93,8 @@ def csv_header(block: list[Part]) -> str:
     return _lines([[column.header for column, _ in block]])
 
 
-def csv_rows(block: list[Part]) -> str:
-    """Columns of one length as lines of CSV.
+def csv_rows(block: list[Part]) -> bytes:
+    """Columns of one length as lines of CSV, in UTF-8.
 
     Parameters
     ----------
@@ -99,7 +103,7 @@ def csv_rows(block: list[Part]) -> str:
 
     Returns
     -------
-    str
+    bytes
         Without the header.
     """
     if len(block) > 1 and len(block[0][1]) >= ARROW_ROWS:
@@ -107,7 +111,12 @@ def csv_rows(block: list[Part]) -> str:
             return _arrow_rows(block)
         except ImportError:
             pass
-    return _lines(zip(*(texts(column, values) for column, values in block), strict=True))
+    return _lines(zip(*(texts(column, values) for column, values in block), strict=True)).encode("utf-8")
+
+
+def _quoted(word: str) -> str:
+    """A text as a value of CSV, in quotation marks where it needs them."""
+    return f'"{word}"' if _LISTED.fullmatch(word) else _lines([[word, ""]])[:-2]
 
 
 def _lines(rows: Iterable[Iterable[str]]) -> str:
@@ -116,7 +125,7 @@ def _lines(rows: Iterable[Iterable[str]]) -> str:
     return stream.getvalue()
 
 
-def _arrow_rows(block: list[Part]) -> str:
+def _arrow_rows(block: list[Part]) -> bytes:
     """As :func:`csv_rows`; the line breaks are the ends of the last column."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -127,7 +136,7 @@ def _arrow_rows(block: list[Part]) -> str:
     _, ends, content = lines.buffers()
     width = np.int64 if pa.types.is_large_string(lines.type) else np.int32
     last = int(np.frombuffer(ends, dtype=width)[lines.offset + len(lines)])
-    return str(content.slice(0, last).to_pybytes(), "utf-8")
+    return bytes(content.slice(0, last).to_pybytes())
 
 
 def _arrow_texts(pa: Any, pc: Any, column: Column, values: np.ndarray) -> Any:
@@ -136,7 +145,7 @@ def _arrow_texts(pa: Any, pc: Any, column: Column, values: np.ndarray) -> Any:
 
     if column.is_text:
         codes, words = _coded(values)
-        quoted = [_lines([[harmless(word), ""]])[:-2] for word in words]
+        quoted = [word if _BARE.fullmatch(word) else _quoted(harmless(word)) for word in words]
         return _strings(pa, quoted).take(_filled(pa, pa.int32(), codes, codes >= 0))
     if column.kind in _FLAGS:
         words = list(_FLAGS[column.kind].values())
@@ -235,7 +244,7 @@ def written_block(block: list[Part], suffix: str) -> bytes:
         stream = io.BytesIO()
         write_parquet(stream, [arrow_table(block)])
         return stream.getvalue()
-    return (csv_header(block) + csv_rows(block)).encode("utf-8")
+    return csv_header(block).encode("utf-8") + csv_rows(block)
 
 
 def _arrow(pa: Any, column: Column, values: np.ndarray) -> Any:
@@ -265,6 +274,7 @@ def _filled(pa: Any, kind: Any, content: np.ndarray, present: np.ndarray) -> Any
 
 
 def _strings(pa: Any, words: list[str]) -> Any:
-    encoded = [word.encode("utf-8") for word in words]
-    ends = np.cumsum([0, *(len(word) for word in encoded)], dtype=np.int32)
-    return pa.Array.from_buffers(pa.string(), len(words), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))])
+    content = "".join(words)
+    encoded: Sequence[str | bytes] = words if content.isascii() else [word.encode("utf-8") for word in words]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), len(words), [None, pa.py_buffer(ends), pa.py_buffer(content.encode())])

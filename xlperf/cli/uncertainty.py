@@ -52,6 +52,12 @@ if TYPE_CHECKING:
 @click.option(
     "--band/--no-band", default=True, show_default=True, help="Draw times within the calibration's 80 % band."
 )
+@click.option(
+    "--ranges/--no-ranges",
+    default=True,
+    show_default=True,
+    help="Draw the numbers of catalog rows that have a low and a high value, unless --vary has them.",
+)
 @click.option("--draws", type=click.IntRange(min=1), default=10_000, show_default=True, help="Draws of each plan.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the draws.")
 @click.option(
@@ -69,6 +75,7 @@ def uncertainty(
     result: str,
     vary: tuple[str, ...],
     band: bool,
+    ranges: bool,
     draws: int,
     seed: int,
     sobol: int,
@@ -82,14 +89,14 @@ def uncertainty(
     All plans are drawn with the same inputs: the table says in which share of the draws each fits in memory, is the
     best of all, and is better than the first. Results vary within their bands of the calibration as well, in part
     together for plans of one model, software and machine. A second table says what each input does by itself, from its
-    5th to its 95th percentile.
+    5th to its 95th percentile, and by how much a choice between the plans gets better where it is measured first.
 
     The same seed gives the same numbers. A .xlsx output has both tables, .csv and .parquet the first. Cells that say
     auto are chosen once, for the inputs as they are in the sheets.
     """
     from xlperf.explore.samples import LATIN_HYPERCUBE, Sampling
     from xlperf.explore.sweep import Sweep
-    from xlperf.explore.uncertainty import Uncertainty
+    from xlperf.explore.uncertainty import Uncertainty, sheet_ranges
     from xlperf.explore.vary import read_variation
     from xlperf.explore.workers import all_processes
 
@@ -97,16 +104,16 @@ def uncertainty(
     asked = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
     if asked.auto:
         raise InputError(Fault("--vary", f"{asked.auto[0]} is auto: write a range, or auto in the plans"))
-    if not vary and not band:
-        raise click.UsageError("nothing is uncertain: give --vary, as --vary 'prices.rental price=x0.7..x1.5'")
     if sobol & (sobol - 1):
         raise click.UsageError(f"--sobol takes a power of two, as 1024, got {sobol}")
     known = catalog_for(catalog, plans, [table])
     table = without_auto(table, known, {})
+    varied = (*asked.varied, *(sheet_ranges(table, known, asked.varied) if ranges else ()))
+    if not varied and not asked.values and not band:
+        raise click.UsageError("nothing is uncertain: give --vary, as --vary 'prices.rental price=x0.7..x1.5'")
     sampling = Sampling(draws, LATIN_HYPERCUBE, seed)
-    study = Uncertainty(
-        Sweep(table, known, asked.values, asked.varied, sampling), result, band, processes or all_processes()
-    )
+    whole = Sweep(table, known, asked.values, varied, sampling)
+    study = Uncertainty(whole, result, band, processes or all_processes())
     summary, effects = parts(study.summary()), parts(study.effects(sobol))
     if output is None:
         say(*text_table(summary), "", *text_table(effects))
@@ -120,12 +127,13 @@ def uncertainty(
 
 @click.command(
     cls=Command,
-    short_help="Say what one more TB/s, GiB, TFLOP/s, GB/s or ms of target is worth per accelerator and month.",
+    short_help="Say what one more TB/s, GiB, TFLOP/s, mm2, W, GB/s, MW or ms of target is worth per accelerator.",
     epilog=examples(
         "xlperf worth plans.csv                                 one per cent more of each, one plan after the other",
         "xlperf worth plans.csv --mapping --name 'my plan'      with the mapping chosen anew",
         "xlperf worth plans.csv --mapping --against B200-SXM-180GB      its break-even price per hour",
         "xlperf worth plans.csv --vary 'accelerators.memory capacity=x1.25,x1.5,x2' --limit 'ttft<=500'",
+        "xlperf worth plans.csv --mapping --limit 'grid power<=0.5'      and what one more MW is worth",
     ),
 )
 @click.argument("plans", type=InputFile())
@@ -134,7 +142,8 @@ def uncertainty(
     multiple=True,
     metavar="COLUMN=VALUES",
     help="A number of the plans or of a catalog sheet and what it changes to, as 'accelerators.memory bandwidth=x1.1'. "
-    "May be repeated. Default: 1 % more memory bandwidth, memory, peak rate, link bandwidth and targets.",
+    "May be repeated. Default: 1 % more memory bandwidth, memory, peak rate, die area, power, link bandwidth, targets, "
+    "and of every --limit.",
 )
 @click.option("--limit", "limits", multiple=True, metavar="'RESULT<=NUMBER'", help="As of xlperf search.")
 @click.option("--mapping", is_flag=True, help="Choose the whole mapping anew, as xlperf search does.")
@@ -164,7 +173,8 @@ def worth(
 
     With more of it a token costs less; the accelerator may then cost so much more that a token costs as before. Cells
     that say auto are chosen anew before and after, for the least cost per token. 0 is exact: the best plan does not use
-    more of it. Blank: no plan fits and keeps the limits.
+    more of it. Beside it stands what the last unit is worth, which one less would lose: more where a plan only just
+    fits. More die area has rates, multiprocessors and cache in proportion. Blank: no plan fits and keeps the limits.
     """
     from xlperf.explore.candidates import with_mapping
     from xlperf.explore.objectives import limits_of
@@ -186,7 +196,7 @@ def worth(
             if against:
                 found.append(break_even(one, against, known, kept, done, **bounds))
             else:
-                found.append(worth_of(one, known, changes or usual_changes(one, known), kept, done, **bounds))
+                found.append(worth_of(one, known, changes or usual_changes(one, known, kept), kept, done, **bounds))
     deliver(output, "worth", parts(stacked(found)), "accelerator" if against else "change")
 
 

@@ -473,7 +473,7 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
     if derived:
         from xlperf.engine.devices import accelerators_of
 
-        accelerators, device_capex, device_power, unbuilt, _ = accelerators_of(catalog)
+        accelerators, device_capex, _, device_power, unbuilt, _ = accelerators_of(catalog)
     model, unmodelled = _model_columns(models)
     units = accelerators.number("num_multiprocessors")
 
@@ -504,8 +504,18 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
         "energy_price": price("energy_price"),
         "opex_share": price("opex_share"),
     }
-    rent = price("rental_price")
+    rent, unpriced = price("rental_price"), np.isnan(price("capex"))
     cost_rate = accelerator_cost_rate(rental_price=rent, opex_period=YEAR, **owning)
+    terms = Terms(
+        cost_rate,
+        building_power(server_power, effectiveness),
+        price("carbon_intensity"),
+        np.minimum(power / server_power, 1.0),
+        np.where(np.isnan(rent), owning["energy_price"], 0.0),
+    )
+    bare = np.flatnonzero(np.isnan(rent) & unpriced)
+    if len(bare) and len(catalog.tables["servers"]):
+        terms = _with_servers(catalog, terms, bare, power)
     device = {
         "vector_flop_rate": vector_flop_rate(
             accelerators.number("peak_flop_rate_fp32"),
@@ -548,18 +558,24 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
         device=np.array([device[name] for name in DEVICE_COLUMNS]),
         thermal_design_power=power,
         reserved_memory=accelerators.filled("reserved_memory"),
-        terms=Terms(
-            cost_rate,
-            building_power(server_power, effectiveness),
-            price("carbon_intensity"),
-            np.minimum(power / server_power, 1.0),
-        ),
+        terms=terms,
         rented=~np.isnan(rent),
         owning=owning,
         link_bandwidth=accelerators.number("link_bandwidth"),
         linked=some(~np.isnan(accelerators.number("link_bandwidth"))),
         unbuilt=unbuilt if any(unbuilt.tolist()) else None,
     )
+
+
+def _with_servers(catalog: Catalog, terms: Terms, bare: np.ndarray, power_limit: Array) -> Terms:
+    """Terms where accelerators that the sheet prices has no price of are those of their row of servers."""
+    from xlperf.engine.ownership import server_priced
+
+    known, found = server_priced(catalog, bare, power_limit[bare])
+    columns = [values.copy() for values in terms]
+    for column, values in zip(columns, found, strict=True):
+        column[bare[known]] = values
+    return Terms(*columns)
 
 
 def _energy_ratio(catalog: Catalog, accelerators: Table) -> Array:

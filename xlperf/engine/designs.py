@@ -51,6 +51,7 @@ def evaluate_designs(
         has a die that is larger than the reticle of a node without stitching.
     """
     schema = results_of("chiplets")
+    designs = designs_with_devices(designs, catalog)
     blocks = []
     for start in range(0, max(len(designs), 1), BLOCK):
         block = designs if len(designs) <= BLOCK else designs.take(slice(start, start + BLOCK))
@@ -63,6 +64,39 @@ def evaluate_designs(
         for column in schema.columns
     }
     return Table(schema.name, columns, designs.place)
+
+
+def designs_with_devices(designs: Table, catalog: Catalog) -> Table:
+    """Chiplet designs whose blank cells follow from the device that they name.
+
+    Parameters
+    ----------
+    designs : Table
+        Rows of kind ``chiplets``.
+    catalog : Catalog
+        Devices that they name, and what those are made of.
+
+    Returns
+    -------
+    Table
+        The same rows.
+    """
+    named = np.flatnonzero(designs.text("device") != "") if "device" in designs else np.zeros(0, dtype=np.int64)
+    if not len(named):
+        return designs
+    from xlperf.engine.devices import design_of_devices
+
+    rows = catalog.rows("devices", designs.text("device")[named], designs.take(named), "device")
+    made = design_of_devices(catalog.tables["devices"].take(rows), catalog, Table("chiplets", {}))
+    columns = dict(designs.columns)
+    for name, values in made.columns.items():
+        if name != "chiplet":
+            blank = "" if values.dtype == object else np.nan
+            own = columns.get(name, np.full(len(designs), blank, dtype=values.dtype)).copy()
+            given = own[named]
+            own[named] = np.where(given == "" if own.dtype == object else np.isnan(given), values, given)
+            columns[name] = own
+    return Table("chiplets", columns, designs.place)
 
 
 def _block(designs: Table, catalog: Catalog, case: str, placed: bool) -> dict[str, np.ndarray]:

@@ -47,7 +47,7 @@ _MADE_OF = ("technology", "base_technology", "core", "core_node", "memory", "lin
 _REQUIRED = ("technology", "core", "memory")
 
 _cache: WeakKeyDictionary[Catalog, Accelerators] = WeakKeyDictionary()
-_BEHIND = (*TECHNOLOGY_TABLES, "accelerators", "process_nodes", "packages")
+_BEHIND = (*TECHNOLOGY_TABLES, "accelerators", "process_nodes", "packages", "chiplets")
 _MOST_KEPT = 4
 _recent: list[tuple[tuple[Table, ...], Accelerators]] = []
 """Last answers by the tables that they follow from: a fit makes many catalogs that differ in the calibration alone."""
@@ -56,13 +56,14 @@ _recent: list[tuple[tuple[Table, ...], Accelerators]] = []
 class Accelerators(NamedTuple):
     """The sheet ``accelerators`` with what follows from devices.
 
-    ``table`` has every number filled that a device gives; ``capex`` what an accelerator costs by its device and
-    ``server_power`` what it draws with its share of the server, NaN where none says so; ``reasons`` why one cannot be
-    built, "" where it can, and ``derived`` whether any is derived.
+    ``table`` has every number filled that a device gives; ``capex`` what an accelerator costs by its device with its
+    share of the server, ``price`` without it, and ``server_power`` what it draws with that share, NaN where none says
+    so; ``reasons`` why one cannot be built, "" where it can, and ``derived`` whether any is derived.
     """
 
     table: Table
     capex: Array
+    price: Array
     server_power: Array
     reasons: np.ndarray
     derived: bool
@@ -96,17 +97,17 @@ def evaluate_devices(devices: Table, catalog: Catalog, costs: bool = True, stric
     technologies, lost = _technologies(devices, catalog, strict)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         derived = derived_device(columns_of(devices), technologies)
-        unit_cost = capex = np.full(len(devices), np.nan)
+        made = dict.fromkeys(("unit_cost", "capex", "embodied_carbon"), np.full(len(devices), np.nan))
         unpriced: list[Remark] = []
         if costs and (devices.text("package") != "").any():
             if strict:
                 catalog.rows("packages", devices.text("package"), devices, "package")
-            unit_cost, capex, unpriced = _costs(devices, catalog, technologies, derived)
+            made, unpriced = _costs(devices, catalog, technologies, derived)
     remarks = [Remark(lost, "the catalog lacks what it names")]
     remarks += [Remark(broken & ~lost, sentence) for sentence, broken in derived.broken.items()]
     impossible, _ = remarks_of_rows(remarks, len(devices))
     _, reason = remarks_of_rows([*remarks, *unpriced], len(devices))
-    found = {**derived.results, "unit_cost": unit_cost, "capex": capex}
+    found = {**derived.results, **made}
     found = {name: np.where(impossible, np.nan, values) for name, values in found.items()}
     words = {"limited_by": _limits(derived), "reason": reason}
     schema = results_of("devices")
@@ -137,41 +138,80 @@ def _limits(derived: DerivedDevice) -> np.ndarray:
 
 def _costs(
     devices: Table, catalog: Catalog, technologies: Technologies, derived: DerivedDevice
-) -> tuple[Array, Array, list[Remark]]:
-    """Unit cost and purchase price of devices that name a package [USD], and why others have none."""
+) -> tuple[dict[str, Array], list[Remark]]:
+    """Unit cost, purchase price [USD] and carbon [kg] of devices that name a package, and why others have none."""
     from xlperf.engine.designs import evaluate_designs
     from xlperf.equations.cost.designs import fits_reticle
     from xlperf.equations.cost.tco import system_price
 
-    designs = _designs(devices, technologies, derived)
-    made, packages, node, base_node = derived.chiplet, *(designs.text(n) for n in ("package", "node", "base_node"))
-    based = made["num_base_dies"] > 0.0
+    designs = _designs(devices, catalog.tables["chiplets"], technologies, derived)
+    packages, node, base_node = (designs.text(n) for n in ("package", "node", "base_node"))
+    based = designs.number("num_base_dies") > 0.0
     node_rows, base_rows = (catalog.known_rows("process_nodes", names) for names in (node, base_node))
-    priced = (packages != "") & (catalog.known_rows("packages", packages) >= 0) & ~np.isnan(made["memory_price"])
-    priced &= (node_rows >= 0) & (~based | (base_rows >= 0))
+    priced = (packages != "") & (catalog.known_rows("packages", packages) >= 0)
+    priced &= (node_rows >= 0) & (~based | (base_rows >= 0)) & ~np.isnan(designs.number("memory_price"))
     priced &= (derived.results["memory_stacks"] >= 1.0) & (derived.results["num_multiprocessors"] >= 1.0)
     nodes, square = catalog.tables["process_nodes"], np.nan
-    fits = fits_reticle(made["module_area"], square, columns_of(nodes, node_rows))
-    fits &= fits_reticle(made["base_area"], square, columns_of(nodes, base_rows))
-    unit_cost, capex = np.full(len(devices), np.nan), np.full(len(devices), np.nan)
+    fits = fits_reticle(designs.number("module_area"), designs.number("die_width"), columns_of(nodes, node_rows))
+    fits &= fits_reticle(designs.number("base_area"), square, columns_of(nodes, base_rows))
+    found = {name: np.full(len(devices), np.nan) for name in ("unit_cost", "capex", "embodied_carbon")}
     rows = np.flatnonzero(priced & fits)
     if len(rows):
         results = evaluate_designs(designs.take(rows), catalog)
         ratio, links = devices.filled("system_price_ratio")[rows], derived.link_cost[rows]
-        unit_cost[rows], capex[rows] = results["unit_cost"], system_price(results["sale_price"], ratio, links)
+        found["unit_cost"][rows] = results["unit_cost"]
+        found["capex"][rows] = system_price(results["sale_price"], ratio, links)
+        found["embodied_carbon"][rows] = results["embodied_carbon"]
     unpriced = [
         Remark(priced & ~fits, "a die is larger than the reticle: no cost"),
         Remark((packages != "") & ~priced, "its package, process node or memory has no price: no cost"),
     ]
-    return unit_cost, capex, unpriced
+    return found, unpriced
 
 
-def _designs(devices: Table, technologies: Technologies, derived: DerivedDevice) -> Table:
-    """Rows of the sheet ``chiplets`` that devices are, with their package."""
+def _designs(devices: Table, designs: Table, technologies: Technologies, derived: DerivedDevice) -> Table:
+    """Rows of the sheet ``chiplets`` that devices are: what the row that names a device states, else by its budgets."""
     made, node = derived.chiplet, technologies.compute.process_node
     base_node = np.where(made["num_base_dies"] > 0.0, technologies.base.process_node, "").astype(object)
     names = {"chiplet": devices.text("device"), "package": devices.text("package"), "node": node}
-    return Table("chiplets", {**names, "base_node": base_node, **made}, devices.place)
+    columns = {**names, "base_node": base_node, **made}
+    of_device: dict[str, int] = {}
+    for row, name in enumerate(designs.text("device").tolist()):
+        of_device.setdefault(name.casefold(), row)
+    rows = np.array([of_device.get(name.casefold(), -1) for name in devices.text("device").tolist()], dtype=np.int64)
+    known = np.flatnonzero(rows >= 0)
+    for name in designs.columns if len(known) else ():
+        if name in ("chiplet", "accelerator", "device"):
+            continue
+        own = designs[name][rows[known]]
+        blank = own == "" if own.dtype == object else np.isnan(own)
+        nothing = np.full(len(devices), "" if own.dtype == object else np.nan, dtype=own.dtype)
+        filled = columns.get(name, nothing).copy()
+        filled[known] = np.where(blank, filled[known], own)
+        columns[name] = filled
+    return Table("chiplets", columns, devices.place)
+
+
+def design_of_devices(devices: Table, catalog: Catalog, designs: Table) -> Table:
+    """Rows of the sheet ``chiplets`` that devices are; their results cost the same as the devices.
+
+    Parameters
+    ----------
+    devices : Table
+        Rows of kind ``devices``.
+    catalog : Catalog
+        As for :func:`evaluate_devices`.
+    designs : Table
+        Rows of kind ``chiplets``: where one names a device, what it states counts; may be empty.
+
+    Returns
+    -------
+    Table
+        Of kind ``chiplets``.
+    """
+    technologies, _ = _technologies(devices, catalog, strict=False)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        return _designs(devices, designs, technologies, derived_device(columns_of(devices), technologies))
 
 
 def device_cost_parts(devices: Table, catalog: Catalog) -> Table | None:
@@ -193,8 +233,7 @@ def device_cost_parts(devices: Table, catalog: Catalog) -> Table | None:
 
     if np.isnan(evaluate_devices(devices, catalog).number("unit_cost")).any():
         return None
-    technologies, _ = _technologies(devices, catalog, strict=True)
-    return evaluate_designs(_designs(devices, technologies, derived_device(columns_of(devices), technologies)), catalog)
+    return evaluate_designs(design_of_devices(devices, catalog, catalog.tables["chiplets"]), catalog)
 
 
 def accelerators_of(catalog: Catalog) -> Accelerators:
@@ -227,17 +266,17 @@ def accelerators_of(catalog: Catalog) -> Accelerators:
 def _accelerators(catalog: Catalog) -> Accelerators:
     table = catalog.tables["accelerators"]
     count = len(table)
-    reasons = np.full(count, "", dtype=object)
+    reasons, nothing = np.full(count, "", dtype=object), np.full(count, np.nan)
     names = table.text("device")
     own = np.flatnonzero(names != "")
     if not len(own):
-        return Accelerators(table, np.full(count, np.nan), np.full(count, np.nan), reasons, False)
+        return Accelerators(table, nothing, nothing, nothing, reasons, False)
     rows = catalog.known_rows("devices", names[own])
     gone = own[rows < 0]
     reasons[gone] = [f"device {name} is not in the catalog" for name in names[gone].tolist()]
     own, rows = own[rows >= 0], rows[rows >= 0]
     if not len(own):
-        return Accelerators(table, np.full(count, np.nan), np.full(count, np.nan), reasons, False)
+        return Accelerators(table, nothing, nothing, nothing, reasons, False)
     used = sorted(set(rows.tolist()))
     at = np.array([used.index(row) for row in rows.tolist()]) if len(used) < len(rows) else np.argsort(np.argsort(rows))
     devices = catalog.tables["devices"].take(used)
@@ -256,12 +295,13 @@ def _accelerators(catalog: Catalog) -> Accelerators:
     fill("num_compute_dies", devices.filled("num_dies"), np.isnan(table.number("num_compute_dies")[own]))
     fill("technology_node", devices.text("technology"), table.text("technology_node")[own] == "")
     fill("memory_type", devices.text("memory"), table.text("memory_type")[own] == "")
-    capex, drawn = np.full(count, np.nan), np.full(count, np.nan)
+    capex, price, drawn = np.full((3, count), np.nan)
     capex[own] = results["capex"][at]
+    price[own] = capex[own] / devices.filled("system_price_ratio")[at]
     drawn[own] = (results["thermal_design_power"] * devices.filled("server_power_ratio"))[at]
     failed = np.isnan(results["thermal_design_power"])
     words = np.array(
         [f'device {name}: {reason}' if bad else "" for name, reason, bad in
          zip(devices["device"], results["reason"], failed, strict=True)], dtype=object)  # fmt: skip
     reasons[own] = words[at]
-    return Accelerators(Table("accelerators", columns, table.place), capex, drawn, reasons, True)
+    return Accelerators(Table("accelerators", columns, table.place), capex, price, drawn, reasons, True)

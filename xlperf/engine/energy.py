@@ -9,7 +9,6 @@ import numpy as np
 
 from xlperf.base.arrays import Array, divide
 from xlperf.engine.join import PowerLimits
-from xlperf.equations.cost.tokens import Terms
 from xlperf.equations.hardware.kernels import Device
 from xlperf.equations.hardware.power import idle_power, narrow_energy, work_power
 from xlperf.equations.model.model import Architecture, Model
@@ -123,28 +122,6 @@ def serving_power(
     prefill = _Rates(prompt_rate, moved, 0.0 * rate, busy)
     size = plan.input_size
     return _power(machines[0], size, decode), _power(machines[1], size, prefill)
-
-
-def drawn_terms(terms: Terms, accelerator_power: Array, power_limit: Array) -> Terms:
-    """Terms of accelerators at what they really draw, in place of their limit; the rest of the server at full load.
-
-    Parameters
-    ----------
-    terms : Terms
-        At full load, (rows,).
-    accelerator_power : Array
-        Mean power of an accelerator, (rows,). [W]
-    power_limit : Array
-        Its limit by the sheet accelerators, (rows,). [W]
-
-    Returns
-    -------
-    Terms
-        (rows,).
-    """
-    drawn = np.where(np.isnan(accelerator_power), power_limit, accelerator_power)
-    saved = np.nan_to_num(terms.accelerator_share * (1.0 - drawn / power_limit))
-    return terms._replace(power=terms.power * (1.0 - saved))
 
 
 def slowed_clock(limits: PowerLimits, illegal: np.ndarray) -> Remark:

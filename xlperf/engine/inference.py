@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,13 +11,14 @@ from xlperf.base.arrays import Array, divide, total
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.engine.energy import drawn_terms, serving_power, slowed_clock
+from xlperf.engine.energy import serving_power, slowed_clock
 from xlperf.engine.join import (
     Joined,
     Named,
     PowerLimits,
     architecture_codes,
     architecture_of,
+    groups_of,
     in_batches,
     join,
     named_rows,
@@ -34,11 +35,12 @@ from xlperf.engine.notes import (
     rounded_down,
     unpriced_notes,
 )
-from xlperf.engine.own_runs import Corrections, corrections, has_own_runs, narrowed, own_runs_note
+from xlperf.engine.own_runs import SHEET, Corrections, corrections, narrowed, own_runs_note
 from xlperf.engine.trust import band_ends, coordinates, ends_together, trust
 from xlperf.equations.cost.tokens import (
     ALL_IN,
     Terms,
+    drawn_terms,
     energy_per_token,
     mean_terms,
     pool_mean,
@@ -67,10 +69,13 @@ from xlperf.equations.serving import (
     pooled_target_results,
     pools_of,
     serving_results,
+    serving_times,
     target_results,
 )
+from xlperf.equations.serving.continuous import Operation
 from xlperf.equations.serving.deployment import engine_constants
-from xlperf.equations.serving.results import BAND_FAMILIES, band_of_mode, band_of_time, full_cache
+from xlperf.equations.serving.pools import Pools
+from xlperf.equations.serving.results import BAND_FAMILIES, QUANTILE_NAMES, band_of_mode, band_of_time, full_cache
 
 _KERNELS = ("gemm", "vector", "all_reduce", "engine_all_reduce", "all_gather", "point_to_point")
 _EXPERTS = ("all_to_all", "reduce_scatter")
@@ -98,6 +103,14 @@ _STATES = {
     "host": ("time_overhead",),
 }
 """States of an accelerator and the parts of a decode step in which it is in them."""
+_TIMES = (
+    *("ttft", "tpot", "tpot_itl", "latency", "tokens_per_second", "tokens_per_second_per_accelerator"),
+    *(f"{name}_{quantile}" for name in ("ttft", "tpot") for quantile in QUANTILE_NAMES),
+    *("queue_time", "running_batch", "max_request_rate", "prefill_time", "decode_time", "prefill_share"),
+    *("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead"),
+)
+_GROUPS = dict.fromkeys(_TIMES, "times")
+"""Results by the equations that they take alone; memory, cost, energy, bands, badges and notes take all of them."""
 _SOFTWARE = ("serving_software", "serving_memory", "serving_load", "serving_host", "serving_attention", *_BANDS)
 
 
@@ -261,7 +274,7 @@ def served_plans(plans: Table, catalog: Catalog, named: Named, architecture: Arc
 
 def _corrected(served: Served, plans: Table, catalog: Catalog, named: Named, mode: str) -> Served:
     """Served plans whose passes take longer or shorter by what runs of the user's own cluster say."""
-    if not has_own_runs(catalog):
+    if not len(catalog.tables[SHEET]):
         return served
     band = band_of_mode(mode, full=False)
     ends = served.setting.bands[BAND_FAMILIES[band]]
@@ -279,7 +292,7 @@ def _corrected(served: Served, plans: Table, catalog: Catalog, named: Named, mod
     return replace(served, setting=scaled(served.setting), both=both, prefilling=prefilling, own=own)
 
 
-def evaluate_inference(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
+def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] | None = None) -> dict[str, np.ndarray]:
     """Results of a block of inference plans.
 
     Parameters
@@ -288,46 +301,126 @@ def evaluate_inference(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
         Inference plans.
     catalog : Catalog
         What they refer to.
+    results : collection of str, optional
+        Columns that are asked for: equations that they do not take are left out. All by default.
 
     Returns
     -------
     dict of str to array
-        Every column of ``inference_results``, in the units used inside.
+        Every column of ``inference_results``, in the units used inside; or those asked for and what comes with them,
+        and a ``reason`` that says why a plan is illegal but has no notes.
     """
     named = named_rows(plans, catalog)
-    codes = architecture_codes(named, catalog) * len(_MODES)
-    codes = codes + plans.codes("mode", {mode: code for code, mode in enumerate(_MODES)})
+    codes = _codes(plans, catalog, named)
     rated = None if "request_rate" not in plans else ~np.isnan(plans["request_rate"])
+    groups = groups_of(results, _GROUPS)
 
     def evaluated(some: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
-        architecture, mode = architecture_of(code // len(_MODES)), _MODES[code % len(_MODES)]
-        served = served_plans(some, catalog, rows, architecture, mode)
+        served, mode = _served(some, catalog, rows, code)
         with np.errstate(all="ignore"):
-            results = {**dict.fromkeys(_AT_TARGETS, np.full(len(some), np.nan)), **_results(served, mode)}
-            remarks = _broken(served, results)
-            illegal, reason = remarks_of_rows(remarks, len(some))
+            found = _times(served, mode) if groups is not None else _results(served, mode)
+            illegal, reason = remarks_of_rows(_broken(served, found), len(some))
+            if groups is not None:
+                legal = {name: np.where(illegal, np.nan, found[name]) for name in _TIMES}
+                return {**legal, "reason": reason}
+            found = {**dict.fromkeys(_AT_TARGETS, np.full(len(some), np.nan)), **found}
             add_notes(reason, name_notes(some, catalog, illegal))
-            known = trust("inference", catalog, rows.models, rows.accelerators, coordinates(some, results))
-            return _reported(served, catalog, mode, results, illegal, reason, known)
+            known = trust("inference", catalog, rows.models, rows.accelerators, coordinates(some, found))
+            return _reported(served, catalog, mode, found, illegal, reason, known)
 
     return in_batches(plans, catalog, named, codes, evaluated, rated)
 
 
+def _codes(plans: Table, catalog: Catalog, named: Named) -> np.ndarray:
+    """Architecture and mode of plans: rows of one code are evaluated together."""
+    codes = architecture_codes(named, catalog) * len(_MODES)
+    return np.asarray(codes + plans.codes("mode", {mode: code for code, mode in enumerate(_MODES)}))
+
+
+def _served(plans: Table, catalog: Catalog, named: Named, code: int) -> tuple[Served, str]:
+    """Plans of a code of :func:`_codes`, and their mode."""
+    architecture, mode = architecture_of(code // len(_MODES)), _MODES[code % len(_MODES)]
+    return served_plans(plans, catalog, named, architecture, mode), mode
+
+
+def serving_memory(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
+    """Memory of a block of inference plans without their times: a small part of the work of evaluating them.
+
+    Parameters
+    ----------
+    plans : Table
+        Inference plans without a rate of requests.
+    catalog : Catalog
+        What they refer to.
+
+    Returns
+    -------
+    dict of str to array
+        ``max_batch_size`` as in their results, NaN where a plan is illegal; ``fits`` 0 where it does not fit, NaN where
+        it is illegal, 1 where it fits or where its load alone can tell.
+    """
+    named = named_rows(plans, catalog)
+
+    def evaluated(some: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
+        served, mode = _served(some, catalog, rows, code)
+        deployment = served.setting.deployment
+        with np.errstate(all="ignore"):
+            memory = memory_of(deployment)
+            one = np.ones(len(some))
+            held = memory.with_batch(deployment.plan if mode == "static" else deployment.with_batch(one, one).plan)
+            lacking = held.used > held.usable
+            if mode != "static":  # no more requests run than have room
+                lacking &= memory.max_batch_size < 1.0
+            if served.prefilling is not None:
+                lacking |= _prompt_memory(served.prefilling)[1]
+            most = memory.max_batch_size
+            legal = np.ones(len(some), dtype=bool)
+            for remark in _broken(served, {"max_request_rate": one, "ttft": one}):
+                legal &= ~remark.rows
+        fits = np.where(lacking, 0.0, 1.0)
+        return {"max_batch_size": np.where(legal, most, np.nan), "fits": np.where(legal, fits, np.nan)}
+
+    return in_batches(plans, catalog, named, _codes(plans, catalog, named), evaluated)
+
+
+def _prompt_memory(pool: ServingSetting) -> tuple[tuple[Array, Array, Array], np.ndarray]:
+    """What one prompt needs of a prefill pool, what the engine may use and the capacity [B]; where that is too much."""
+    prompt = pool.plan.replaced(output_length=np.ones(len(pool.plan)))
+    memory = memory_of(replace(pool.deployment, plan=prompt))
+    held = memory.with_batch(prompt)
+    return (held.used, held.usable, memory.capacity), held.used > held.usable
+
+
+def _times(served: Served, mode: str) -> dict[str, Array]:
+    """Times and rates of plans of one mode; memory too where they depend on it."""
+    return serving_times(served.setting.deployment) if mode == "static" else _loaded(served)[0]
+
+
+def _loaded(served: Served) -> tuple[dict[str, Array], Operation | Pools]:
+    """Results under a stream of requests of plans of one mode, and the steady state that they are of."""
+    deployment = served.setting.deployment
+    if served.both is not None and served.prefilling is not None and served.requests is not None:
+        pools = pools_of(served.both.deployment, deployment, served.prefilling.deployment, served.requests)
+        return pooled_results(pools, served.requests), pools
+    operation = operating(deployment)
+    return loaded_results(deployment, operation), operation
+
+
 def _results(served: Served, mode: str) -> dict[str, Array]:
-    """Times, rates and memory of plans of one mode."""
+    """Times, rates and memory of plans of one mode, and the largest load under targets of time where there are any."""
     deployment = served.setting.deployment
     plan = deployment.plan
     searched = not (np.isnan(plan.ttft_target) & np.isnan(plan.tpot_target)).all()
-    if served.both is not None and served.prefilling is not None and served.requests is not None:
-        pools = pools_of(served.both.deployment, deployment, served.prefilling.deployment, served.requests)
-        results = pooled_results(pools, served.requests)
-        return results | pooled_target_results(pools) if searched else results
-    if mode == "continuous":
-        operation = operating(deployment)
-        results, times = loaded_results(deployment, operation), operation.times
+    if mode == "static":
+        results, state = serving_results(deployment), None
     else:
-        results, times = serving_results(deployment), BatchTimes.of(deployment)
-    return results | target_results(deployment, results["max_batch_size"], times) if searched else results
+        results, state = _loaded(served)
+    if not searched:
+        return results
+    if isinstance(state, Pools):
+        return results | pooled_target_results(state)
+    times = BatchTimes.of(deployment) if state is None else state.times
+    return results | target_results(deployment, results["max_batch_size"], times)
 
 
 def _broken(served: Served, results: Mapping[str, Array]) -> list[Remark]:
@@ -341,15 +434,16 @@ def _broken(served: Served, results: Mapping[str, Array]) -> list[Remark]:
         remarks += broken_rules(POOL_RULES, sizes, model)
         of_pool = (*pool.remarks, *broken_rules(SERVING_RULES, pool.plan, pool.deployment.model))
         remarks += [Remark(each.rows, f"prefill pool: {each.sentence}", each.values) for each in of_pool]
-    rate = rounded_down(results["max_request_rate"])
-    loaded = stated.replaced(ttft=results["ttft"], max_request_rate=rate)
+    loaded = stated
+    if np.isinf(results["ttft"]).any():
+        loaded = stated.replaced(ttft=results["ttft"], max_request_rate=rounded_down(results["max_request_rate"]))
     return [
         *remarks,
         *broken_rules(MODE_RULES, stated, model),
         *setting.remarks,
         *broken_rules(REQUEST_RULES, stated, model),
         *broken_rules(SERVING_RULES, setting.plan, model),
-        *broken_rules(CAPACITY_RULES, loaded, model),
+        *(broken_rules(CAPACITY_RULES, loaded, model) if loaded is not stated else ()),
     ]
 
 
@@ -423,11 +517,9 @@ def _notes(served: Served, catalog: Catalog, results: dict[str, Array], illegal:
     usable, capacity = results.pop("memory_usable"), results["memory_capacity"]
     notes = [_memory_note(~illegal & (results["fits"] < 1), "", results["memory"], usable, capacity)]
     if pool is not None:
-        prompt = pool.plan.replaced(output_length=np.ones(len(illegal)))
-        memory = memory_of(replace(pool.deployment, plan=prompt))
-        held = memory.with_batch(prompt)
-        lacking = ~illegal & (held.used > held.usable)
-        notes.append(_memory_note(lacking, "prefill pool: one prompt ", held.used, held.usable, memory.capacity))
+        sizes, lacking = _prompt_memory(pool)
+        lacking = ~illegal & lacking
+        notes.append(_memory_note(lacking, "prefill pool: one prompt ", *sizes))
         results["fits"] = np.where(lacking, 0.0, results["fits"])
     limited = setting.plan.replaced(max_sequence_length=setting.max_sequence_length)
     warnings = broken_rules(WARNINGS, limited, setting.deployment.model)
@@ -460,6 +552,8 @@ def _costs(served: Served, results: Mapping[str, Array]) -> dict[str, Array]:
         **split_costs(decoding, prefilling, share, whole, rate, *lengths),
         "accelerator_hour_cost": terms.cost_rate,
         "accelerator_power": drawn,
+        "decode_power": power[0],
+        "prefill_power": power[1],
         "accelerator_energy_per_token": energy_per_token(drawn, whole, rate),
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
@@ -549,7 +549,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         reserved_memory=arrays.reserved_memory[rows],
         max_sequence_length=arrays.max_sequence_length[model_rows],
         accelerators=rows,
-        terms=arrays.terms.take(rows),
+        terms=Terms(*(values[rows] for values in arrays.terms)),
         rented=arrays.rented[rows],
         power=limits,
         rules=rules,
@@ -563,6 +563,24 @@ BATCH = 4096
 """Plans of one architecture evaluated together: their arrays stay in the processor's cache."""
 
 Results = dict[str, np.ndarray]
+
+
+def groups_of(results: Collection[str] | None, groups: Mapping[str, str]) -> frozenset[str] | None:
+    """Groups of equations that results take; None for all of them.
+
+    >>> groups_of(["step_time"], {"step_time": "times"})
+    frozenset({'times'})
+
+    Parameters
+    ----------
+    results : collection of str, or None
+        Columns that are asked for; None for all.
+    groups : mapping of str to str
+        Group of each result that does not take all equations.
+    """
+    if results is None or not all(name in groups for name in results):
+        return None
+    return frozenset(groups[name] for name in results)
 
 
 def in_batches(

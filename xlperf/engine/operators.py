@@ -13,7 +13,7 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.inference import evaluate_inference, served_plans
 from xlperf.engine.join import architecture_codes, architecture_of, named_rows
-from xlperf.engine.own_runs import has_own_runs
+from xlperf.engine.own_runs import SHEET
 from xlperf.engine.training import evaluate_training, training_setting
 from xlperf.equations.hardware.kernels import Device, vector_time
 from xlperf.equations.plan.records import Recompute
@@ -261,7 +261,7 @@ def explain_training(plans: Table, catalog: Catalog) -> Table:
         if float(times[column][0]) > 0:
             rows.append({**_row("waiting", name, "", 1.0, float(times[column][0])), "bound": "overhead"})
     longer = float(results["step_time"][0]) / float(times["step_time"][0])
-    return _operators_table(_by_share([_scaled(row, longer) for row in rows] if has_own_runs(catalog) else rows))
+    return _operators_table(_by_share([_scaled(row, longer) for row in rows] if len(catalog.tables[SHEET]) else rows))
 
 
 def _scaled(row: Row, ratio: float) -> Row:

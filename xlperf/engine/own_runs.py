@@ -14,6 +14,7 @@ from xlperf.engine.shrinkage import SHARED, SHARED_FIRST, plan_distances, shrunk
 from xlperf.equations.plan.records import Remark
 
 SHEET = "my_cluster"
+"""Measured runs to correct predictions by; an empty sheet corrects nothing."""
 NUMBERS = (
     "num_accelerators",
     "tensor_parallel",
@@ -44,11 +45,6 @@ class Corrections(NamedTuple):
     first_token: Array
     width: Array
     num_runs: np.ndarray
-
-
-def has_own_runs(catalog: Catalog) -> bool:
-    """Whether there are measured runs to correct by."""
-    return len(catalog.tables[SHEET]) > 0
 
 
 def columns_of(plans: Table) -> tuple[Array, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -12,24 +13,29 @@ from xlperf.catalog.schema import results_of, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.engine.designs import evaluate_designs
+from xlperf.engine.devices import accelerators_of, design_of_devices
 from xlperf.engine.join import columns_of, prefill_rows
 from xlperf.engine.tables import evaluate
 from xlperf.equations.cost.ownership import (
     OwnedPool,
     accelerator_hour,
     accelerators_bought,
+    embodied_costs,
     owned_hour,
     owned_pool,
     server_costs,
+    server_terms,
     working_terms,
 )
-from xlperf.equations.cost.servers import OwnerTerms, owner_terms, straight_line_terms
+from xlperf.equations.cost.servers import DrawnPower, OwnerTerms, straight_line_terms
 from xlperf.equations.cost.tco import carbon_of_energy, owned_cost_rate
 from xlperf.equations.cost.tokens import (
     ALL_IN,
     INPUT,
     OUTPUT,
+    Terms,
     cost_per_token,
+    drawn_terms,
     energy_per_token,
     mean_terms,
     pool_mean,
@@ -56,16 +62,15 @@ LINES = (
     ("life, cost of capital, resale value", ("recovery_rate",)),
     ("maintenance and staff", ("maintenance_share", "staff_cost")),
     ("rack and building", ("facility", "facility_recovery_rate")),
-    ("power of server and network", ("server_power",)),
+    ("power of server and network", ("server_power", "load_share")),
     ("power usage effectiveness", ("power_usage_effectiveness",)),
     ("price of electric energy", ("energy_price",)),
-    ("mean load in place of full load", ("load_share",)),
     ("utilization", ("utilization",)),
 )
 """Lines, and the arguments of :func:`xlperf.equations.cost.tco.owned_cost_rate` that each takes over from the owner."""
 
 
-def evaluate_servers(servers: Table, case: str = "base") -> Table:
+def evaluate_servers(servers: Table, case: str = "base", catalog: Catalog | None = None) -> Table:
     """Capital, running and energy cost of an accelerator-hour for every row of a table of servers.
 
     Parameters
@@ -74,6 +79,8 @@ def evaluate_servers(servers: Table, case: str = "base") -> Table:
         Rows of kind ``servers``.
     case : str, default "base"
         ``low``, ``base`` or ``high``: which of the prices, lives and rates that have a low and a high value.
+    catalog : Catalog, optional
+        Whose chiplets and devices give the price of an accelerator that a row leaves blank.
 
     Returns
     -------
@@ -81,6 +88,7 @@ def evaluate_servers(servers: Table, case: str = "base") -> Table:
         ``servers_results``, one row per server, in the units used inside. ``fixed_accelerators`` and ``fixed_power``
         are the two views of a planner; where a row has both, what the power feeds bounds the number.
     """
+    servers = servers if catalog is None else _with_chip_prices(servers, catalog, case)
     with np.errstate(divide="ignore", invalid="ignore"):
         found = server_costs(columns_of(servers, case=case))
     return Table("servers_results", {c.name: found[c.name] for c in results_of("servers").columns}, servers.place)
@@ -117,22 +125,28 @@ def owned_plans(plans: Table, results: Table, catalog: Catalog, owner: str = "",
     accelerator = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
     other = prefill_rows(plans, catalog, accelerator)
     share = results["prefill_share"] if plans.kind == "inference" else np.zeros(len(plans))
-    server, first = _pool(plans, catalog, accelerator, owner, case)
+    training = plans.kind == "training"
+    server, first = _pool(
+        plans, catalog, accelerator, owner, case, results["accelerator_power" if training else "decode_power"]
+    )
     other_server, second = (
-        (server, first) if (other == accelerator).all() else _pool(plans, catalog, other, owner, case)
+        (server, first) if training else _pool(plans, catalog, other, owner, case, results["prefill_power"])
     )
     return OwnedPlans((accelerator, other), (server, other_server), (first, second), share)
 
 
 def _pool(
-    plans: Table, catalog: Catalog, accelerator: np.ndarray, owner: str, case: str
+    plans: Table, catalog: Catalog, accelerator: np.ndarray, owner: str, case: str, power: Array
 ) -> tuple[np.ndarray, OwnedPool]:
-    """Rows of the servers of some accelerators, and what they cost in them."""
-    servers = catalog.tables["servers"]
-    rows, count = first_rows(servers, catalog, accelerator, owner), plans.number("num_accelerators")
+    """Rows of the servers of some accelerators, and what they cost in them at the power that their work draws."""
+    limit = catalog_arrays(catalog, accelerator).thermal_design_power[accelerator]
+    provided = np.fmin(plans.number("power_limit"), limit)
+    servers, count = _servers(catalog), plans.number("num_accelerators")
+    rows = _first_or_device_rows(servers, catalog, accelerator, owner)
     server = columns_of(servers, rows, case)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return rows, owned_pool(server, *_outer_tier(plans, catalog, accelerator, count, server), count)
+        network = _outer_tier(plans, catalog, accelerator, count, server)
+        return rows, owned_pool(server, *network, count, DrawnPower(power, provided, limit))
 
 
 def evaluate_ownership(
@@ -175,6 +189,15 @@ def evaluate_ownership(
         prefilling = np.where(owned.mixed, np.round(count * owned.prefill_share), 0.0)
         sizes = (pool.server.num_accelerators for pool in owned.pools)
         columns: dict[str, np.ndarray] = {
+            **embodied_costs(
+                *owned.pools,
+                made[0]["embodied_carbon"],
+                made[1]["embodied_carbon"],
+                owned.prefill_share,
+                count,
+                results["tokens_per_second"],
+                _run_time(plans, results),
+            ),
             **owned_hour(*owned.pools, owned.prefill_share, count, results["tokens_per_second"]),
             **_tokens_and_runs(plans, results, owned, count),
             **{name: pool_mean(made[0][name], made[1][name], owned.prefill_share) for name in ACCELERATOR_PARTS},
@@ -182,14 +205,13 @@ def evaluate_ownership(
         }
     refused = np.isnan(results["tokens_per_second"])
     columns = {name: np.where(refused, np.nan, values) for name, values in columns.items()}
-    columns["server"] = _both_words(owned, [_names(catalog, "servers", rows) for rows in owned.servers])
+    columns["server"] = _both_words(owned, [_names(_servers(catalog), rows) for rows in owned.servers])
     columns["design"] = _both_words(owned, [own["design"] for own in made])
     columns["reason"] = np.where(refused, results["reason"], _unbought(catalog, owned, owner)).astype(object)
     return Table("ownership", {c.name: columns[c.name] for c in table_schema("ownership").columns}, plans.place)
 
 
-def _names(catalog: Catalog, kind: str, rows: np.ndarray) -> np.ndarray:
-    table = catalog.tables[kind]
+def _names(table: Table, rows: np.ndarray) -> np.ndarray:
     if not len(table):
         return np.full(len(rows), "", dtype=object)
     return np.where(rows >= 0, table.text(table.schema.key.name)[rows], "").astype(object)
@@ -275,7 +297,7 @@ def _tokens_and_runs(plans: Table, results: Table, owned: OwnedPlans, count: Arr
         lengths = plans.number("prompt_length"), plans.number("output_length")
         tokens |= split_costs(decoding, prefilling, owned.prefill_share, count, rate, *lengths)
     carbon = [carbon_of_energy(each.power, each.carbon_intensity) for each in (decoding, prefilling)]
-    step_time, run_time = (results[name] if training else nothing for name in ("step_time", "run_time"))
+    step_time, run_time = results["step_time"] if training else nothing, _run_time(plans, results)
     return {
         **{f"owned_{name}": values for name, values in tokens.items()},
         "owned_step_cost": run_cost(terms.cost_rate, count, step_time),
@@ -284,13 +306,127 @@ def _tokens_and_runs(plans: Table, results: Table, owned: OwnedPlans, count: Arr
     }
 
 
+def _run_time(plans: Table, results: Table) -> Array:
+    """Time of whole training runs; NaN where there is none."""
+    return results["run_time"] if plans.kind == "training" else np.full(len(plans), np.nan)
+
+
 def _accelerator_parts(catalog: Catalog, owned: OwnedPlans, pool: int, case: str) -> dict[str, np.ndarray]:
-    """Hour of the accelerator by what it is made of, and the name of its design; NaN and "" where there is none."""
-    designs, accelerator = catalog.tables["chiplets"], owned.accelerators[pool]
-    rows = first_rows(designs, catalog, accelerator)
+    """Hour and carbon of the accelerator by what it is made of, and the name of its design; NaN and "" without one."""
+    designs, accelerator = _chips(catalog), owned.accelerators[pool]
+    rows = _first_or_device_rows(designs, catalog, accelerator)
     results = evaluate_designs(designs, catalog, case) if len(designs) else Table("chiplets_results", {})
-    found: dict[str, np.ndarray] = dict(accelerator_hour(columns_of(results, rows), owned.pools[pool]))
-    return {**found, "design": _names(catalog, "chiplets", rows)}
+    design = columns_of(results, rows)
+    found: dict[str, np.ndarray] = dict(accelerator_hour(design, owned.pools[pool]))
+    stated = catalog.tables["accelerators"].number("embodied_carbon")[accelerator]
+    made = np.where(np.isnan(stated), design.embodied_carbon, stated)
+    return {**found, "embodied_carbon": made, "design": _names(designs, rows)}
+
+
+_BY_DEVICE = " by its device"
+"""What names of rows end with that stand for accelerators which follow from a device."""
+
+
+def _first_or_device_rows(table: Table, catalog: Catalog, accelerator: np.ndarray, word: str = "") -> np.ndarray:
+    """As :func:`first_rows`, else the row that an accelerator's device makes; -1 where it has none."""
+    rows = first_rows(table, catalog, accelerator, word)
+    own = first_rows(table, catalog, accelerator, _BY_DEVICE) if word and (rows < 0).any() else rows
+    return np.where(rows < 0, own, rows)
+
+
+def _derived(catalog: Catalog, kind: str) -> tuple[np.ndarray, Table]:
+    """Accelerators that follow from a device with a cost and have no row of a sheet, and that sheet."""
+    table, accelerators = catalog.tables[kind], catalog.tables["accelerators"]
+    every = np.arange(len(accelerators))
+    lacking = (accelerators.text("device") != "") & (first_rows(table, catalog, every) < 0)
+    if not lacking.any():
+        return np.flatnonzero(lacking), table
+    return np.flatnonzero(lacking & ~np.isnan(accelerators_of(catalog).price)), table
+
+
+def _with_rows(table: Table, columns: Mapping[str, np.ndarray], number: int) -> Table:
+    """A sheet with more rows, blank where nothing is given."""
+    found = {}
+    for name in (*table.columns, *(name for name in columns if name not in table.columns)):
+        text = table.schema.by_name[name].is_text
+        blank, kept = ("" if text else np.nan), table.columns.get(name)
+        dtype = object if text else float
+        before = np.full(len(table), blank, dtype=dtype) if kept is None else kept
+        found[name] = np.concatenate([before, columns.get(name, np.full(number, blank, dtype=dtype))])
+    return Table(table.kind, found, table.place)
+
+
+def _with_chip_prices(servers: Table, catalog: Catalog, case: str = "base") -> Table:
+    """Servers whose blank price of an accelerator is what its row of chiplets, or its device, is sold at."""
+    blank = np.flatnonzero(np.isnan(servers.number("accelerator_price")))
+    if not len(blank):
+        return servers
+    accelerators = catalog.known_rows("accelerators", servers.text("accelerator")[blank])
+    designs = _chips(catalog)
+    rows = _first_or_device_rows(designs, catalog, accelerators)
+    price = servers.number("accelerator_price").copy()
+    if len(designs):
+        price[blank] = columns_of(evaluate_designs(designs, catalog, case), rows).sale_price
+    return Table(servers.kind, {**servers.columns, "accelerator_price": price}, servers.place)
+
+
+def server_priced(catalog: Catalog, accelerators: np.ndarray, power_limit: Array) -> tuple[np.ndarray, Terms]:
+    """Accelerators of some rows that a row of servers prices, and what they cost in it.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        With servers.
+    accelerators : array of int64
+        Rows of the sheet accelerators that the sheet prices has no price of.
+    power_limit : Array
+        Their limits, (rows,). [W]
+
+    Returns
+    -------
+    tuple of np.ndarray and Terms
+        Positions among the rows, and terms of those.
+    """
+    servers = catalog.tables["servers"]
+    rows = first_rows(servers, catalog, accelerators)
+    known = np.flatnonzero(rows >= 0)
+    if not len(known):
+        return known, Terms(*np.zeros((5, 0)))
+    own = _with_chip_prices(servers.take(rows[known]), catalog)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return known, server_terms(columns_of(own), power_limit[known])
+
+
+def _servers(catalog: Catalog) -> Table:
+    """The sheet servers, with a row for each derived accelerator without one: its price and power by its device."""
+    rows, table = _derived(catalog, "servers")
+    table = _with_chip_prices(table, catalog)
+    if not len(rows):
+        return table
+    known = accelerators_of(catalog)
+    names = known.table.text("accelerator")[rows]
+    group = float(table_schema("servers").by_name["num_accelerators"].default)
+    columns = {
+        "server": np.array([f"{name}{_BY_DEVICE}" for name in names.tolist()], dtype=object),
+        "accelerator": names,
+        "accelerator_price": known.price[rows],
+        "server_price": group * (known.capex - known.price)[rows],
+        "server_power": group * known.server_power[rows],
+    }
+    return _with_rows(table, columns, len(rows))
+
+
+def _chips(catalog: Catalog) -> Table:
+    """The sheet chiplets, with a row for each derived accelerator without one: the module that its device is."""
+    rows, table = _derived(catalog, "chiplets")
+    if not len(rows):
+        return table
+    accelerators, devices = catalog.tables["accelerators"], catalog.tables["devices"]
+    found = catalog.known_rows("devices", accelerators.text("device")[rows])
+    made = dict(design_of_devices(devices.take(found), catalog, table).columns)
+    names = accelerators.text("accelerator")[rows]
+    made["chiplet"] = np.array([f"{name}{_BY_DEVICE}" for name in names.tolist()], dtype=object)
+    return _with_rows(table, {**made, "accelerator": names}, len(rows))
 
 
 def cost_bridge(
@@ -321,7 +457,6 @@ def cost_bridge(
              for first, second in zip(*states, strict=True)]
             for kind, per_token in ((1, energy_per_token), (0, cost_per_token))
         )  # fmt: skip
-    energies[0] = results["energy_per_token"]  # accelerators by their work; from the next line on all at full load
     return _lines(plans, results, owned, np.array(costs), np.array(energies))
 
 
@@ -330,8 +465,9 @@ def _states(catalog: Catalog, owned: OwnedPlans, place: int) -> list[tuple[Array
     accelerators, pool = owned.accelerators[place], owned.pools[place]
     arrays = catalog_arrays(catalog, accelerators)
     priced = arrays.terms.take(accelerators)
-    final = owner_terms(pool.server, pool.network)
-    terms = straight_line_terms(Columns(lambda name: arrays.owning[name][accelerators]), final)
+    priced = drawn_terms(priced, pool.drawn.mean, pool.drawn.limit)
+    final = pool.terms()
+    terms = straight_line_terms(Columns(lambda name: arrays.owning[name][accelerators]), final, pool.drawn)
     found = [(priced.cost_rate, priced.power), _state(terms)]
     for _, names in LINES:
         terms = terms._replace(**{name: getattr(final, name) for name in names})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,8 +11,8 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import ERROR, MEASURED, results_of
 from xlperf.catalog.table import Table
-from xlperf.engine.inference import evaluate_inference
-from xlperf.engine.training import evaluate_training, training_memory, training_numbers
+from xlperf.engine.inference import evaluate_inference, serving_memory
+from xlperf.engine.training import NUMBERS, evaluate_training
 
 BLOCK = 65_536
 """Rows that are looked up together; those of one architecture then go through the equations in pieces."""
@@ -43,7 +44,9 @@ def refuse_auto(plans: Table) -> None:
         raise InputError(faults)
 
 
-def evaluate(plans: Table, catalog: Catalog, progress: Progress | None = None) -> Table:
+def evaluate(
+    plans: Table, catalog: Catalog, progress: Progress | None = None, results: Collection[str] | None = None
+) -> Table:
     """Performance, memory and cost of every plan of a table.
 
     Parameters
@@ -54,6 +57,9 @@ def evaluate(plans: Table, catalog: Catalog, progress: Progress | None = None) -
         Accelerators, networks, models, prices and calibration that they refer to.
     progress : callable, optional
         Called with the number of rows of each block that is done.
+    results : collection of str, optional
+        Results that are asked for, all by default: what they do not take is not computed (a step time takes neither
+        memory nor energy), and they are equal to the last bit. Others that come with them are there as well.
 
     Returns
     -------
@@ -73,16 +79,30 @@ def evaluate(plans: Table, catalog: Catalog, progress: Progress | None = None) -
     blocks = []
     for start in range(0, max(len(plans), 1), BLOCK):
         block = plans if len(plans) <= BLOCK else plans.take(slice(start, start + BLOCK))
-        blocks.append(block_of(block, catalog))
+        blocks.append(block_of(block, catalog, results))
         if progress is not None:
             progress(len(block))
     columns: dict[str, np.ndarray] = {}
-    for column in schema.columns:
-        name = column.name
+    for name in [column.name for column in schema.columns if results is None or column.name in blocks[0]]:
         columns[name] = blocks[0][name] if len(blocks) == 1 else np.concatenate([block[name] for block in blocks])
         if MEASURED + name in plans:
             columns[ERROR + name] = columns[name] / plans[MEASURED + name] - 1.0
-    return Table(schema.name, columns, plans.place)
+    found = Table(schema.name, columns, plans.place)
+    return found if results is None else _explained(found, results, lambda: evaluate(plans, catalog))
+
+
+def _explained(found: Table, results: Collection[str], whole: Callable[[], Table]) -> Table:
+    """Some results whose blanks have a reason: all where one of those asked for is blank in a legal plan.
+
+    Notes say what such a plan lacks, a price or a bandwidth, and they take all results.
+    """
+    legal = found["reason"] == ""
+    if all(column.name in found for column in found.schema.columns):
+        return found
+    blank = [name for name, values in found.columns.items() if values.dtype != object and np.isnan(values[legal]).any()]
+    if any(name in results for name in blank):
+        return whole()
+    return replace(found, columns={name: values for name, values in found.columns.items() if name not in blank})
 
 
 def fitting(plans: Table, catalog: Catalog) -> dict[str, np.ndarray] | None:
@@ -98,10 +118,15 @@ def fitting(plans: Table, catalog: Catalog) -> dict[str, np.ndarray] | None:
     Returns
     -------
     dict of str to array, or None
-        ``memory_reserved`` [B], NaN where a plan is illegal, and ``fits``, as in the results; None for inference, whose
-        memory depends on its load.
+        ``fits`` as in the results, NaN where a plan is illegal, but 1 also where the load of an inference plan alone
+        can tell; of training ``memory_reserved`` [B], of inference ``max_batch_size``. None where plans have a rate of
+        requests, which says whether they are legal.
     """
-    return training_memory(plans, catalog) if plans.kind == "training" else None
+    if plans.kind == "training":
+        return evaluate_training(plans, catalog, ("memory_reserved", "fits"))
+    if not np.isnan(plans.number("request_rate")).all():
+        return None
+    return serving_memory(plans, catalog)
 
 
 def numbers(plans: Table, catalog: Catalog) -> Table | None:
@@ -119,7 +144,11 @@ def numbers(plans: Table, catalog: Catalog) -> Table | None:
     Table, optional
         The same numbers as :func:`evaluate` gives; None for inference.
     """
-    return Table("training_results", training_numbers(plans, catalog)) if plans.kind == "training" else None
+    if plans.kind != "training":
+        return None
+    results = evaluate_training(plans, catalog, NUMBERS)
+    del results["reason"]
+    return Table("training_results", results)
 
 
 def explain(plans: Table, catalog: Catalog, row: int = 0) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -10,22 +10,23 @@ from xlperf.base.arrays import Array, some, total
 from xlperf.catalog.calibration import Calibration, Keys
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.engine.energy import drawn_terms, slowed_clock, training_power
+from xlperf.engine.energy import slowed_clock, training_power
 from xlperf.engine.join import (
     Joined,
     Named,
     architecture_codes,
     architecture_of,
+    groups_of,
     in_batches,
     join,
     named_rows,
     plan_columns,
 )
 from xlperf.engine.notes import add_notes, basis_words, extrapolation_notes, gibibytes, name_notes, unpriced_notes
-from xlperf.engine.own_runs import Corrections, corrected_step, corrections, has_own_runs, narrowed, own_runs_note
+from xlperf.engine.own_runs import RATES, SHEET, Corrections, corrected_step, corrections, narrowed, own_runs_note
 from xlperf.engine.trust import band_ends, coordinates, ends_together, trust
 from xlperf.equations.cost.tco import carbon_of_energy
-from xlperf.equations.cost.tokens import ALL_IN, Terms, energy_per_token, run_cost, token_costs
+from xlperf.equations.cost.tokens import ALL_IN, Terms, drawn_terms, energy_per_token, run_cost, token_costs
 from xlperf.equations.hardware.kernels import without_input_casts, without_launch_time
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
@@ -34,7 +35,9 @@ from xlperf.equations.plan.training_rules import TRAINING_RULES
 from xlperf.equations.training import Setting, step
 from xlperf.equations.training.communication import used_families
 from xlperf.equations.training.memory import memory_of
+from xlperf.equations.training.rates import training_rates
 from xlperf.equations.training.run import run_results
+from xlperf.equations.training.step import STEP_PARTS
 
 _KERNELS = ("gemm", "experts", "vector", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
 _WIDE_KERNELS = ("attention", "attention_backward")
@@ -62,7 +65,31 @@ _STATES = {
     "host": ("time_overhead",),
 }
 """States of an accelerator and the parts of a step in which it is in them; else, in the bubble, it is idle."""
-_SOFTWARE = ("training_software", "training_memory", "training_calls", "training_band")
+_MEMORY = ("memory", *(f"memory_{part}" for part in (
+    "weights", "gradients", "optimizer", "activations", "layer_activations", "first_stage", "middle_stage",
+    "last_stage", "reserved", "capacity", "share")), "fits")  # fmt: skip
+_COST = (
+    *(
+        "energy_per_token",
+        "grid_power",
+        "cost_per_million_tokens",
+        "tokens_per_dollar",
+        "tokens_per_second_per_megawatt",
+    ),
+    *("carbon_per_million_tokens", "accelerator_power", "accelerator_energy_per_token", "accelerator_hour_cost"),
+    *("step_cost", *RUN_COLUMNS),
+)
+_GROUPS = {
+    **dict.fromkeys(("step_time", *STEP_PARTS, "layer_time", "compute_share", "communication_share"), "times"),
+    **dict.fromkeys(RATES, "rates"),
+    **dict.fromkeys(_MEMORY, "memory"),
+    **dict.fromkeys(_COST, "cost"),
+}
+"""Results by the equations that they take; bands, badges and words take all of them."""
+NUMBERS = tuple(_GROUPS)
+"""Results in numbers, without bands."""
+_MEMORY_FAMILY = "training_memory"
+_SOFTWARE = ("training_software", _MEMORY_FAMILY, "training_calls", "training_band")
 
 
 def training_plan(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
@@ -94,7 +121,7 @@ def training_plan(plans: Table, joined: Joined, gradient_size: Array) -> Trainin
 
 
 def constants_of(
-    calibration: Calibration, joined: Joined, architecture: Architecture
+    calibration: Calibration, joined: Joined, architecture: Architecture, only_memory: bool = False
 ) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
     """Calibration constants of every family that a step uses.
 
@@ -106,6 +133,8 @@ def constants_of(
         Plans with their keys.
     architecture : Architecture
         Structure that their models share.
+    only_memory : bool
+        Whether nothing but memory is asked for.
 
     Returns
     -------
@@ -119,6 +148,9 @@ def constants_of(
         found[name], far = calibration.constants_of(family, keys)
         extrapolated.append((family, far))
 
+    if only_memory:
+        look_up(_MEMORY_FAMILY, _MEMORY_FAMILY, joined.keys)
+        return found, extrapolated
     for family in _KERNELS:
         look_up(family, family, joined.keys)
     look_up("gemm_wide", "gemm", joined.wide_keys)
@@ -131,7 +163,7 @@ def constants_of(
 
 
 def training_setting(
-    plans: Table, catalog: Catalog, named: Named, architecture: Architecture
+    plans: Table, catalog: Catalog, named: Named, architecture: Architecture, only_memory: bool = False
 ) -> tuple[Setting, Joined, list[tuple[str, np.ndarray]]]:
     """Everything that the step of a block of plans of one architecture depends on.
 
@@ -145,6 +177,8 @@ def training_setting(
         Rows that they name.
     architecture : Architecture
         Structure that their models share.
+    only_memory : bool
+        Whether nothing but memory is asked for.
 
     Returns
     -------
@@ -152,16 +186,16 @@ def training_setting(
         Setting, the joined rows, and which families are extrapolated for which rows.
     """
     joined = join(plans, catalog, named)
-    constants, extrapolated = constants_of(catalog.calibration, joined, architecture)
-    plan = training_plan(plans, joined, constants["training_memory"]["gradient_size"][:, 0])
-    kernels = without_input_casts(without_launch_time(constants))
+    constants, extrapolated = constants_of(catalog.calibration, joined, architecture, only_memory)
+    plan = training_plan(plans, joined, constants[_MEMORY_FAMILY]["gradient_size"][:, 0])
+    kernels = constants if only_memory else without_input_casts(without_launch_time(constants))
     alike = (named.models * len(catalog.tables["accelerators"]) + named.accelerators) * len(joined.keys.distinct)
     machine = joined.model, joined.device, joined.wide_device, joined.network
     setting = Setting(*machine, plan, kernels, architecture, alike + joined.keys.codes)
     return setting, joined, extrapolated
 
 
-def evaluate_training(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
+def evaluate_training(plans: Table, catalog: Catalog, results: Collection[str] | None = None) -> dict[str, np.ndarray]:
     """Results of a block of training plans.
 
     Parameters
@@ -170,90 +204,23 @@ def evaluate_training(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
         Training plans.
     catalog : Catalog
         What they refer to.
+    results : collection of str, optional
+        Columns that are asked for: equations that they do not take are left out. All by default.
 
     Returns
     -------
     dict of str to array
-        Every column of ``training_results``, in the units used inside.
+        Every column of ``training_results``, in the units used inside; or those asked for and what comes with them,
+        and a ``reason`` that says why a plan is illegal but has no notes.
     """
     named = named_rows(plans, catalog)
     codes = architecture_codes(named, catalog)
+    groups = groups_of(results, _GROUPS)
 
     def evaluated(piece: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
-        return _evaluate(piece, catalog, rows, architecture_of(code))
+        return _evaluate(piece, catalog, rows, architecture_of(code), groups)
 
     return in_batches(plans, catalog, named, codes, evaluated)
-
-
-def training_memory(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
-    """Memory of a block of training plans without their times: a small part of the work of :func:`evaluate_training`.
-
-    Parameters
-    ----------
-    plans : Table
-        Training plans.
-    catalog : Catalog
-        What they refer to.
-
-    Returns
-    -------
-    dict of str to array
-        ``memory_reserved`` [B], NaN where a plan is illegal, and ``fits``, as in its results.
-    """
-    named = named_rows(plans, catalog)
-    codes = architecture_codes(named, catalog)
-
-    def evaluated(piece: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
-        joined = join(piece, catalog, rows)
-        constants = {"training_memory": catalog.calibration.constants_of("training_memory", joined.keys)[0]}
-        plan = training_plan(piece, joined, constants["training_memory"]["gradient_size"][:, 0])
-        machine = joined.model, joined.device, joined.wide_device, joined.network
-        setting = Setting(*machine, plan, constants, architecture_of(code))
-        with np.errstate(all="ignore"):
-            reserved = memory_of(setting)["memory_reserved"] + joined.reserved_memory
-            legal = np.ones(len(piece), dtype=bool)
-            for remark in (*joined.rules, *broken_rules(TRAINING_RULES, setting.plan, joined.model)):
-                legal &= ~remark.rows
-            fits = np.where(reserved <= joined.device.memory_capacity[:, 0], 1.0, 0.0)
-        return {"memory_reserved": np.where(legal, reserved, np.nan), "fits": np.where(legal, fits, np.nan)}
-
-    return in_batches(plans, catalog, named, codes, evaluated)
-
-
-def training_numbers(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
-    """Results of a block of training plans in numbers, without bands, trust and reasons.
-
-    Parameters
-    ----------
-    plans : Table
-        Training plans.
-    catalog : Catalog
-        What they refer to.
-
-    Returns
-    -------
-    dict of str to array
-        As :func:`evaluate_training` has them.
-    """
-    named = named_rows(plans, catalog)
-
-    def evaluated(piece: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
-        setting, joined, _ = training_setting(piece, catalog, rows, architecture_of(code))
-        with np.errstate(all="ignore"):
-            results = _physical_results(setting, joined, _own_corrections(piece, catalog, rows, setting))
-            rules = [*joined.rules, *broken_rules(TRAINING_RULES, setting.plan, joined.model)]
-        illegal, _ = remarks_of_rows(rules, len(piece))
-        return _without_illegal(results, illegal)
-
-    return in_batches(plans, catalog, named, architecture_codes(named, catalog), evaluated)
-
-
-def _without_illegal(results: dict[str, Array], illegal: np.ndarray) -> dict[str, Array]:
-    """NaN in place of every result of illegal plans but the memory that there is."""
-    if not some(illegal):
-        return results
-    kept = "memory_capacity"
-    return {name: v if name == kept else np.where(illegal, np.nan, v) for name, v in results.items()}
 
 
 def _used(extrapolated: list[tuple[str, np.ndarray]], plan: TrainingPlan, model: Model) -> list[tuple[str, np.ndarray]]:
@@ -285,32 +252,47 @@ def _share(results: Mapping[str, Array], state: str) -> Array:
 
 def _own_corrections(plans: Table, catalog: Catalog, named: Named, setting: Setting) -> Corrections | None:
     """What runs of the user's own cluster say about plans like them; None where there are none."""
-    if not has_own_runs(catalog):
+    if not len(catalog.tables[SHEET]):
         return None
     band = setting.constants["training_band"]["mixture_high" if setting.architecture.experts else "step_high"]
     return corrections(plans, catalog, named.models, named.accelerators, np.log(band[:, 0]))
 
 
-def _physical_results(setting: Setting, joined: Joined, own: Corrections | None) -> dict[str, Array]:
-    """Every number of a block of plans, legal or not, but what is said in words, and bands."""
-    plan = setting.plan
-    capacity = joined.device.memory_capacity[:, 0]
-    results = dict(step(setting).results)
+def _of_stated_peak(results: Mapping[str, Array], joined: Joined) -> dict[str, Array]:
+    """Utilisation over the peak that the sheet states, whatever clock the power limit leaves."""
+    return {name: results[name] * joined.power.clock_share for name in ("mfu", "hfu") if name in results}
+
+
+def _times_and_rates(setting: Setting, own: Corrections | None, rates: bool) -> dict[str, Array]:
+    """Times of the step, and the rates and utilisation that follow from them where they are asked for."""
+    results = step(setting).results
+    if rates:
+        results = {**results, **training_rates(setting, results["step_time"])}
     if own is not None:
         results = corrected_step(results, own.time)
-    power = training_power((setting.device, joined.power, setting.constants["power"]), plan, results)
-    terms = drawn_terms(joined.terms, power, joined.power.own)
-    time, reserved = results["step_time"], results["memory_reserved"] + joined.reserved_memory
+    shares = {"compute_share": _share(results, "compute"), "communication_share": _share(results, "message")}
+    return {**results, **shares}
+
+
+def _memory(setting: Setting, joined: Joined) -> dict[str, Array]:
+    """Memory of the fullest rank, and whether it fits."""
+    results, capacity = memory_of(setting), joined.device.memory_capacity[:, 0]
+    reserved = results["memory_reserved"] + joined.reserved_memory
     return {
         **results,
-        "mfu": results["mfu"] * joined.power.clock_share,
-        "hfu": results["hfu"] * joined.power.clock_share,
         "memory_reserved": reserved,
         "memory_capacity": capacity,
         "memory_share": reserved / capacity,
         "fits": np.where(reserved <= capacity, 1.0, 0.0),
-        "compute_share": _share(results, "compute"),
-        "communication_share": _share(results, "message"),
+    }
+
+
+def _costs(setting: Setting, joined: Joined, results: Mapping[str, Array]) -> dict[str, Array]:
+    """Power and energy, what tokens and steps cost, and whole runs."""
+    plan, time = setting.plan, results["step_time"]
+    power = training_power((setting.device, joined.power, setting.constants["power"]), plan, results)
+    terms = drawn_terms(joined.terms, power, joined.power.own)
+    return {
         **token_costs(terms, plan.num_accelerators, results["tokens_per_second"], ALL_IN["training"]),
         "accelerator_power": power,
         "accelerator_energy_per_token": energy_per_token(power, plan.num_accelerators, results["tokens_per_second"]),
@@ -340,18 +322,32 @@ def _bands(setting: Setting, results: Mapping[str, Array], distance: Array) -> d
     return found
 
 
-def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Architecture) -> dict[str, np.ndarray]:
-    setting, joined, extrapolated = training_setting(plans, catalog, named, architecture)
+def _evaluate(
+    plans: Table, catalog: Catalog, named: Named, architecture: Architecture, groups: frozenset[str] | None
+) -> dict[str, np.ndarray]:
+    asked = frozenset(_GROUPS.values()) if groups is None else groups
+    only_memory = asked == {"memory"}
+    setting, joined, extrapolated = training_setting(plans, catalog, named, architecture, only_memory)
     plan = setting.plan
+    results: dict[str, Array] = {}
     with np.errstate(all="ignore"):
-        own = _own_corrections(plans, catalog, named, setting)
-        results = _physical_results(setting, joined, own)
+        rules = [*joined.rules, *broken_rules(TRAINING_RULES, plan, joined.model)]
+        illegal, reason = remarks_of_rows(rules, len(plans))
+        own = None
+        if asked & {"times", "rates", "cost"}:
+            own = _own_corrections(plans, catalog, named, setting)
+            results |= _times_and_rates(setting, own, bool(asked & {"rates", "cost"}))
+        if "memory" in asked:
+            results |= _memory(setting, joined)
+        if "cost" in asked:
+            results |= _costs(setting, joined, results)
+        results |= _of_stated_peak(results, joined)
+        if groups is not None:
+            return _where_legal(results, illegal) | {"reason": reason}
         known = trust("training", catalog, named.models, named.accelerators, coordinates(plans, results))
         results |= _bands(setting, results, known.pop("distance"))
         if own is not None:
             narrowed(results, own.width)
-        rules = [*joined.rules, *broken_rules(TRAINING_RULES, plan, joined.model)]
-    illegal, reason = remarks_of_rows(rules, len(plans))
     sizes = gibibytes(results["memory_reserved"]), gibibytes(results["memory_capacity"])
     longer = ~illegal & (plan.sequence_length > joined.max_sequence_length)
     lengths = plan.sequence_length, joined.max_sequence_length
@@ -365,8 +361,16 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
         *([] if own is None else [own_runs_note(own, illegal)]),
     ]
     add_notes(reason, notes)
-    results = _without_illegal(results, illegal)
+    results = _where_legal(results, illegal)
     if some(illegal):
         known = {name: np.where(illegal, "", words) for name, words in known.items()}
     basis = basis_words(joined.rented, results["accelerator_hour_cost"])
     return {**results, **known, "cost_basis": basis, "reason": reason}
+
+
+def _where_legal(results: dict[str, Array], illegal: np.ndarray) -> dict[str, Array]:
+    """Results with NaN where a plan is illegal; the capacity of an accelerator does not depend on the plan."""
+    if not some(illegal):
+        return results
+    kept = ("memory_capacity",)
+    return {name: values if name in kept else np.where(illegal, np.nan, values) for name, values in results.items()}

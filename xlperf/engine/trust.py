@@ -23,7 +23,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.names import copied_name
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_models
-from xlperf.equations.model.model import parameter_count
+from xlperf.equations.model.parameters import parameter_count
 
 BADGES = ("MEASURED", "INTERPOLATED", "EXTRAPOLATED")
 RANGES = ("num_accelerators", "tokens_in_work", "length")

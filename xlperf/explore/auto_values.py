@@ -11,6 +11,8 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
+from xlperf.engine.tables import fitting
+from xlperf.explore.objectives import TARGETS
 
 MOST_ACCELERATORS = 16_384
 """Largest number of accelerators tried for ``auto`` by default. [-]"""
@@ -170,9 +172,13 @@ def load_steps(
     """
     columns = {**plans.columns, **dict.fromkeys(LOADS, np.full(len(plans), np.nan))}
     copies = replicas(plans)
-    results = evaluate(Table(plans.kind, {**columns, "concurrency": copies}, plans.place, plans.auto), catalog)
-    most, kept = results.number("max_batch_size"), results.number("batch_at_targets")
-    most = np.where(np.isnan(kept) | (plans.filled("mode") == "disaggregated"), most, kept)
+    single = Table(plans.kind, {**columns, "concurrency": copies}, plans.place, plans.auto)
+    memory = fitting(single, catalog)
+    most = np.array(memory["max_batch_size"]) if memory is not None else np.full(len(plans), np.nan)
+    some = np.flatnonzero((most >= 1.0) & (plans.filled("mode") != "disaggregated"))
+    if any(name in plans for name in TARGETS.values()) and len(some):  # under targets fewer than there is room for
+        kept = evaluate(single.take(some), catalog).number("batch_at_targets")
+        most[some] = np.where(np.isnan(kept), most[some], kept)
     rows = np.flatnonzero(most >= 1.0)
     steps = [np.unique(np.round(np.geomspace(1.0, room, num_points))) for room in most[rows].tolist()]
     index = np.repeat(rows, [len(batches) for batches in steps])

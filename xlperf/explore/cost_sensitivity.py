@@ -8,6 +8,7 @@ from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, results_of, table_schema, unit_of
 from xlperf.catalog.table import CASES, Table
+from xlperf.engine.designs import designs_with_devices
 from xlperf.engine.join import uncertain_columns, values_in_case
 
 MAIN_RESULT = {"chiplets": "bill_of_materials", "servers": "cost_rate"}
@@ -46,6 +47,7 @@ def cost_sensitivity(table: Table, catalog: Catalog, result: str = "") -> Table:
         raise InputError(Fault("--tornado", f'"{result}" is no result of {kind}; {hint}'))
     shown = known[name]
 
+    table = designs_with_devices(table, catalog) if kind == "chiplets" else table
     base = _result(table, catalog, shown)
     lines: list[dict[str, object]] = []
     swings: list[tuple[int, float]] = []
@@ -87,7 +89,7 @@ def _result(table: Table, catalog: Catalog, shown: Column) -> np.ndarray:
     if table.kind == "servers":
         from xlperf.engine.ownership import evaluate_servers
 
-        found = evaluate_servers(table)
+        found = evaluate_servers(table, catalog=catalog)
     else:
         from xlperf.engine.designs import evaluate_designs
 

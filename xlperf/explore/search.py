@@ -380,15 +380,20 @@ def _evaluated(
         results = evaluate(plans, catalog)
         return _keys(first, results, objective, limits, rows, lead), results.take
     fits = np.flatnonzero(memory["fits"] == 1.0)
-    kind = np.where(np.isnan(memory["memory_reserved"]), ILLEGAL, TOO_LARGE)
-    used = np.nan_to_num(memory["memory_reserved"])
+    known = memory.get("memory_reserved")  # of plans that do not fit that of training alone is known
+    kind = np.where(np.isnan(memory["fits"]), ILLEGAL, TOO_LARGE)
+    used = np.zeros(len(plans)) if known is None else np.nan_to_num(known)
     keys = _Keys(kind, np.zeros(len(plans)), np.where(kind == TOO_LARGE, used, 0.0), used, rows)
+    if len(fits):
+        results = _results(plans.take(fits), catalog, needed)
+        own = _keys(None if first is None else first[fits], results, objective, limits, rows[fits], lead)
+        for values, found in zip(keys, own, strict=True):
+            values[fits] = found
+    if known is None and (keys.kind == TOO_LARGE).any() and not (keys.kind < TOO_LARGE).any():
+        results = evaluate(plans, catalog)  # what comes nearest
+        return _keys(first, results, objective, limits, rows, lead), results.take
     if not len(fits):
         return keys, lambda kept: evaluate(plans.take(kept), catalog)
-    results = _results(plans.take(fits), catalog, needed)
-    own = _keys(None if first is None else first[fits], results, objective, limits, rows[fits], lead)
-    for values, found in zip(keys, own, strict=True):
-        values[fits] = found
     position = np.full(len(plans), -1)
     position[fits] = np.arange(len(fits))
 

@@ -23,7 +23,7 @@ from xlperf.explore.candidates import Bounds
 from xlperf.explore.samples import Sampling, uniforms
 from xlperf.explore.search import stacked
 from xlperf.explore.space import MOST_PLANS
-from xlperf.explore.vary import Varied, picked, row_catalog, unmarked
+from xlperf.explore.vary import CALIBRATION, Varied, changed_catalog, picked, row_catalog, unmarked
 
 BLOCK = 32_768
 """Plans of a block. [-]"""
@@ -148,6 +148,9 @@ class Sweep:
 
     def evaluated(self, table: Table, changes: list[tuple[Varied, Array]], progress: Progress | None = None) -> Swept:
         """Plans with their results, each with what the catalog has for it."""
+        constants = [(one, values) for one, values in changes if one.sheet == CALIBRATION]
+        if constants:
+            return self._calibrated(table, changes, constants, progress)
         catalog, marked = row_catalog(self.catalog, table, changes)
         resolved, results = evaluate_resolved(marked, catalog, progress, **self.bounds)
         if changes:
@@ -155,6 +158,26 @@ class Sweep:
             kept = {name: values for name, values in resolved.columns.items() if name in table}
             resolved, results = replace(resolved, columns={**kept, **names}), unmarked(results)
         return Swept(resolved, results, [(one.column, values) for one, values in changes])
+
+    def _calibrated(
+        self,
+        table: Table,
+        changes: list[tuple[Varied, Array]],
+        constants: list[tuple[Varied, Array]],
+        progress: Progress | None,
+    ) -> Swept:
+        """The same where constants of the calibration vary: plans with the same constants are evaluated together."""
+        points, codes = np.unique(np.array([values for _, values in constants]), axis=1, return_inverse=True)
+        rest = [(one, values) for one, values in changes if one.sheet != CALIBRATION]
+        pieces, order = [], np.argsort(codes, kind="stable")
+        for code in range(points.shape[1]):
+            rows = np.flatnonzero(codes == code)
+            own = [(one, float(points[place, code])) for place, (one, _) in enumerate(constants)]
+            known = replace(self, catalog=changed_catalog(self.catalog, table.take(rows), own))
+            pieces.append(known.evaluated(table.take(rows), [(one, values[rows]) for one, values in rest], progress))
+        back = np.argsort(order)
+        plans, results = (stacked([getattr(one, part) for one in pieces]).take(back) for part in ("plans", "results"))
+        return Swept(plans, results, [(one.column, values) for one, values in changes])
 
 
 def sweep(wanted: Sweep, progress: Progress | None = None, most: int = MOST_PLANS) -> Swept:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import BadValue, is_blank, number_of, parse_header
 from xlperf.catalog.names import MARK
@@ -22,7 +22,8 @@ from xlperf.explore.reached_rows import REACHED, copied_rows, reached_rows
 from xlperf.explore.samples import normal_scores
 from xlperf.explore.space import MOST_PLANS
 
-SHEETS = ("accelerators", "networks", "models", "prices", *REACHED)
+CALIBRATION = "calibration"
+SHEETS = ("accelerators", "networks", "models", "prices", *REACHED, CALIBRATION)
 """Catalog sheets whose numbers can be varied: of the rows that the plans name, or that their accelerators reach."""
 RANGE = ".."
 UNIFORM, TRIANGULAR, NORMAL, LOGNORMAL = "uniform", "triangular", "normal", "lognormal"
@@ -65,7 +66,8 @@ class Varied:
     @property
     def column(self) -> Column:
         """How results show the values: ``accelerators.memory_bandwidth``."""
-        declared = table_schema(self.sheet).by_name[self.name]
+        constant = self.sheet == CALIBRATION
+        declared = table_schema(self.sheet).by_name["value" if constant else self.name]
         return replace(
             declared,
             name=self.name if self.sheet in PLAN_TABLES and not self.factors else f"{self.sheet}.{self.name}",
@@ -269,14 +271,21 @@ def _of_sheet(sheet: str, header: str, texts: Sequence[str], place: str) -> Vari
     if any(factors) and not all(factors):
         raise InputError(Fault(place, f"{shown}: give factors (x2) or values, not both"))
     plain = [word[1:] if any(factors) else word for word in words]
-    if any(factors):
-        name = next(iter(read_values(sheet, [(header, ["1"])], place, from_text=True)))
+    if sheet == CALIBRATION:
+        name, values = _constant_name(header, shown, place), np.array([number_of(word) for word in plain])
+        if not np.isfinite(values).all() or not len(values) or (any(factors) and (values <= 0.0).any()):
+            raise InputError(Fault(place, f"{shown}: write numbers, or factors above 0 as x0.9"))
+        column = table_schema(sheet).by_name["value"]
+    elif any(factors):
+        fields = parse_header(sheet, [header]).fields  # a factor need not be a value that the column may have
+        name = fields[0].column.name if fields else next(iter(read_values(sheet, [(header, ["1"])], place, True)))
         values = np.array([number_of(word) for word in plain])
         if not (np.isfinite(values) & (values > 0.0)).all():
             raise InputError(Fault(place, f"{shown}: a factor is a number above 0, as x0.5"))
     else:
         name, values = next(iter(read_values(sheet, [(header, plain)], place, from_text=True).items()))
-    column = table_schema(sheet).by_name[name]
+    if sheet != CALIBRATION:
+        column = table_schema(sheet).by_name[name]
     if column.kind != "number":
         raise InputError(Fault(place, f"{sheet}.{name.replace('_', ' ')} is no number"))
     if shape in (UNIFORM, TRIANGULAR) and (
@@ -294,6 +303,38 @@ def _of_sheet(sheet: str, header: str, texts: Sequence[str], place: str) -> Vari
         scale = 1.0 if any(factors) or shape == LOGNORMAL else float(values[0]) / number_of(plain[0])
         values = np.array([values[0], deviation * scale])
     return Varied(sheet, name, np.asarray(values, dtype=np.float64), any(factors), shape)
+
+
+def _constant_name(header: str, shown: str, place: str) -> str:
+    """``family.constant`` of a constant, or the name of its row."""
+    name = header.strip().casefold().replace(" ", "_")
+    if name.count(".") != 1 and name.count("/") != 4:
+        problem = f"{shown}: write calibration.family.constant, as calibration.gemm.step_time, or the name of a row"
+        raise InputError(Fault(place, problem))
+    return name
+
+
+def _blanks(catalog: Catalog, plans: Table, sheets: set[str]) -> dict[str, tuple[str, ...]]:
+    """Prices that are left blank so that servers or chiplets that vary count: by sheet, columns.
+
+    The hour of an accelerator follows from its server where the sheet prices has no price, and its price there from
+    its chiplets where the server's row has none.
+    """
+    own = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
+    designed = sheets & {"chiplets", "packages", "process_nodes"}
+    if not designed and "servers" not in sheets:
+        return {}
+    derived = catalog.tables["accelerators"].text("device")[own] != ""
+    if derived.any() and "servers" not in sheets:  # its price follows from its device
+        return {}
+    bought = catalog.known_rows("accelerators", catalog.tables["servers"].text("accelerator"))
+    lacking = np.flatnonzero(~np.isin(own, bought))
+    if len(lacking):
+        row = int(lacking[0])
+        name = catalog.tables["accelerators"].text("accelerator")[own[row]]
+        problem = f'"{name}" has no row in the sheet servers, which its cost would follow from'
+        raise InputError(Fault(plans.place(row % len(plans), "accelerator"), problem))
+    return {"prices": ("rental_price", "capex"), **({"servers": ("accelerator_price",)} if designed else {})}
 
 
 def changed_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, float]]) -> Catalog:
@@ -314,15 +355,19 @@ def changed_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Vari
         Where a row has nothing to multiply, an accelerator follows from a device, or a plan names nothing there.
     """
     tables: dict[str, Table] = {}
+    for sheet, names in _blanks(catalog, plans, {varied.sheet for varied, _ in changes}).items():
+        blank = {name: np.full(len(catalog.tables[sheet]), np.nan) for name in names}
+        tables[sheet] = replace(catalog.tables[sheet], columns={**catalog.tables[sheet].columns, **blank})
     for varied, value in changes:
         table = tables.get(varied.sheet, catalog.tables[varied.sheet])
         rows = sheet_rows(catalog, plans, varied)
-        values = table.number(varied.name).copy()
+        name = "value" if varied.sheet == CALIBRATION else varied.name
+        values = table.number(name).copy()
         values[rows] = values[rows] * value if varied.factors else value
         if np.isnan(values[rows]).any():
             problem = f"{varied.sheet}.{varied.name.replace('_', ' ')} is blank there: give values, not factors"
             raise InputError(Fault(plans.place(0, "accelerator"), problem))
-        tables[varied.sheet] = replace(table, columns={**table.columns, varied.name: values})
+        tables[varied.sheet] = replace(table, columns={**table.columns, name: values})
     return catalog.with_tables(list(tables.values()))
 
 
@@ -330,6 +375,8 @@ def sheet_rows(catalog: Catalog, plans: Table, varied: Varied) -> np.ndarray:
     """Rows of a sheet that plans name."""
     if varied.sheet == "models":
         return catalog.rows("models", plans.text("model"), plans, "model")
+    if varied.sheet == CALIBRATION:
+        return _constant_rows(catalog, varied.name)
     own = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
     given = plans.text("network")
     if "prefill_accelerator" in plans:
@@ -367,6 +414,20 @@ def sheet_rows(catalog: Catalog, plans: Table, varied: Varied) -> np.ndarray:
     return np.concatenate(tiers)
 
 
+def _constant_rows(catalog: Catalog, name: str) -> np.ndarray:
+    """Rows of a constant of a family, whatever its generation and software, or the one row of a name."""
+    table = catalog.tables[CALIBRATION]
+    if "/" in name:
+        found = np.flatnonzero([one.casefold() == name for one in table.text("calibration").tolist()])
+    else:
+        family, constant = name.split(".")
+        found = np.flatnonzero((table.text("family") == family) & (table.text("constant") == constant))
+    if not len(found):
+        known = sorted({f"{a}.{b}" for a, b in zip(table["family"].tolist(), table["constant"].tolist(), strict=True)})
+        raise InputError(Fault("", f'calibration has no constant "{name}"; {nearest(name, known)}'))
+    return found
+
+
 _MARKED = re.compile(f"{MARK}[0-9]+")
 
 
@@ -401,6 +462,7 @@ def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, 
     points, code = np.unique(stated, axis=1, return_inverse=True)
     changed_catalog(catalog, plans, [(one, float(points[row, 0])) for row, (one, _) in enumerate(changes)])
     sheets = {one.sheet for one, _ in changes}
+    blanks = _blanks(catalog, plans, sheets)
     tables: dict[str, Table] = {}
     columns = dict(plans.columns)
 
@@ -417,6 +479,7 @@ def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, 
             if one.sheet == kind:
                 given = points[row][codes]
                 found[one.name] = found[one.name] * given if one.factors else given
+        found |= {name: np.full(len(rows), np.nan) for name in blanks.get(kind, ())}
         found[key] = marked(found[key], codes)
         tables[kind] = Table(kind, {name: np.concatenate([table[name], values]) for name, values in found.items()})
 
@@ -456,7 +519,7 @@ def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, 
         copied("prices", catalog.price_rows[rows][priced], codes[priced])
         if sheets & set(REACHED):
             deep = {(one.sheet, one.name): (points[row], one.factors) for row, (one, _) in enumerate(changes)}
-            for table in copied_rows(catalog, tables["accelerators"], (rows, codes), deep):
+            for table in copied_rows(catalog, tables["accelerators"], (rows, codes), deep, blanks):
                 tables[table.kind] = table
     return catalog.with_tables(list(tables.values())), replace(plans, columns=columns)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from importlib import import_module
 from itertools import chain, islice
+from pathlib import Path
+from tempfile import TemporaryDirectory, mkstemp
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -17,6 +20,8 @@ from xlperf.base.errors import Fault, InputError
 
 SERIAL_BLOCKS = 3
 """Blocks that one process computes before others have started. [-]"""
+LARGE = 2**16
+"""Results that processes hand over as a file: a pipe is read while this process computes, piece by piece. [B]"""
 _AHEAD = 2
 _CONNECT = "30s"
 _worker: dict[str, Callable[[Any], Any]] = {}
@@ -67,9 +72,13 @@ def worked(
     from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor  # a browser has no processes
     from multiprocessing import get_context
 
-    with ProcessPoolExecutor(processes - 1, get_context("spawn"), _start, (work,)) as pool:
+    with (
+        TemporaryDirectory(prefix="xlperf-", ignore_cleanup_errors=True) as folder,
+        ProcessPoolExecutor(processes - 1, get_context("spawn"), _start, (work, folder)) as pool,
+    ):
         try:
-            yield from _in_order(work, lambda task: pool.submit(_done, task), chain(first, coming), processes)
+            found = _in_order(work, lambda task: pool.submit(_done, task), chain(first, coming), processes)
+            yield from map(_taken, found)
         except BrokenProcessPool:
             problem = "ended before its block was done (too little memory?): run again with fewer --processes"
             raise InputError(Fault("a process", problem)) from None
@@ -77,9 +86,10 @@ def worked(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _start(work: Callable[[Any], Any]) -> None:
+def _start(work: Callable[[Any], Any], folder: str) -> None:
     """Prepare a worker process: it ends when the process that asked for it is killed."""
     _worker["work"] = work
+    _worker["file"] = lambda content: _written(content, folder)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -93,7 +103,25 @@ def _end_with_parent() -> None:
 
 
 def _done(task: Any) -> Any:
-    return _worker["work"](task)
+    done = _worker["work"](task)
+    content = pickle.dumps(done, protocol=5)
+    return done if len(content) < LARGE else _worker["file"](content)
+
+
+def _written(content: bytes, folder: str) -> Path:
+    handle, name = mkstemp(dir=folder)
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(content)
+    return Path(name)
+
+
+def _taken(found: Any) -> Any:
+    """A result, from its file where it is large."""
+    if not isinstance(found, Path):
+        return found
+    done = pickle.loads(found.read_bytes())  # noqa: S301 - written by a process of this run
+    found.unlink()
+    return done
 
 
 def _in_order(

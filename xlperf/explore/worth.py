@@ -17,18 +17,35 @@ from xlperf.engine.tables import Progress
 from xlperf.equations.plan.precisions import PRECISIONS
 from xlperf.explore.candidates import Bounds
 from xlperf.explore.found import Search
-from xlperf.explore.objectives import Limit, Objective, objective_of
+from xlperf.explore.objectives import TARGETS, Limit, Objective, objective_of
 from xlperf.explore.search import search
 from xlperf.explore.vary import Varied, changed_catalog, read_variation, sheet_rows
 
 STEP = 1.01
 """Factor of the change whose worth is asked where none is stated. [-]"""
+AREA = "die_area"
+SMALL = 0.1
+"""Share of a number up to which a change is small: what the last unit is worth is then asked as well. [-]"""
+_WITH_AREA = (
+    *(f"peak_flop_rate_{name}" for name in ("fp32", "tf32", "bf16", "fp8", "int8", "fp4")),
+    "num_multiprocessors",
+    "l2_capacity",
+    "l2_bandwidth",
+)
 MONTH = YEAR / 12.0
 """[s]"""
 
 
-def usual_changes(plan: Table, catalog: Catalog) -> list[Varied]:
-    """One per cent more memory bandwidth, memory, peak rate, link bandwidth and, where the plan has them, targets.
+Change = Varied | Limit
+"""A number of the plans or of a catalog sheet with what it changes to, or a limit that is looser by :data:`STEP`."""
+
+
+def usual_changes(plan: Table, catalog: Catalog, limits: Sequence[Limit] = ()) -> list[Change]:
+    """One per cent more of what decides most plans, and of every limit.
+
+    Memory bandwidth, memory, peak rate, area of the compute dies (with rates, multiprocessors and cache in
+    proportion) and power of the accelerators, bandwidth of their links, and where the plan has them its targets and its
+    power limit. Of accelerators that follow from a device area and power of that device, and their memory and links.
 
     Parameters
     ----------
@@ -36,19 +53,34 @@ def usual_changes(plan: Table, catalog: Catalog) -> list[Varied]:
         One training or inference plan.
     catalog : Catalog
         What it refers to.
+    limits : sequence of Limit
+        What the plans must keep.
 
     Returns
     -------
-    list of Varied
+    list of Varied or Limit
         Those of which the sheets have a number to change.
     """
     peak = f"peak_flop_rate_{PRECISIONS[str(plan.filled('precision')[0])].peak}"
-    names = [("accelerators", name) for name in ("memory_bandwidth", "memory_capacity", peak)]
-    names.append(("networks", "link_bandwidth"))
+    row = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
+    if catalog.tables["accelerators"].text("device")[row][0]:
+        names = [("devices", AREA), ("devices", "power_budget"), ("memories", "data_rate"), ("links", "data_rate")]
+        names = [(sheet, name) for sheet, name in names if name in table_schema(sheet).by_name]
+    else:
+        own = ("memory_bandwidth", "memory_capacity", peak, AREA, "thermal_design_power")
+        names = [("accelerators", name) for name in own]
+    names += [("networks", "link_bandwidth"), (plan.kind, "power_limit")]
     if plan.kind == "inference":
-        names += [(plan.kind, name) for name in ("ttft_target", "tpot_target")]
+        names += [(plan.kind, name) for name in TARGETS.values()]
     changes = [Varied(sheet, name, np.array([STEP]), True) for sheet, name in names]
-    return [one for one in changes if not np.isnan(_stated(plan, catalog, one)).any()]
+    return [*(one for one in changes if _is_stated(plan, catalog, one)), *limits]
+
+
+def _is_stated(plan: Table, catalog: Catalog, one: Varied) -> bool:
+    try:
+        return not np.isnan(_stated(plan, catalog, one)).any()
+    except InputError:  # an accelerator that follows from no such row
+        return False
 
 
 def read_changes(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> list[Varied]:
@@ -79,7 +111,7 @@ def read_changes(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place: s
 def worth(
     plan: Table,
     catalog: Catalog,
-    changes: Sequence[Varied],
+    changes: Sequence[Change],
     limits: Sequence[Limit] = (),
     progress: Progress | None = None,
     **bounds: Unpack[Bounds],
@@ -87,7 +119,8 @@ def worth(
     """What more of each number is worth per accelerator and month, with the best plan before and after.
 
     An accelerator that makes tokens cheaper may cost more until a token costs as much as before: that difference, over
-    the change. It is exactly 0 where the best plan does not use more. Cells that say ``auto`` are chosen anew.
+    the change. It is exactly 0 where the best plan does not use more. Cells that say ``auto`` are chosen anew. Of a
+    small change what the last unit is worth is asked as well: where a plan only just fits, one less is another plan.
 
     Parameters
     ----------
@@ -95,8 +128,8 @@ def worth(
         One training or inference plan.
     catalog : Catalog
         What it refers to.
-    changes : sequence of Varied
-        Numbers of the plan or of catalog sheets, with the factors or values that they change to.
+    changes : sequence of Varied or Limit
+        Numbers of the plan or of catalog sheets, with the factors or values that they change to; limits to loosen.
     limits : sequence of Limit
         What the plans must keep, beside their own targets.
     progress : callable, optional
@@ -116,17 +149,30 @@ def worth(
     """
     cost = objective_of(plan.kind, "cost")
 
-    def best(own: Table, known: Catalog) -> Search:
-        return search(own, known, cost.column.name, limits, progress=progress, **bounds)
+    def best(own: Table, known: Catalog, kept: Sequence[Limit]) -> Search:
+        return search(own, known, cost.column.name, kept, progress=progress, **bounds)
 
-    before = best(plan, catalog)
+    before = best(plan, catalog, limits)
     lines: list[dict[str, object]] = []
     for one in changes:
-        for value in one.values.tolist():
-            stated = _stated(plan, catalog, one)
-            after = best(*_changed(plan, catalog, one, value))
-            lines.append(_line(plan, one, value, stated, cost, before, after))
+        first = one.bound if isinstance(one, Limit) else float(_stated(plan, catalog, one)[0])
+        for second in _values(one, first):
+            after = best(*changed(plan, catalog, limits, one, first, second))
+            mirrored = 2.0 * first - second
+            less = best(*changed(plan, catalog, limits, one, first, mirrored)) if _is_small(first, second) else None
+            lines.append(_line(plan, one, (first, second), cost, (before, after, less)))
     return _table("worth", lines)
+
+
+def _values(one: Change, first: float) -> list[float]:
+    """What a number changes to."""
+    if isinstance(one, Limit):
+        return [first * (STEP if one.sign in ("<", "<=") else 2.0 - STEP)]
+    return [first * value if one.factors else value for value in one.values.tolist()]
+
+
+def _is_small(first: float, second: float) -> bool:
+    return bool(abs(second - first) <= SMALL * abs(first))
 
 
 def break_even(
@@ -204,26 +250,42 @@ def _table(kind: str, lines: Sequence[dict[str, object]]) -> Table:
 
 
 def _line(
-    plan: Table, one: Varied, value: float, stated: np.ndarray, cost: Objective, before: Search, after: Search
+    plan: Table,
+    one: Change,
+    values: tuple[float, float],
+    cost: Objective,
+    found: tuple[Search, Search, Search | None],
 ) -> dict[str, object]:
-    declared = column(one.sheet, one.name)
+    declared = one.column if isinstance(one, Limit) else column(one.sheet, one.name)
     unit = unit_of(declared).factor
-    first = float(stated[0]) / unit  # of a network with several tiers that of the innermost
-    second = first * value if one.factors else value / unit
-    prices = [float(found.results[cost.column.name][0]) if found.found else np.nan for found in (before, after)]
-    extra = float(after.results["accelerator_hour_cost"][0]) * MONTH * (prices[0] / prices[1] - 1.0)
+    first, second = (value / unit for value in values)  # of a network with several tiers that of the innermost
+    before, after, less = found
+    now, then = _cost(before, cost), _cost(after, cost)
+    last = np.nan if less is None or not less.found else _gain(less, _cost(less, cost), now) / (second - first)
+    if isinstance(one, Limit) and one.sign in (">", ">="):
+        last = -last
     same = before.chosen_words == after.chosen_words
     return {
         "plan": str(plan.text("name")[0]) or plan.place(0, "name"),
         "input": declared.header,
-        "sheet": one.sheet,
+        "sheet": "limit" if isinstance(one, Limit) else one.sheet,
         "value_before": first,
         "value_after": second,
-        "cost_before": prices[0],
-        "cost_after": prices[1],
-        "worth": extra / (second - first),
+        "cost_before": now,
+        "cost_after": then,
+        "worth": _gain(after, now, then) / abs(second - first),
+        "worth_of_last": abs(last) if last == 0.0 else last,
         "chosen": after.words if not after.found else "the same plan" if same else after.chosen_words,
     }
+
+
+def _cost(found: Search, cost: Objective) -> float:
+    return float(found.results[cost.column.name][0]) if found.found else np.nan
+
+
+def _gain(cheaper: Search, dear: float, cheap: float) -> float:
+    """What an accelerator may cost more a month until a token costs as before. [USD]"""
+    return float(cheaper.results["accelerator_hour_cost"][0]) * MONTH * (dear / cheap - 1.0)
 
 
 def _stated(plan: Table, catalog: Catalog, one: Varied) -> np.ndarray:
@@ -233,8 +295,20 @@ def _stated(plan: Table, catalog: Catalog, one: Varied) -> np.ndarray:
     return np.asarray(catalog.tables[one.sheet].number(one.name)[sheet_rows(catalog, plan, one)])
 
 
-def _changed(plan: Table, catalog: Catalog, one: Varied, value: float) -> tuple[Table, Catalog]:
-    if one.sheet != plan.kind:
-        return plan, changed_catalog(catalog, plan, [(one, value)])
-    changed = plan.number(one.name) * value if one.factors else np.full(len(plan), value)
-    return replace(plan, columns={**plan.columns, one.name: changed}), catalog
+def changed(
+    plan: Table, catalog: Catalog, limits: Sequence[Limit], one: Change, first: float, value: float
+) -> tuple[Table, Catalog, Sequence[Limit]]:
+    """The plan, the catalog and the limits with another number."""
+    if isinstance(one, Limit):
+        return plan, catalog, [limit._replace(bound=value) if limit == one else limit for limit in limits]
+    ratio = value / first
+    if one.sheet == plan.kind:
+        changed = plan.number(one.name) * ratio if one.factors else np.full(len(plan), value)
+        return replace(plan, columns={**plan.columns, one.name: changed}), catalog, limits
+    if (one.sheet, one.name) != ("accelerators", AREA):
+        return plan, changed_catalog(catalog, plan, [(one, ratio if one.factors else value)]), limits
+    table = catalog.tables["accelerators"]
+    rows = sheet_rows(catalog, plan, one)
+    names = [name for name in (AREA, *_WITH_AREA) if not np.isnan(table.number(name)[rows]).any()]
+    changes = [(Varied("accelerators", name, np.array([ratio]), True), ratio) for name in names]
+    return plan, changed_catalog(catalog, plan, changes), limits

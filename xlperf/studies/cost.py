@@ -170,7 +170,7 @@ def _cost_map(inputs: Inputs, cases: Sequence[_Case], cost: np.ndarray) -> Study
     keys, row = positions(f"{node}, {area:.0f} mm2, {package}" for node, area, package, _ in cases)
     values = np.full((len(keys), len(dies)), np.nan)
     values[row, [dies.index(case[3]) for case in cases]] = cost
-    names = [f"{count:.0f}_dies" for count in dies]
+    names = [_dies(count) for count in dies]
     return pivot_of(
         "map",
         "Cost of a unit per square millimetre of compute, over silicon, package and number of dies.",
@@ -188,6 +188,10 @@ def _cost_map(inputs: Inputs, cases: Sequence[_Case], cost: np.ndarray) -> Study
     )
 
 
+def _dies(count: float) -> str:
+    return f"{count:.0f}_{'die' if count == 1 else 'dies'}"
+
+
 def _rows_of(keys: Sequence[str], node: str) -> tuple[int, int]:
     """First row and the one after the last of a node on the map."""
     own = [place for place, key in enumerate(keys) if str(key).startswith(f"{node},")]
@@ -199,7 +203,7 @@ def _volumes(inputs: Inputs, designs: Table, cases: Sequence[_Case]) -> StudyShe
     node, area = inputs.words("nodes")[-1], inputs.numbers("silicon_areas")[-2:][0]
     package, volumes = inputs.words("packages")[0], inputs.numbers("volumes")
     chosen = [i for i, case in enumerate(cases) if case[:3] == (node, area, package)]
-    names = [f"{cases[i][3]:.0f}_dies" for i in chosen]
+    names = [_dies(cases[i][3]) for i in chosen]
     table = designs.take(chosen)
     costs = []
     for volume in volumes:

@@ -108,7 +108,7 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
     tco_sheet(book, full, results, formulas)
     checks_sheet(book, full, results, formulas)
     functions_sheet(book)
-    live = live_cells(full, _catalog(full) if values else None, formulas)
+    live = live_cells(full, _catalog(full) if values else None, formulas, results)
     if all(len(full.get(kind, ())) for kind in ("models", "accelerators", *TECHNOLOGY_TABLES)):
         question_sheets(book, full, live)
     plan_cards(book, book.create_sheet(NUMBERS), live)
@@ -165,7 +165,7 @@ def _catalog(tables: Mapping[str, Table]) -> Catalog:
 
 
 def _cells(block: list[list[Any]], names: tuple[str, ...], catalog: Catalog, kind: str) -> dict[str, list[Any]]:
-    outcome = solved(read_block(block, None, kind), lambda rows: Engine().evaluate(rows, catalog))
+    outcome = solved(read_block(block, None, kind), lambda rows, names: Engine().evaluate(rows, catalog, names))
     return {name: outcome.words() if name == "reason" else outcome.column(name) for name in names}
 
 

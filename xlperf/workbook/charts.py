@@ -27,20 +27,11 @@ from openpyxl.chart.layout import Layout, ManualLayout
 from openpyxl.chart.marker import DataPoint, Marker
 from openpyxl.chart.series import Series, SeriesLabel, XYSeries
 from openpyxl.chart.shapes import GraphicalProperties
-from openpyxl.chart.text import RichText, Text
-from openpyxl.chart.title import Title
 from openpyxl.drawing.line import LineProperties
-from openpyxl.drawing.text import (
-    CharacterProperties,
-    Font,
-    Paragraph,
-    ParagraphProperties,
-    RegularTextRun,
-    RichTextProperties,
-)
 from openpyxl.utils import get_column_letter, quote_sheetname
 
-from xlperf.workbook.style import FONT, INK, MUTED, NAVY, RULE
+from xlperf.workbook.axes import draw_axis, log_axis, text, title
+from xlperf.workbook.style import NAVY, RULE
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
@@ -93,35 +84,14 @@ class Cells:
         return NumRef(f=self.address, numCache=NumData(formatCode=code, ptCount=len(values), pt=points))
 
 
-def _characters(size: float, colour_: str, bold: bool) -> CharacterProperties:
-    return CharacterProperties(sz=round(size * 100), b=bold, solidFill=colour_, latin=Font(typeface=FONT))
-
-
-def _text(size: float = 9, colour_: str = INK, bold: bool = False, degrees: float = 0) -> RichText:
-    body = RichTextProperties(rot=round(degrees * 60000), vert="horz")
-    paragraph = Paragraph(
-        pPr=ParagraphProperties(defRPr=_characters(size, colour_, bold)), endParaRPr=CharacterProperties()
-    )
-    return RichText(bodyPr=body, p=[paragraph])
-
-
-def _title(words: str, size: float, colour_: str, bold: bool, x: float | None = None, y: float | None = None) -> Title:
-    run = RegularTextRun(rPr=_characters(size, colour_, bold), t=words)
-    paragraph = Paragraph(pPr=ParagraphProperties(defRPr=_characters(size, colour_, bold)), r=[run])
-    title = Title(tx=Text(rich=RichText(bodyPr=RichTextProperties(), p=[paragraph])), overlay=False)
-    if x is not None and y is not None:
-        title.layout = Layout(manualLayout=ManualLayout(xMode="edge", yMode="edge", x=x, y=y))
-    return title
-
-
 def frame(chart: Any, words: str, width: float, height: float) -> None:
     """Give a chart its size, its title at the top left, its legend below and a thin frame."""
     chart.width, chart.height = width, height
     fits = (width - 0.6) / (0.0195 * max(len(words), 1))  # points at which the title is as wide as the chart
-    chart.title = _title(words, min(12.0, max(round(fits), 8.0)), NAVY, True, 0.012, 0.25 / height)
+    chart.title = title(words, min(12.0, max(round(fits), 8.0)), NAVY, True, 0.012, 0.25 / height)
     chart.legend.position = "b"
     chart.legend.overlay = False
-    chart.legend.txPr = _text(9)
+    chart.legend.txPr = text(9)
     chart.roundedCorners = False
     chart.display_blanks = "gap"
     chart.graphical_properties = GraphicalProperties(solidFill="FFFFFF", ln=LineProperties(solidFill=RULE, w=6350))
@@ -144,47 +114,11 @@ def place_plot(chart: Any, left: float, top: float, right: float, bottom: float)
     )
 
 
-LOG_NUMBER = "[>=1000000]0E+0;[<1]0.0##;#,##0"
-"""Format of numbers along a logarithmic axis."""
-
-
-def log_ends(values: Sequence[float]) -> tuple[float, float]:
-    """Ends of a logarithmic axis: 1, 2 or 5 times a power of ten, close around the values above 0.
-
-    >>> log_ends([23.0, 480.0]), log_ends([0.0, 3.0, 1000.0])
-    ((20.0, 500.0), (2.0, 1000.0))
-    """
-    known = [value for value in values if value > 0.0]
-    low, high = (min(known), max(known)) if known else (1.0, 10.0)
-    steps = [float(f"{each}e{power}") for power in range(-15, 22) for each in (1, 2, 5)]
-    return max(step for step in steps if step <= low), min(step for step in steps if step >= high and step > low)
-
-
 def legend_height(chart: Any) -> float:
     """Height of the legend below a chart [cm]; its names stand beside each other in as many lines as they take."""
     names = [series.tx.strRef.strCache.pt[0].v for series in chart.series if series.tx is not None]
     lines = math.ceil(sum(0.165 * len(name) + 1.1 for name in names) / (0.92 * chart.width)) if names else 0
     return 0.35 + 0.45 * max(lines, 1)
-
-
-def draw_axis(
-    axis: Any, words: str, number: str | None = None, lines: bool = False, degrees: float = 0, size: float = 9
-) -> None:
-    """Show an axis in the style of all charts."""
-    axis.delete = False
-    axis.txPr = _text(size, degrees=degrees)
-    axis.title = _title(words, 9, MUTED, False) if words else None
-    axis.majorTickMark = "none"
-    axis.minorTickMark = "none"
-    axis.tickLblPos = "low"
-    axis.graphicalProperties = GraphicalProperties(ln=LineProperties(solidFill="9AA5B1", w=6350))
-    if number is not None:
-        axis.number_format = number
-        axis.numFmt.sourceLinked = False
-    if lines:
-        axis.majorGridlines.spPr = GraphicalProperties(ln=LineProperties(solidFill="E6EAEE", w=6350))
-    else:
-        axis.majorGridlines = None
 
 
 def label_series(header: Cells, labels: Cells, values: Cells) -> Series:
@@ -397,8 +331,6 @@ def log_scatter(
     *,
     x_title: str,
     y_title: str,
-    x_range: tuple[float, float],
-    y_range: tuple[float, float],
     size: tuple[float, float] = (30.0, 16.0),
 ) -> ScatterChart:
     """A scatter chart with two logarithmic axes."""
@@ -418,12 +350,10 @@ def log_scatter(
             series.graphicalProperties = GraphicalProperties(ln=line)
         series.smooth = False
         chart.series.append(series)
-    for axis, title, (low, high) in ((chart.x_axis, x_title, x_range), (chart.y_axis, y_title, y_range)):
-        draw_axis(axis, title, LOG_NUMBER, lines=True)
-        axis.scaling.logBase = 10
-        axis.scaling.min, axis.scaling.max = low, high
-    chart.x_axis.crosses = "min"
-    chart.y_axis.crosses = "min"
+    for axis, named, column in ((chart.x_axis, x_title, "x"), (chart.y_axis, y_title, "y")):
+        draw_axis(axis, named, lines=True)
+        log_axis(axis, [value for entry in points for value in getattr(entry, column).values])
+        axis.crosses = "min"
     place_beside_legend(chart, points)
     scatter: ScatterChart = chart
     return scatter
@@ -510,13 +440,13 @@ def curves(
         series.graphicalProperties = GraphicalProperties(ln=line)
         series.smooth = False
         chart.series.append(series)
-    for axis, title, number, log, ends in (
-        (chart.x_axis, x_title, x_number, x_log, x_range),
-        (chart.y_axis, y_title, y_number, y_log, y_range),
+    for axis, named, number, log, ends, column in (
+        (chart.x_axis, x_title, x_number, x_log, x_range, "x"),
+        (chart.y_axis, y_title, y_number, y_log, y_range, "y"),
     ):
-        draw_axis(axis, title, number, lines=True)
+        draw_axis(axis, named, number, lines=True)
         if log:
-            axis.scaling.logBase = 10
+            log_axis(axis, [value for entry in points for value in getattr(entry, column).values])
         if ends is not None:
             axis.scaling.min, axis.scaling.max = ends
         axis.crosses = "min"

@@ -245,16 +245,16 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Map
             )
         )
     for kind in (*CATALOG_TABLES, *PLAN_TABLES, *(kind for kind in OPTIONAL_TABLES if kind in rows)):
-        needed = [column for column in table_schema(kind).columns if column.required]
-        named, *others = map(column_reference, needed)
-        blanks = "+".join(f'SUMPRODUCT(({named}<>"")*({other}=""))' for other in others)
-        checks.append(
-            Check(
-                f"Blank mandatory cells of {kind}",
-                blanks,
-                sum(row[column.name] is None for row in rows[kind] for column in needed[1:] if row[needed[0].name]),
-            )
-        )
+        schema = table_schema(kind)
+        needed = [column for column in schema.columns[1:] if column.required or column.instead]
+        blanks, number = [], 0
+        for column in needed:
+            empty = [column, *([schema.by_name[column.instead]] if column.instead else [])]
+            tests = "".join(f'*({column_reference(one)}="")' for one in empty)
+            blanks.append(f'SUMPRODUCT(({column_reference(schema.key)}<>""){tests})')
+            stated = (row for row in rows[kind] if row[schema.key.name])
+            number += sum(all(row[one.name] is None for one in empty) for row in stated)
+        checks.append(Check(f"Blank mandatory cells of {kind}", "+".join(blanks), number))
     for kind in (*CATALOG_TABLES, *PLAN_TABLES, *(kind for kind in OPTIONAL_TABLES if kind in rows)):
         for column in table_schema(kind).columns:
             if column.kind == "reference" and column.reference in rows:
@@ -336,6 +336,6 @@ def _finish(
     alarm(sheet, f"B{_TOP}:D{_TOP + count - 1}", f'$D{_TOP}="check"')
     alarm(sheet, f"B{rows[0]}:{after[3]}{rows[1]}", f'${after[3]}{rows[0]}="differs"')
     sheet.freeze_panes = f"C{_TOP}"
-    page_setup(sheet)
+    page_setup(sheet, pages_high=2)
     sheet.page_setup.paperSize = 8
     sheet.row_breaks.append(Break(id=model_top - 2))

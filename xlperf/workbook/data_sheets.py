@@ -221,7 +221,9 @@ def column_validation(column: Column, first: str) -> DataValidation | None:
     elif column.kind == "number" and column.bounds:
         test = _bounds_test(column, first)
         validation = DataValidation(type="custom", formula1=test, allow_blank=True)
-        words = f"{column.bounds_text[0].upper()}{column.bounds_text[1:]}{' or auto' if column.may_be_auto else ''}."
+        ceiling = f", at most {column.limits[1]:g}" if column.has_ceiling else ""
+        also = " or auto" if column.may_be_auto else ""
+        words = f"{column.bounds_text[0].upper()}{column.bounds_text[1:]}{ceiling}{also}."
     if validation is None:
         return None
     validation.errorTitle = column.header[:32]
@@ -316,16 +318,24 @@ def _lines(text: str, across: float) -> int:
     return lines
 
 
+_MOST_PRINTED = 160
+"""Rows of a sheet that are printed; the calibration has more, which are looked up and not read. [-]"""
+_LONG_TABLE = 120
+"""Rows from which on a table is fitted to as many pages down as across. [-]"""
+
+
 def _print_setup(sheet: Worksheet, words: DataSheet, columns: Sequence[Column], top: int, count: int) -> None:
-    last = f"{get_column_letter(len(columns))}{top + max(count, 1)}"
-    area = f"A{top - 1}:{last}"
-    page_setup(sheet, top, area=area, pages_wide=words.pages_wide, key_columns="A:A")
+    printed = min(count, _MOST_PRINTED)
+    area = f"A{top - 1}:{get_column_letter(len(columns))}{top + max(printed, 1)}"
+    high = words.pages_wide if _MOST_PRINTED > count > _LONG_TABLE else 0
+    page_setup(sheet, top, area=area, pages_wide=words.pages_wide, pages_high=high, key_columns="A:A")
     sheet.print_title_rows = f"{top - 1}:{top}"
     across = sum(sheet.column_dimensions[get_column_letter(offset + 1)].width for offset in range(len(columns)))
     sheet.page_setup.paperSize = 8 if across > 220.0 else 9
     sheet.page_margins.top = 0.8
     header: Any = sheet.oddHeader
-    header.left.text = f"&14&B{words.title}"
+    left_out = f", the first {printed} of {count:,} rows" if printed < count else ""
+    header.left.text = f"&14&B{words.title}{left_out}"
 
 
 def _one_line(sheet: Worksheet, columns: Sequence[Column], count: int) -> None:

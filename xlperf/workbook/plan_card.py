@@ -13,7 +13,21 @@ from xlperf.catalog.schema import Column, results_of, table_schema
 from xlperf.workbook.checks import VERDICT
 from xlperf.workbook.data_sheets import CARD_TOP, DATA_SHEETS, column_reference, plan_names, sheet_columns
 from xlperf.workbook.live import Live
-from xlperf.workbook.question_look import BADGES, BLUE, ORANGE, SKY, axis, bars, border, in_colour, label, place, put
+from xlperf.workbook.question_look import (
+    AMBER,
+    BADGES,
+    BLUE,
+    GREY,
+    ORANGE,
+    SKY,
+    axis,
+    bars,
+    border,
+    in_colour,
+    label,
+    place,
+    put,
+)
 from xlperf.workbook.style import BAD_FILL, BAD_INK, INK, MUTED, RULE
 
 NUMBERS = "calc plans"
@@ -53,6 +67,17 @@ MEMORY: Mapping[str, Parts] = {
     },
 }
 """Parts of memory; what is reserved beside them and what is free is shown after them."""
+COST: Mapping[str, str] = {
+    "accelerator": "accelerator_cost",
+    "server": "server_cost",
+    "network": "network_capital_cost",
+    "storage": "storage_cost",
+    "building": "facility_cost",
+    "upkeep": "running_cost",
+    "energy": "energy_cost",
+}
+"""Parts of the cost of a million tokens to an owner, each a column of the sheet servers: USD an hour of use."""
+_RATE = "tokens_per_second_per_accelerator"
 _DEFAULTS = {
     "training": ("software", "sequence_parallel", "context_parallel", "expert_parallel", "zero_stage",
                  "micro_batch_size", "recompute", "attention", "optimizer"),
@@ -111,10 +136,17 @@ def plan_cards(book: Any, data: Any, live: Live) -> None:
     for kind, first in FIRST.items():
         sheet = book[kind]
         chosen = f"'{kind}'!$A${CARD_TOP + 1}"
-        first_name = live.columns[column_reference(table_schema(kind).columns[0])][0]
-        live.text(sheet[f"A{CARD_TOP + 1}"], first_name)
+        live.text(sheet[f"A{CARD_TOP + 1}"], _first_shown(kind, live))
         cells = plan_numbers(data, kind, first, chosen, live)
         _card(sheet, data, kind, cells, live)
+
+
+def _first_shown(kind: str, live: Live) -> Any:
+    """Name of the first plan whose accelerator the sheet servers knows, so that all charts are full; else the first."""
+    own = table_schema(kind).by_name
+    names, machines = (live.columns[column_reference(own[name])] for name in ("name", "accelerator"))
+    known = set(live.columns[column_reference(table_schema("servers").by_name["accelerator"])]) - {None}
+    return next((name for name, machine in zip(names, machines, strict=True) if machine in known), names[0])
 
 
 def letters_from(first: str, count: int) -> list[str]:
@@ -183,13 +215,32 @@ def plan_numbers(data: Any, kind: str, first: str, chosen: str, live: Live) -> d
         live.put(data[f"{part}{row}"], words)
         live.put(data[f"{plain}{row}"], 0 if words == "free" else f"=IFERROR({formula},0)")
         live.put(data[f"{special}{row}"], f"=IFERROR({formula},0)" if words == "free" else 0)
+    _cost_numbers(data, cells, (part, plain, special), live)
     return cells
+
+
+COST_TOP = 22
+"""Row of the header of the parts of cost; those of time and memory stand above them."""
+
+
+def _cost_numbers(data: Any, cells: Mapping[str, str], letters: tuple[str, str, str], live: Live) -> None:
+    """Cost of a million tokens by part to an owner: the hour of the first server of the accelerator, over its rate."""
+    part, plain, special = letters
+    for letter, words in ((part, "cost"), (plain, "USD per million tokens"), (special, "none")):
+        live.put(data[f"{letter}{COST_TOP}"], words)
+    owner = table_schema("servers").by_name["accelerator"]
+    row = f"MATCH({cells['accelerator']},{column_reference(owner)},0)"
+    for at, (words, name) in enumerate(COST.items(), start=COST_TOP + 1):
+        hour = f"INDEX({column_reference(results_of('servers').by_name[name])},{row})"
+        live.put(data[f"{part}{at}"], words)
+        live.put(data[f"{plain}{at}"], f"=IFERROR({hour}/({cells[_RATE]}*0.0036),0)")
+        live.put(data[f"{special}{at}"], 0)
 
 
 def _wanted(kind: str) -> set[str]:
     parts: Sequence[Parts] = (TIME[kind], MEMORY[kind])
     names = {name for own in parts for found in own.values() for name in found}
-    return names | set(DATA_SHEETS[kind].results) | {_USED[kind], "memory_capacity", "trust_reason"}
+    return names | set(DATA_SHEETS[kind].results) | {_USED[kind], "memory_capacity", "trust_reason", _RATE}
 
 
 def _card(sheet: Any, data: Any, kind: str, cells: Mapping[str, str], live: Live) -> None:
@@ -221,25 +272,28 @@ def _card(sheet: Any, data: Any, kind: str, cells: Mapping[str, str], live: Live
     bad = f"OR({_is_wrong(kind, cells)},{cells['fits']}<>1)"
     in_colour(sheet, f"{left}{row}:{end}{row}", bad, BAD_INK, BAD_FILL)
     letters = letters_from(FIRST[kind], 8)
-    middle, last = at[in_sight[3]], at[in_sight[-1]]
-    before, over = (get_column_letter(names.index(name)) for name in (in_sight[3], in_sight[-1]))
-    unit, code = ("s a step", "0.00") if kind == "training" else ("ms a decode step", "0.00")
-    for area, top, count, words, number in (
-        ((left, before), 2, len(TIME[kind]), f"Time by part ({unit})", code),
-        ((middle, over), 12, len(MEMORY[kind]) + 2, "Memory by part (GiB)", "0.0"),
+    middle, last, words_at = at[in_sight[3]], at[in_sight[-1]], at["trust"]
+    edges = [get_column_letter(names.index(name)) for name in (in_sight[3], in_sight[-1], "trust")]
+    words_end = get_column_letter(names.index("trust") + 3)
+    unit = "s a step" if kind == "training" else "ms a decode step"
+    for area, top, count, words, number, colours in (
+        ((left, edges[0]), 2, len(TIME[kind]), f"Time by part ({unit})", "0.00", (BLUE, ORANGE)),
+        ((middle, edges[1]), 12, len(MEMORY[kind]) + 2, "Memory by part (GiB)", "0.0", (SKY, GREY)),
+        ((last, edges[2]), COST_TOP, len(COST), "Owner's cost by part ($/M tokens)", "0.000", (AMBER, GREY)),
     ):
-        put(sheet, f"{area[0]}{row + 1}", words, "cell left")
-        colours = (BLUE, ORANGE) if top == 2 else (SKY, "C3CBD3")
+        if top == COST_TOP:
+            amounts = f"'{data.title}'!${letters[6]}${top + 1}:${letters[6]}${top + count}"
+            words = f'=IF(SUM({amounts})=0,"Owner\'s cost: not on the sheet servers","{words}")'
+        put(sheet, f"{area[0]}{row + 1}", words, "cell left", live=live)
         chart = bars(data, letters[5], (top, top + count), f"{letters[6]} {letters[7]}", colours, number, gap=25)
         for series in chart.series:
             label(series, "outEnd", INK)
         axis(chart.x_axis, size=8)
         axis(chart.y_axis, number=number, hidden=True)
-        place(chart, sheet, f"{area[0]}{row + 2}:{area[1]}{row + 6}", live, (0.34, 0.02, 0.52, 0.96))
-    for offset, words, name in ((1, "Set in the folded columns", "stated"), (4, "Defaults used", "defaults")):
-        put(sheet, f"{last}{row + offset}", words, "cell left")
-        put(sheet, f"{last}{row + offset + 1}", f'=IF({cells[name]}="","none",{cells[name]})', "text",
-            last=f"{end}{row + offset + 2}", live=live)  # fmt: skip
+        place(chart, sheet, f"{area[0]}{row + 2}:{area[1]}{row + 6}", live, (0.34, 0.02, 0.5, 0.96))
+    for offset, words, name in ((1, "Folded: ", "stated"), (4, "Defaults: ", "defaults")):
+        put(sheet, f"{words_at}{row + offset}", f'="{words}"&IF({cells[name]}="","none",{cells[name]})', "text",
+            last=f"{words_end}{row + offset + 2}", live=live)  # fmt: skip
 
 
 def _is_wrong(kind: str, cells: Mapping[str, str]) -> str:

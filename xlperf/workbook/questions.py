@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from openpyxl.styles import Font
 
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import PLAN_TABLES, table_schema
+from xlperf.catalog.schema import PLAN_TABLES, results_of, table_schema
 from xlperf.catalog.table import CASES, Table
 from xlperf.workbook.chip_sheet import OTHERS as SOLD
 from xlperf.workbook.chip_sheet import chip_sheet
@@ -26,7 +26,12 @@ if TYPE_CHECKING:
     from openpyxl import Workbook
 
 
-def live_cells(tables: Mapping[str, Table], catalog: Catalog | None, formulas: Formulas) -> Live:
+def live_cells(
+    tables: Mapping[str, Table],
+    catalog: Catalog | None,
+    formulas: Formulas,
+    results: Mapping[str, Mapping[str, list[Any]]],
+) -> Live:
     """What computes the formulas of front sheets and cards, over the plans and the checks of a workbook.
 
     Parameters
@@ -37,6 +42,8 @@ def live_cells(tables: Mapping[str, Table], catalog: Catalog | None, formulas: F
         For the values beside the formulas; none: formulas alone.
     formulas : Formulas
         Where the values are kept; the checks stand there.
+    results : mapping
+        Cells of live results, by kind and name.
     """
     live = Live(formulas, catalog)
     live.values |= {("checks", cell): value for cell, value in formulas.values.get("checks", {}).items()}
@@ -46,6 +53,11 @@ def live_cells(tables: Mapping[str, Table], catalog: Catalog | None, formulas: F
         rows = [*data_rows(tables[kind], columns), *([None] * len(columns) for _ in range(BLANK_ROWS))]
         cells = zip(*rows, strict=True)
         live.columns |= {column_reference(column): list(own) for column, own in zip(columns, cells, strict=True)}
+    owner = table_schema("servers").by_name["accelerator"]
+    servers = data_rows(tables["servers"], [owner]) if "servers" in tables else []
+    live.columns[column_reference(owner)] = [row[0] for row in servers] + [None] * BLANK_ROWS
+    for name, own in results.get("servers", {}).items():
+        live.columns[column_reference(results_of("servers").by_name[name])] = list(own)
     return live
 
 
@@ -86,4 +98,4 @@ def numbers_look(data: Any) -> None:
     wide = {"A": 34, "B": 26, "D": 20}
     for letters in {cell.column_letter for row in data.iter_rows() for cell in row if cell.value is not None}:
         data.column_dimensions[letters].width = wide.get(letters, 16)
-    page_setup(data)
+    page_setup(data, pages_high=1)

@@ -46,6 +46,8 @@ class Basis:
 
 def basis_of(report: Report, designs: np.ndarray) -> Basis | None:
     """Node of the first design that is shown, and the first packages for one die and for several; None without."""
+    from xlperf.engine.designs import designs_with_devices
+
     catalog = report.catalog
     packages = catalog.tables["packages"]
     if not len(designs) or not len(packages):
@@ -55,7 +57,7 @@ def basis_of(report: Report, designs: np.ndarray) -> Basis | None:
     first = {kind: name for name, kind in zip(reversed(names), reversed(structures), strict=True)}
     if "soc" not in first or "organic" not in first:
         return None
-    node = str(catalog.tables["chiplets"].text("node")[designs[0]])
+    node = str(designs_with_devices(catalog.tables["chiplets"], catalog).text("node")[designs[0]])
     return Basis(node, str(first["soc"]), str(first["organic"]))
 
 

@@ -102,15 +102,15 @@ def used_designs(report: Report) -> np.ndarray:
 
 def accelerator_cost_sheet(sheet: Worksheet, report: Report, designs: np.ndarray) -> None:
     """Fill the sheet of waterfalls: from the wafer to the price of an accelerator, and from there to an hour of it."""
-    from xlperf.engine.designs import evaluate_designs
+    from xlperf.engine.designs import designs_with_devices, evaluate_designs
     from xlperf.engine.ownership import evaluate_servers
     from xlperf.explore.cost_sensitivity import cost_sensitivity
 
     catalog = report.catalog
-    table = catalog.tables["chiplets"].take(designs)
+    table = designs_with_devices(catalog.tables["chiplets"].take(designs), catalog)
     made = evaluate_designs(table, catalog)
     servers, rows = _servers_of(table, catalog)
-    hours = evaluate_servers(servers) if len(servers) else None
+    hours = evaluate_servers(servers, catalog=catalog) if len(servers) else None
     decisive = cost_sensitivity(table, catalog)
     column_widths(sheet, 32, 32, 14, 14, 12, 14, 14, 14, 14, 14)
     block = chart_rows(_HEIGHT)

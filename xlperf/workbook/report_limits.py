@@ -14,7 +14,7 @@ from xlperf.catalog.schema import column, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import accelerators_of
 from xlperf.equations.plan.precisions import PRECISIONS
-from xlperf.workbook.charts import SERIES, Cells, Points, log_ends, log_scatter
+from xlperf.workbook.charts import SERIES, Cells, Points, log_scatter
 from xlperf.workbook.report_data import GOOD, TOO_LARGE, Plans, Report, distinct, extra_column, number_words, short
 from xlperf.workbook.style import chart_rows, even_rows, page_setup, put
 from xlperf.workbook.tables import data_rows, write_table
@@ -120,22 +120,16 @@ def _tops(curve: Curve) -> list[float]:
 
 def _chart(sheet: Worksheet, first: int, second: int, spans: list[tuple[int, int]]) -> None:
     points = []
-    ends: list[list[float]] = [[], []]
     for place, (start, stop) in enumerate(spans):
         cells = [Cells(sheet, at, second + 1 + start, second + 1 + stop) for at in (3, 4)]
-        for values, axis in zip(ends, cells, strict=True):
-            values += [float(value) for value in axis.values if value]
         name = Cells(sheet, 1, first + 1 + place, first + 1 + place)
         colour, marker = _COLOURS[place % len(_COLOURS)], _MARKERS[place % len(_MARKERS)]
         points.append(Points(name, cells[0], cells[1], colour, marker, joined=True))
-    x_range, y_range = map(log_ends, ends)
     chart = log_scatter(
         "Throughput against interactivity",
         points,
         x_title="speed for a user (token/s)",
         y_title="throughput of an accelerator (token/s)",
-        x_range=x_range,
-        y_range=y_range,
         size=(_WIDTH, _HEIGHT),
     )
     sheet.add_chart(chart, f"A{_TOP}")
@@ -249,7 +243,7 @@ def _roofline_chart(
     ridges = [roof.ridge for roof in roofs]
     x_low, x_high = _decades(np.concatenate([x, ridges]))
     peaks = [roof.peak / factor("TFLOP/s") for roof in roofs]
-    y_low, y_high = _decades(np.concatenate([y, peaks]))
+    y_low, _ = _decades(np.concatenate([y, peaks]))
     second = header + count + 3
     put(sheet.cell(second - 1, 1), "Series of the chart", "xlperf heading")
     intensity = unit_of(table_schema("operators").by_name["arithmetic_intensity"]).factor
@@ -279,8 +273,6 @@ def _roofline_chart(
         points,
         x_title="arithmetic intensity (FLOP/B of main memory)",
         y_title="FLOP rate (TFLOP/s)",
-        x_range=(x_low, x_high),
-        y_range=(y_low, y_high),
         size=(_ROOFLINE_WIDTH, _ROOFLINE_HEIGHT),
     )
     sheet.add_chart(chart, f"A{_TOP}")

@@ -14,7 +14,8 @@ from xlperf.base import resources
 from xlperf.catalog.schema import Column
 from xlperf.studies.outcome import Finding
 from xlperf.workbook import style
-from xlperf.workbook.charts import BLUE, LOG_NUMBER, Cells, Part, horizontal_bars, log_ends
+from xlperf.workbook.axes import axis_number, log_axis
+from xlperf.workbook.charts import BLUE, Cells, Part, horizontal_bars
 from xlperf.workbook.report_data import (
     GOOD,
     REFUSED,
@@ -167,15 +168,14 @@ def _chart(sheet: Worksheet, group: Plans, row: int, place: int, table: tuple[in
     labels = Cells(sheet, 2, header + 1, header + bars)
     part = Part(Cells(sheet, column, header, header), Cells(sheet, column, header + 1, header + bars), BLUE)
     words = f"{_WORK[group.kind].capitalize()}: {'cost of a million tokens' if 'cost' in cost else cost}, best plans"
+    values = [float(value) for value in part.values.values if isinstance(value, int | float)]
     chart: Any = horizontal_bars(
-        words, labels, [part], axis_title=unit, number=LOG_NUMBER, stacked=False,
+        words, labels, [part], axis_title=unit, number=axis_number(values), stacked=False,
         size=(_CHART_WIDTH, _CHART_HEIGHT),
     )  # fmt: skip
     chart.legend = None
-    values = [float(value) for value in part.values.values if isinstance(value, int | float)]
     if values and min(values) > 0.0 and max(values) > 30.0 * min(values):
-        chart.y_axis.scaling.logBase = 10
-        chart.y_axis.scaling.min, chart.y_axis.scaling.max = log_ends(values)
+        log_axis(chart.y_axis, values)
     place_chart(sheet, chart, row, place * (_CHART_WIDTH + 0.4))
 
 

@@ -1,4 +1,4 @@
-"""What a workbook of results shows when it is opened: what was asked, a chart of the answer, and where the rows are.
+"""What a workbook of results shows when it is opened: what was asked, the answer, its chart, and where the rows are.
 
 It is the last sheet and the one in front; the rows keep the first sheets, with their header in the first row, as
 programs read them.
@@ -9,11 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from xlperf.workbook.charts import BLUE, LOG_NUMBER, Cells, Part, Points, curves, horizontal_bars
+from xlperf.workbook.axes import axis_number
+from xlperf.workbook.charts import (
+    SERIES,
+    Cells,
+    Part,
+    Points,
+    colour,
+    curves,
+    horizontal_bars,
+    tornado,
+    waterfall,
+)
+from xlperf.workbook.result_charts import Drawing, drawings
 from xlperf.workbook.style import (
+    NAVY,
     chart_rows,
     column_widths,
     even_rows,
+    fitted_format,
     heading,
     link,
     page_setup,
@@ -27,22 +41,21 @@ if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
 
     from xlperf.catalog.schema import Column
+    from xlperf.workbook.result_charts import Rows
 
 ASKED = "asked"
-_MOST_BARS = 36
-_HEADLINES = (
-    "step_time", "tpot", "time", "total_time", "high_change",
-    "unit_cost", "hour_cost", "cost", "cost_per_million_tokens",
-    "cost_per_million_output_tokens_all_in", "peak_flop_rate_bf16", "tokens_per_second",
-)  # fmt: skip
-"""Results that a chart shows, the first that a table has."""
-_LABELS = ("name", "plan", "operator", "input", "line", "device", "chiplet", "server", "operation")
-_SPEED, _THROUGHPUT = "tokens_per_second_per_user", "tokens_per_second_per_accelerator"
-_WIDTH = 26.0
+_WIDTH = 30.0
+_MARKERS = ("circle", "square", "diamond", "triangle")
+_MORE, _LESS = "D55E00", "009E73"
 
 
 def add_front(
-    workbook: Workbook, command: str, asked: Mapping[str, str], tables: Mapping[str, Sequence[Column]]
+    workbook: Workbook,
+    command: str,
+    asked: Mapping[str, str],
+    tables: Mapping[str, tuple[Sequence[Column], Rows]],
+    wanted: Sequence[str] = (),
+    said: Sequence[str] = (),
 ) -> None:
     """Add the sheet that says what was asked and draws the answer; it is in front when the workbook is opened.
 
@@ -55,28 +68,39 @@ def add_front(
     asked : mapping
         What it was given, by name.
     tables : mapping
-        Columns of each sheet of results.
+        Columns and rows of each sheet of results, as cells show them.
+    wanted : sequence of str
+        Columns that the command asked for, such as objectives.
+    said : sequence of str
+        What the command found, in words; what the charts show where it said nothing.
     """
     front: Any = workbook.create_sheet(ASKED)
-    title(front, command, "What was asked, and the answer in a chart; all rows are in the sheets named below.")
-    column_widths(front, 26, 90)
+    title(front, command, "What was asked, the answer in a chart, and the sheets that hold all rows.")
+    column_widths(front, 46, *[15.0] * 9)
     row = heading(front, 4, "Asked")
     for name, value in asked.items():
         put(front.cell(row, 1), name.replace("_", " "), "xlperf key")
-        put(front.cell(row, 2), value, "xlperf text")
+        put(front.cell(row, 2), value, "xlperf text", wrapped=False)
         row += 1
+    drawn = [drawing for name, (columns, rows) in tables.items() for drawing in drawings(name, columns, rows, wanted)]
+    answers = said or [drawing.answer for drawing in drawn if drawing.answer]
+    if answers:
+        row = heading(front, row + 1, "Answer")
+        for words in answers:
+            put(front.cell(row, 1), words, "xlperf text", wrapped=False)
+            row += 1
     row = heading(front, row + 1, "Rows")
-    for name in tables:
+    for name, (_, rows) in tables.items():
         link(front.cell(row, 1), name, name)
-        put(front.cell(row, 2), f"{workbook[name].max_row - 1:,} rows", "xlperf text")
+        put(front.cell(row, 2), f"{len(rows):,} rows", "xlperf text", wrapped=False)
         row += 1
-    row += 1
-    for name, columns in tables.items():
-        chart = _chart(workbook[name], columns)
-        if chart is not None:
-            even_rows(front, row, row + chart_rows(chart.height))
-            place_chart(front, chart, row)
-            row += chart_rows(chart.height) + 1
+    top = row + 1
+    below = top + sum(chart_rows(_height(drawing)) + 1 for drawing in drawn)
+    even_rows(front, top, below)
+    for drawing in drawn:
+        chart, below = _drawn(front, drawing, below)
+        place_chart(front, chart, top)
+        top += chart_rows(chart.height) + 1
     page_setup(front, pages_high=1)
     workbook.active = len(workbook.sheetnames) - 1
     for sheet in workbook.worksheets:  # one sheet is selected, or typing would go into several at once
@@ -84,49 +108,104 @@ def add_front(
         view.tabSelected = sheet.title == ASKED
 
 
-def _chart(sheet: Worksheet, columns: Sequence[Column]) -> Any:
-    """Throughput against speed per user where rows have both, else bars of the first known result; None without."""
-    place = {column.name: number for number, column in enumerate(columns, start=1)}
-    last = sheet.max_row
-    if {_SPEED, _THROUGHPUT} <= set(place) and sheet.title == "frontier" and last > 3:
-        header = Cells(sheet, place[_THROUGHPUT], 1, 1)
-        x, y = (Cells(sheet, place[name], 2, last) for name in (_SPEED, _THROUGHPUT))
-        points = Points(header, x, y, BLUE, "circle")
-        drawn: Any = curves(
-            "Throughput against speed per user", [points], x_title="speed per user (token/s)",
-            y_title="throughput of an accelerator (token/s)", x_number=LOG_NUMBER,
-            y_number=LOG_NUMBER, size=(_WIDTH, 12.0),
+def _height(drawing: Drawing) -> float:
+    """Height of a chart. [cm]"""
+    look = drawing.kind.look
+    if look in ("points", "lines", "waterfall"):
+        return 13.0
+    lines = len(drawing.labels) * (1 if look in ("stacked", "tornado") else max(1.0, 0.7 * len(drawing.columns)))
+    return max(5.5, 3.9 + 0.5 * lines)
+
+
+def _drawn(sheet: Worksheet, drawing: Drawing, top: int) -> tuple[Any, int]:
+    """The chart of a drawing, whose numbers are written from a row on; and the row below them."""
+    row = heading(sheet, top + 1, f"Drawn above: {drawing.title}")
+    heads = ["", *(column.header for column in drawing.columns)]
+    values = [list(numbers) for numbers in drawing.values]
+    look = drawing.kind.look
+    if look == "waterfall":
+        change, level = values
+        whole = [i in (0, len(level) - 1) for i in range(len(level))]
+        heads = ["", "below", drawing.columns[1].header]
+        ends = [(end or 0.0, step or 0.0) for end, step in zip(level, change, strict=True)]
+        values = [
+            [0.0 if own else min(end, end - step) for own, (end, step) in zip(whole, ends, strict=True)],
+            [end if own else abs(step) for own, (end, step) in zip(whole, ends, strict=True)],
+        ]
+    elif look == "tornado":
+        low, base, high = ([value or 0.0 for value in numbers] for numbers in values)
+        heads = ["", "low value adds", "high value adds"]
+        values = [[x - b for x, b in zip(end, base, strict=True)] for end in (low, high)]
+    sheet.row_dimensions[row].height = 42
+    for column, words in enumerate(heads, start=1):
+        put(sheet.cell(row, column), words, "xlperf header" if column == 1 else "xlperf header result")
+    formats = [fitted_format(column, own) for column, own in zip(drawing.columns, values, strict=False)]
+    for down, label in enumerate(drawing.labels, start=row + 1):
+        put(sheet.cell(down, 1), label, "xlperf key")
+        for column, numbers in enumerate(values, start=2):
+            put(sheet.cell(down, column), numbers[down - row - 1], "xlperf computed", formats[column - 2])
+    last = row + len(drawing.labels)
+    return _chart(sheet, drawing, row, values), last + 1
+
+
+def _chart(sheet: Worksheet, drawing: Drawing, header: int, values: Sequence[Sequence[float | None]]) -> Any:
+    """A native chart of the numbers below a row of headers."""
+    first, last = header + 1, header + len(drawing.labels)
+    labels = Cells(sheet, 1, first, last)
+    size = (_WIDTH, _height(drawing))
+    look, unit = drawing.kind.look, drawing.columns[-1].header
+    cells = [(Cells(sheet, 2 + i, header, header), Cells(sheet, 2 + i, first, last)) for i in range(len(values))]
+    known = [value for numbers in values for value in numbers if value is not None]
+    if look in ("points", "lines"):
+        return _scatter(sheet, drawing, header, size)
+    if look == "waterfall":
+        change = [value or 0.0 for value in drawing.values[0]]
+        ends = (0, len(change) - 1)
+        colours = [NAVY if i in ends else _MORE if step > 0.0 else _LESS for i, step in enumerate(change)]
+        return waterfall(
+            drawing.title, labels, cells[0], cells[1], colours, axis_title=unit, number=axis_number(known), size=size
+        )
+    if look == "tornado":
+        return tornado(
+            drawing.title, labels, cells[0], cells[1], axis_title=drawing.columns[1].header,
+            number=axis_number(known), size=size,
         )  # fmt: skip
-        drawn.legend = None
-        return drawn
-    value = next((name for name in _HEADLINES if name in place and _filled(sheet, place[name])), "")
-    texts = [name for name in (*_LABELS, *(c.name for c in columns if c.is_text)) if name in place]
-    label = next((name for name in texts if _filled(sheet, place[name])), "")
-    if not value or not label:
-        return None
-    bars = min(last, _MOST_BARS + 1)
-    column = next(column for column in columns if column.name == value)
-    words = column.name.replace("_", " ").capitalize()
-    drawn = horizontal_bars(
-        words if bars == last else f"{words}, the first {bars - 1} of {last - 1:,} rows",
-        Cells(sheet, place[label], 2, bars),
-        [Part(Cells(sheet, place[value], 1, 1), Cells(sheet, place[value], 2, bars), BLUE)],
-        axis_title=column.header,
-        number=LOG_NUMBER,
-        stacked=False,
-        size=(_WIDTH, max(5.0, 3.4 + 0.5 * (bars - 1))),
-    )
-    drawn.legend = None
-    if any(number < 0.0 for number in _numbers(sheet, place[value], bars)):
-        axis: Any = drawn.y_axis
-        axis.scaling.min = None
-    return drawn
+    stacked = look == "stacked"
+    parts = [
+        Part(head, numbers, colour(column.name, i) if stacked and column.name.startswith("memory_") else SERIES[i % 10])
+        for i, ((head, numbers), column) in enumerate(zip(cells, drawing.columns, strict=True))
+    ]
+    reached = [sum(v or 0.0 for v in row) for row in zip(*values, strict=True)] if stacked else known
+    chart: Any = horizontal_bars(
+        drawing.title, labels, parts, axis_title=unit if len(parts) == 1 else drawing.columns[-1].unit,
+        number=axis_number(reached), stacked=stacked, size=size,
+    )  # fmt: skip
+    if len(parts) == 1:
+        chart.legend = None
+    if any(value < 0.0 for value in known):
+        chart.y_axis.scaling.min = None
+    return chart
 
 
-def _numbers(sheet: Worksheet, column: int, last: int) -> list[float]:
-    """Numbers of a column below its header."""
-    return [float(v) for v in Cells(sheet, column, 2, last).values if isinstance(v, int | float)]
-
-
-def _filled(sheet: Worksheet, column: int) -> bool:
-    return any(value not in (None, "") for value in Cells(sheet, column, 2, min(sheet.max_row, _MOST_BARS + 1)).values)
+def _scatter(sheet: Worksheet, drawing: Drawing, header: int, size: tuple[float, float]) -> Any:
+    """Points or lines, a series for each run of rows; its name stands right of its first row."""
+    runs: list[list[int]] = []
+    for i, series in enumerate(drawing.series):
+        if runs and drawing.series[runs[-1][0]] == series:
+            runs[-1].append(i)
+        else:
+            runs.append([i])
+    points = []
+    for place, run in enumerate(runs):
+        first, last = header + 1 + run[0], header + 1 + run[-1]
+        put(sheet.cell(first, 4), drawing.series[run[0]], "xlperf note")
+        name, x, y = Cells(sheet, 4, first, first), Cells(sheet, 2, first, last), Cells(sheet, 3, first, last)
+        marker = _MARKERS[place % len(_MARKERS)] if drawing.kind.look == "points" else ""
+        points.append(Points(name, x, y, SERIES[place % len(SERIES)], marker))
+    chart: Any = curves(
+        drawing.title, points, x_title=drawing.columns[0].header, y_title=drawing.columns[1].header,
+        x_number=axis_number(drawing.values[0]), y_number=axis_number(drawing.values[1]), size=size,
+    )  # fmt: skip
+    if len(points) == 1:
+        chart.legend = None
+    return chart

@@ -18,20 +18,18 @@ from xlperf.studies import NAMES, study
 from xlperf.studies.inputs import SHEET, study_workbook
 from xlperf.studies.outcome import Finding, Study, setting_text
 from xlperf.workbook import style
+from xlperf.workbook.axes import axis_number, draw_axis, log_axis
 from xlperf.workbook.build import table_of
 from xlperf.workbook.charts import (
-    LOG_NUMBER,
     SERIES,
     Cells,
     bar_chart,
     bar_series,
     colour,
-    draw_axis,
     draw_horizontal_axes,
     frame,
     label_series,
     legend_height,
-    log_ends,
     longest,
     place_plot,
     point_series,
@@ -43,7 +41,6 @@ from xlperf.workbook.style import (
     add_styles,
     chart_rows,
     column_widths,
-    fitted_format,
     heading,
     link,
     page_setup,
@@ -176,7 +173,7 @@ def _table_sheet(sheet: Worksheet, source: StudySheet) -> None:
     area = write_table(sheet, source.columns, rows, f"A{top}", table_name(f"study {source.name}"), fitted=True)
     key = sheet.column_dimensions["A"]
     key.width = max(key.width, 14.0)
-    sheet.freeze_panes = f"B{_TOP}" if deep else f"B{top + 1}"
+    sheet.freeze_panes = f"A{_TOP}" if deep else f"B{top + 1}"  # no line across charts
     if source.shaded:
         _shade(sheet, source, source.shaded, top)
     left = _anchor(sheet, SIZE[0])
@@ -232,7 +229,7 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int) ->
         return Cells(sheet, names.index(name) + 1, top, top)
 
     drawn_values = [value for name in chart.y for value in source.values(name)]
-    number = fitted_format(source.columns[names.index(chart.y[0])], drawn_values)
+    number = axis_number(_reached(source, chart, drawn_values))
     if chart.kind in ("bars", "columns"):
         grouping, overlap = ("stacked", 100) if chart.stacked else ("clustered", -5)
         drawn = bar_chart(chart.title, "bar" if chart.kind == "bars" else "col", SIZE, grouping, overlap)
@@ -246,7 +243,7 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int) ->
             )
         else:
             _draw_labelled_axes(drawn, chart, cells(chart.x), number)
-        _log_labels(drawn, chart, drawn_values)
+        _finished(drawn, chart, drawn_values)
         return drawn
     values = cells(chart.x).values
     if chart.kind == "lines" and any(isinstance(value, str) for value in values):
@@ -257,36 +254,38 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int) ->
             _drawn(series, _PALETTE[place % len(_PALETTE)], _MARKERS[place % len(_MARKERS)], True)
             drawn.series.append(series)
         _draw_labelled_axes(drawn, chart, cells(chart.x), number)
-        _log_labels(drawn, chart, drawn_values)
+        _finished(drawn, chart, drawn_values)
         return drawn
     drawn = scatter_chart(chart.title, SIZE)
     for place, name in enumerate(chart.y):
         points = point_series(header(name), cells(chart.x), cells(name))
         _drawn(points, _PALETTE[place % len(_PALETTE)], _MARKERS[place % len(_MARKERS)], chart.kind == "lines")
         drawn.series.append(points)
-    draw_axis(drawn.x_axis, chart.x_title, LOG_NUMBER if chart.log_x else None, lines=True)
+    draw_axis(drawn.x_axis, chart.x_title, axis_number(values), lines=True)
     draw_axis(drawn.y_axis, chart.y_title, number, lines=True)
-    for axis, log, shown in (
-        (drawn.x_axis, chart.log_x, values),
-        (drawn.y_axis, chart.log_y, [value for name in chart.y for value in cells(name).values]),
-    ):
-        numbers = [float(v) for v in shown if isinstance(v, int | float) and v > 0]
-        if log and numbers:
-            axis.scaling.logBase = 10
-            axis.scaling.min, axis.scaling.max = log_ends(numbers)
+    if chart.log_x:
+        log_axis(drawn.x_axis, values)
     drawn.x_axis.crosses = "min"
     drawn.y_axis.crosses = "min"
-    place_plot(drawn, 2.2, 1.2, 0.6, 1.7 + legend_height(drawn))
+    _finished(drawn, chart, [value for name in chart.y for value in cells(name).values])
+    place_plot(drawn, 2.2, 1.2, 0.6, 1.7 + (legend_height(drawn) if drawn.legend else 0.0))
     return drawn
 
 
-def _log_labels(drawn: Any, chart: Chart, values: Sequence[Any]) -> None:
-    """A logarithmic value axis over labels, close around the values."""
+def _reached(source: StudySheet, chart: Chart, values: Sequence[Any]) -> Sequence[Any]:
+    """Values that an axis has to reach: sums where bars are stacked."""
+    if not chart.stacked:
+        return values
+    columns = [source.values(name) for name in chart.y]
+    return [sum(v for v in row if isinstance(v, int | float)) for row in zip(*columns, strict=True)]
+
+
+def _finished(drawn: Any, chart: Chart, values: Sequence[Any]) -> None:
+    """A logarithmic value axis where one is asked for, and no legend for a single series, which the title names."""
     if chart.log_y:
-        drawn.y_axis.scaling.logBase = 10
-        known = [float(value) for value in values if isinstance(value, int | float)]
-        drawn.y_axis.scaling.min, drawn.y_axis.scaling.max = log_ends(known)
-        drawn.y_axis.number_format = LOG_NUMBER
+        log_axis(drawn.y_axis, values)
+    if len(chart.y) == 1:
+        drawn.legend = None
 
 
 def _draw_labelled_axes(drawn: Any, chart: Chart, labels: Cells, number: str) -> None:

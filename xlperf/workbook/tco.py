@@ -56,8 +56,9 @@ _HOURS = (
     ("opex share", 9, "0.0%"),
     ("capital or rent (USD/h)", 12, "0.000"),
     ("running (USD/h)", 10, "0.000"),
-    ("energy (USD/h)", 10, "0.000"),
-    ("accelerator-hour (USD/h)", 13, "0.000"),
+    ("energy at full load (USD/h)", 10, "0.000"),
+    ("accelerator-hour at full load (USD/h)", 13, "0.000"),
+    ("power limit (W)", 10, "#,##0"),
 )
 _PLANS = (
     ("plan", 52, "General"),
@@ -79,7 +80,7 @@ _PLANS = (
 _FIRST = len(_PLANS) + 2
 _AT = dict(
     zip(
-        ("name", *_PRICES, "capital", "running", "energy", "hour"),
+        ("name", *_PRICES, "capital", "running", "energy", "hour", "limit"),
         (get_column_letter(_FIRST + place) for place in range(len(_HOURS))),
         strict=True,
     )
@@ -122,16 +123,17 @@ def tco_sheet(
         _row(sheet, formulas, TOP + number - 1, texts, hour if known else None, _FIRST, _HOURS)
     row = TOP
     for kind in PLAN_TABLES:
-        rates = results.get(kind, {}).get("tokens_per_second_per_accelerator")
+        found = results.get(kind, {})
         for number in range(len(tables[kind])):
-            values = None if rates is None else _plan_values(tables[kind].take([number]), hours, rates[number])
+            shown = {name: values[number] for name, values in found.items()}
+            values = _plan_values(tables[kind].take([number]), hours, shown) if shown else None
             texts = _plan_formulas(kind, number + 1, row, TOP + len(hours) - 1)
             _row(sheet, formulas, row, texts, values, 1, _PLANS)
             row += 1
     _note(sheet, f"A{row + 1}", _MEANT)
     sheet.freeze_panes = f"B{TOP}"
     last = max(row + 1, TOP + len(hours) - 1)
-    page_setup(sheet, TOP - 1, area=f"A1:{_AT['hour']}{last}", pages_wide=2, key_columns="A:A")
+    page_setup(sheet, TOP - 1, area=f"A1:{_AT['hour']}{last}", pages_high=2)
     return sheet
 
 
@@ -200,6 +202,7 @@ def _hour_formulas(number: int, row: int) -> list[str]:
         f"{rented}0,{owned}{used}*{at['opex_share']}/{_YEAR_HOURS:g}))",
         f"{rented}0,{owned}{at['server_power']}/1000*{at['power_usage_effectiveness']}*{at['energy_price']}))",
         f'IF({at["capital"]}="","",{at["capital"]}+{at["running"]}+{at["energy"]})',
+        f'IF({at["name"]}="","",IFERROR({power}+0,""))',
     ]
 
 
@@ -218,13 +221,24 @@ def _plan_formulas(kind: str, number: int, row: int, last: int) -> list[str]:
     def at(letter: str) -> str:
         return f'IF(${letter}{row}="",0,IFERROR(MATCH(${letter}{row},{column("name")},0),0))'
 
+    def drawn(place: str, power: str) -> str:
+        """Energy bill at the power that the work draws: the rest of the server is at full load."""
+        limit, server = hour("limit", place), hour("server_power", place)
+        saved = f"MIN({limit}/{server},1)*(1-({power})/{limit})"
+        return f"{hour('energy', place)}*IFERROR(1-{saved},1)"
+
+    own, prefilling_power = given("accelerator_power"), '""'
     other, share = '""', "0"
     if kind == "inference":
         other = f'IF({given("mode")}="disaggregated",{given("prefill_accelerator")}&"","")'
         whole, part = given("num_accelerators"), given("prefill_accelerators")
         prefilling = f'IF({part}="",INT({whole}/2),{part})/{whole}'
         share = f'IF($I{row}="",0,IF(ISNUMBER({whole}),{prefilling},""))'
+        decoding = given("decode_power")
+        prefilling_power = f"({own}-(1-$K{row})*{decoding})/$K{row}"
+        own = f'IF($I{row}="",{own},{decoding})'
     rate = given("tokens_per_second_per_accelerator")
+    beside = f"{hour('capital', 'J')}+{hour('running', 'J')}"
     mean = f'IF($L{row}="","",IF($K{row}="","",$H{row}+$K{row}*($L{row}-$H{row})))'
     return [
         f'{given("name")}&""',
@@ -233,12 +247,12 @@ def _plan_formulas(kind: str, number: int, row: int, last: int) -> list[str]:
         at("C"),
         hour("capital", "D"),
         hour("running", "D"),
-        hour("energy", "D"),
-        hour("hour", "D"),
+        f'IF($D{row}=0,"",IF($E{row}="","",{drawn("D", own)}))',
+        f'IF($E{row}="","",$E{row}+$F{row}+$G{row})',
         other,
         at("I"),
         share,
-        hour("hour", "J"),
+        f'IF($J{row}=0,"",IF({hour("hour", "J")}="","",{beside}+{drawn("J", prefilling_power)}))',
         f'IF($H{row}="","",IF($I{row}="",$H{row},{mean}))',
         f'IF(ISNUMBER({rate}),{rate},"")',
         f'IF(OR($M{row}="",$N{row}=""),"",$M{row}/{HOUR:g}/$N{row}*10^6)',
@@ -272,23 +286,41 @@ def _hours(tables: Mapping[str, Table]) -> list[list[Any]]:
             capital = capex / shown["utilization"] / (shown["life"] * _YEAR_HOURS)
             running = capex * shown["opex_share"] / shown["utilization"] / _YEAR_HOURS
             parts = [capital, running, hour - capital - running, hour]
-        found.append([str(name), *("" if shown[column] is None else shown[column] for column in _PRICES), *parts])
+        own = known.get(str(name).casefold())
+        limit = float(accelerators["thermal_design_power"][own]) if own is not None else float("nan")
+        stated = ("" if shown[column] is None else shown[column] for column in _PRICES)
+        found.append([str(name), *stated, *parts, "" if limit != limit else limit])
     return [*found, *([""] * len(_HOURS) for _ in range(SPARE_ROWS))]
 
 
-def _plan_values(plan: Table, hours: list[list[Any]], rate: Any) -> list[Any]:
+def _at_work(hour: list[Any], power: Any) -> list[Any]:
+    """Capital, running, energy and all of an accelerator-hour at the power that the work draws."""
+    server, (capital, running, energy, _, limit) = hour[1 + _PRICES.index("server_power")], hour[-5:]
+    if capital == "":
+        return ["", "", "", ""]
+    if isinstance(power, float) and limit != "" and server != "":
+        energy = energy * (1.0 - min(limit / server, 1.0) * (1.0 - power / limit))
+    return [capital, running, energy, capital + running + energy]
+
+
+def _plan_values(plan: Table, hours: list[list[Any]], results: Mapping[str, Any]) -> list[Any]:
     """What the formulas of one plan give while no yellow cell is filled."""
     places = {str(row[0]).casefold(): place for place, row in reversed(list(enumerate(hours, start=1))) if row[0]}
     accelerator, other, share = str(plan.text("accelerator")[0]), "", 0.0
     if plan.kind == "inference" and plan.filled("mode")[0] == "disaggregated":
         other = str(plan.text("prefill_accelerator")[0])
     at, there = places.get(accelerator.casefold(), 0), places.get(other.casefold(), 0)
-    parts: list[Any] = hours[at - 1][-4:] if at else ["", "", "", ""]
-    mean, prefill = parts[3], hours[there - 1][-1] if there else ""
+    own = prefilling = results["accelerator_power"]
     if other:
         whole, asked = float(plan.number("num_accelerators")[0]), float(plan.number("prefill_accelerators")[0])
         share = (whole // 2.0 if asked != asked else asked) / whole
+        if isinstance(own, float):
+            own, prefilling = results["decode_power"], (own - (1.0 - share) * results["decode_power"]) / share
+    parts: list[Any] = _at_work(hours[at - 1], own) if at else ["", "", "", ""]
+    mean, prefill = parts[3], _at_work(hours[there - 1], prefilling)[3] if there else ""
+    if other:
         mean = "" if "" in (mean, prefill) else float(pool_mean(mean, prefill, share))
+    rate = results["tokens_per_second_per_accelerator"]
     tokens = rate if isinstance(rate, (int, float)) and not isinstance(rate, bool) else ""
     cost = mean / HOUR / tokens * MILLION if tokens != "" and mean != "" else ""
     return [

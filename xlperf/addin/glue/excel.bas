@@ -34,6 +34,17 @@ Private Function CellsOf(Optional ByRef Given As Variant) As Variant
     End If
 End Function
 
+Private Function PlaceOf(Optional ByRef Given As Variant) As Variant
+    ' Where the cells stand: plans of one table are computed together
+    PlaceOf = Empty
+    If IsMissing(Given) Then Exit Function
+    If TypeName(Given) = "Range" Then PlaceOf = WholeAddress(Given)
+End Function
+
+Private Function WholeAddress(ByVal Area As Object) As Variant
+    WholeAddress = Area.Address(True, True, 1, True)
+End Function
+
 Private Function ValuesOf(ByVal Area As Object) As Variant
     ' Without formats: a number is a number in Currency and date cells too; of whole columns the used part
     Dim Last As Long

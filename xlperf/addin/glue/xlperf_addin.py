@@ -20,7 +20,7 @@ from com.sun.star.lang import XServiceInfo
 from com.sun.star.sheet.FillDirection import TO_BOTTOM
 from com.sun.star.task import XJob
 from xlperf_host.client import Client, WorkerError
-from xlperf_host.libreoffice_host import argument, error_value, make_portable, result
+from xlperf_host.libreoffice_host import CalcTables, argument, error_value, make_portable, result
 from xlperf_host.neighbours import Neighbours
 
 try:
@@ -38,7 +38,7 @@ with open(os.path.join(FOLDER, "functions.json"), encoding="utf-8") as stream:
 
 FUNCTIONS = CONFIGURATION["functions"]
 CLIENT = Client(CONFIGURATION["command"], CONFIGURATION["time_limit"])
-NEIGHBOURS = Neighbours(CLIENT)
+NEIGHBOURS = Neighbours(CLIENT, CalcTables())
 MOST_SINGLE = 50  # formulas of one look that are entered one by one
 METHODS = "|".join(name.partition("_")[2] for name in FUNCTIONS)
 CALLS = re.compile(rf"\bXLPERF[._]({METHODS})\s*\(", re.IGNORECASE)

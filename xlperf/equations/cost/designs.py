@@ -53,7 +53,7 @@ class _Package(NamedTuple):
 def design_cost(
     design: Columns, node: Columns, base_node: Columns, package: Columns, placed: bool = False
 ) -> dict[str, Array]:
-    r"""Cost of a module by part, what one-time costs add to it, its price, and the carbon of its dies.
+    r"""Cost of a module by part, what one-time costs add to it, its price, and the carbon of making it.
 
     .. math:: c = c_\mathrm{module} + c_\mathrm{board} + c_\mathrm{one-time},\quad p = \frac{c}{1 - m}
 
@@ -97,6 +97,11 @@ def design_cost(
     bill = cost["total"] + design.board_cost
     unit = bill + one_time["nre_per_unit"]
     good = np.where(unit == unit, module.stack_yield * module.bonding_yield * below.attach_yield, np.nan)
+    sold = good * module.final_yield
+    made = (num_dies * chip.carbon + num_base * base.carbon) / sold
+    stored = np.where(stacks > 0.0, stacks * design.stack_capacity * design.memory_carbon, 0.0) / sold
+    carrier = np.where(np.isnan(below.carrier_area), 0.0, below.carrier_area) / below.carrier_yield
+    packaged = (package.assembly_carbon + carrier * package.carrier_carbon) / sold
     return {
         "die_area": area,
         "dies_per_wafer": chip.per_wafer,
@@ -115,7 +120,10 @@ def design_cost(
         "bill_of_materials": bill,
         "unit_cost": unit,
         "sale_price": sale_price(unit, design.margin_share),
-        "die_carbon": (num_dies * chip.carbon + num_base * base.carbon) / (good * module.final_yield),
+        "die_carbon": made,
+        "stacked_memory_carbon": stored,
+        "package_carbon": packaged,
+        "embodied_carbon": made + stored + packaged + design.board_carbon,
     }
 
 

@@ -8,7 +8,16 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Columns, Numeric, array, ceil_div
 from xlperf.base.units import YEAR
-from xlperf.equations.cost.servers import NetworkParts, Words, owner_terms, server_hour, server_network
+from xlperf.equations.cost.servers import (
+    DrawnPower,
+    NetworkParts,
+    OwnerTerms,
+    Words,
+    owner_terms,
+    server_hour,
+    server_network,
+)
+from xlperf.equations.cost.tco import building_power
 from xlperf.equations.cost.tokens import Terms, pool_mean, token_rate_per_power
 
 
@@ -71,10 +80,8 @@ def server_costs(server: Columns, period: Numeric = YEAR) -> dict[str, Array]:
     .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 6,
        doi:10.2200/S00874ED3V01Y201809CAC046.
     """
-    endpoints = server.cluster_size * server.links_per_accelerator
-    parts, price = server_network(server, server.topology, endpoints, server.oversubscription)
-    network = price / server.cluster_size
-    hour, terms = server_hour(server, network, period), owner_terms(server, network, period)
+    pool = _cluster(server, DrawnPower.unknown(len(server.cluster_size)))
+    parts, hour, terms = pool.parts, pool.hour(period), pool.terms(period)
     asked, group = server.fixed_accelerators, server.num_accelerators
     fed = accelerators_for_power(server.fixed_power, terms.server_power, terms.power_usage_effectiveness, group)
     planned = np.where(np.isnan(asked), fed, np.where(np.isnan(fed), asked, np.minimum(asked, fed)))
@@ -101,11 +108,52 @@ class OwnedPool(NamedTuple):
         Switches, cables and transceivers outside the servers.
     network : Array
         Their price with adapters, share of one accelerator. [USD]
+    drawn : DrawnPower
+        Power of the accelerators by their work.
     """
 
     server: Columns
     parts: NetworkParts
     network: Array
+    drawn: DrawnPower
+
+    def terms(self, period: Numeric = YEAR) -> OwnerTerms:
+        """What an accelerator costs to buy, to house and to run."""
+        return owner_terms(self.server, self.network, self.drawn, period)
+
+    def hour(self, period: Numeric = YEAR) -> dict[str, Array]:
+        """The hour of an accelerator by part."""
+        return server_hour(self.server, self.network, self.drawn, period)
+
+
+def _cluster(server: Columns, drawn: DrawnPower) -> OwnedPool:
+    """Servers joined by the network of their own row."""
+    endpoints = server.cluster_size * server.links_per_accelerator
+    parts, price = server_network(server, server.topology, endpoints, server.oversubscription)
+    return OwnedPool(server, parts, price / server.cluster_size, drawn)
+
+
+def server_terms(server: Columns, power_limit: Array, period: Numeric = YEAR) -> Terms:
+    """What an accelerator at its power limit costs and draws in the cluster that the row of its server describes.
+
+    Parameters
+    ----------
+    server : Columns
+        Rows of the sheet ``servers``.
+    power_limit : Array
+        Limit of the accelerator, (rows,). [W]
+    period : numeric, default one year
+        Period that discount rate, maintenance and staff are for. [s]
+
+    Returns
+    -------
+    Terms
+        (rows,).
+    """
+    pool = _cluster(server, DrawnPower(power_limit, power_limit, power_limit))
+    full = working_terms(pool, period)
+    own = building_power(power_limit, server.power_usage_effectiveness)
+    return full._replace(accelerator_share=np.minimum(own / full.power, 1.0))
 
 
 def owned_pool(
@@ -115,6 +163,7 @@ def owned_pool(
     oversubscription: Numeric,
     num_axes: Numeric,
     num_accelerators: Numeric,
+    drawn: DrawnPower,
 ) -> OwnedPool:
     """Servers of a pool and the network that joins them.
 
@@ -132,6 +181,8 @@ def owned_pool(
         Axes of a mesh or torus; no meaning otherwise, may be NaN there. [-]
     num_accelerators : numeric
         Accelerators that share the network. [-]
+    drawn : DrawnPower
+        Power of the accelerators by their work.
 
     Returns
     -------
@@ -143,7 +194,7 @@ def owned_pool(
        doi:10.2200/S00874ED3V01Y201809CAC046.
     """
     parts, price = server_network(server, topology, num_endpoints, oversubscription, num_axes)
-    return OwnedPool(server, parts, price / array(num_accelerators))
+    return OwnedPool(server, parts, price / array(num_accelerators), drawn)
 
 
 def working_terms(pool: OwnedPool, period: Numeric = YEAR) -> Terms:
@@ -160,9 +211,9 @@ def working_terms(pool: OwnedPool, period: Numeric = YEAR) -> Terms:
     -------
     Terms
     """
-    terms, hour = owner_terms(pool.server, pool.network, period), server_hour(pool.server, pool.network, period)
+    terms, hour = pool.terms(period), pool.hour(period)
     power = terms.grid_power * terms.load_share
-    return Terms(hour["cost_rate"], power, pool.server.carbon_intensity, 0.0 * power)
+    return Terms(hour["cost_rate"], power, pool.server.carbon_intensity, 0.0 * power, terms.energy_price)
 
 
 def accelerators_bought(
@@ -238,8 +289,7 @@ def owned_hour(
        doi:10.2200/S00874ED3V01Y201809CAC046.
     """
     pools, count = (decode, prefill), array(num_accelerators)
-    hours = [server_hour(pool.server, pool.network, period) for pool in pools]
-    terms = [owner_terms(pool.server, pool.network, period) for pool in pools]
+    hours, terms = [pool.hour(period) for pool in pools], [pool.terms(period) for pool in pools]
 
     def mean(name: str) -> Array:
         return pool_mean(hours[0][name], hours[1][name], prefill_share)
@@ -295,7 +345,7 @@ def accelerator_hour(design: Columns, pool: OwnedPool, period: Numeric = YEAR) -
        DAC 2022, doi:10.1145/3489517.3530428.
     """
     price = pool.server.accelerator_price
-    hour = server_hour(pool.server, pool.network, period)["accelerator_cost"]
+    hour = pool.hour(period)["accelerator_cost"]
     made = {
         "hour_dies": design.raw_dies + design.die_defects + design.wasted_dies,
         "hour_memory": design.memory + design.wasted_memory,
@@ -305,3 +355,60 @@ def accelerator_hour(design: Columns, pool: OwnedPool, period: Numeric = YEAR) -
     }
     made["hour_margin"] = price - sum(made.values())
     return {name: part * hour / price for name, part in made.items()}
+
+
+def embodied_costs(
+    decode: OwnedPool,
+    prefill: OwnedPool,
+    decode_carbon: Array,
+    prefill_carbon: Array,
+    prefill_share: Array,
+    num_accelerators: Array,
+    token_rate: Array,
+    run_time: Array,
+) -> dict[str, Array]:
+    r"""Carbon of making the accelerators of a plan with their servers, of its tokens and of its run.
+
+    .. math:: m_t = \frac{n}{r}\,\frac{m_a + m_s / g}{u\,T}
+
+    Parameters
+    ----------
+    decode : OwnedPool
+        Accelerators that decode, or all of them; a blank carbon of a server is not counted.
+    prefill : OwnedPool
+        Those that prefill, the same but for mixed pools.
+    decode_carbon : Array
+        Carbon m_a of making an accelerator that decodes, (rows,). [kg]
+    prefill_carbon : Array
+        Carbon of making one that prefills, (rows,). [kg]
+    prefill_share : Array
+        Share of the accelerators' time, or of the accelerators, that prefills, (rows,). [-]
+    num_accelerators : Array
+        All accelerators n of a plan, (rows,). [-]
+    token_rate : Array
+        Tokens r trained or generated by all of them, (rows,). [token/s]
+    run_time : Array
+        Time of a whole training run; NaN: none, (rows,). [s]
+
+    Returns
+    -------
+    dict of str to Array
+        Columns of the sheet ``ownership``.
+
+    References
+    ----------
+    .. [1] U. Gupta et al., "ACT: designing sustainable computer systems with an architectural carbon modeling tool",
+       ISCA 2022, doi:10.1145/3470496.3527408.
+    """
+    made: list[Array] = []
+    rates: list[Array] = []
+    for pool, carbon in ((decode, decode_carbon), (prefill, prefill_carbon)):
+        server = pool.server
+        made.append(carbon + np.nan_to_num(server.embodied_carbon) / server.num_accelerators)
+        rates.append(made[-1] / (server.life * pool.terms().utilization))
+    rate = pool_mean(rates[0], rates[1], prefill_share) * num_accelerators
+    return {
+        "embodied_carbon": pool_mean(made[0], made[1], prefill_share) * num_accelerators,
+        "owned_embodied_carbon_per_million_tokens": rate / token_rate,
+        "owned_run_embodied_carbon": rate * run_time,
+    }

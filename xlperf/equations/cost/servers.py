@@ -13,6 +13,7 @@ from xlperf.equations.cost.tco import (
     capital_recovery_rate,
     carbon_of_energy,
     energy_cost_rate,
+    mean_load,
     owned_cost_rate,
 )
 
@@ -245,6 +246,29 @@ class ServerNetwork(NamedTuple):
     cost: Array
 
 
+class DrawnPower(NamedTuple):
+    """Power of the accelerators of plans, (rows,).
+
+    Attributes
+    ----------
+    mean : Array
+        By their work; NaN: not known. [W]
+    provided : Array
+        Limit of an accelerator as the plan lowers it: what is provisioned for it. [W]
+    limit : Array
+        Limit by the sheet accelerators, part of the power of its server at full load. [W]
+    """
+
+    mean: Array
+    provided: Array
+    limit: Array
+
+    @classmethod
+    def unknown(cls, count: int) -> DrawnPower:
+        """That of servers without a plan."""
+        return cls(*np.full((3, count), np.nan))
+
+
 class OwnerTerms(NamedTuple):
     """Arguments of :func:`owned_cost_rate` for an accelerator in a server, (rows,).
 
@@ -292,10 +316,12 @@ class OwnerTerms(NamedTuple):
         return building_power(self.server_power, self.power_usage_effectiveness)
 
 
-def owner_terms(server: Columns, network: Numeric, period: Numeric = YEAR) -> OwnerTerms:
+def owner_terms(server: Columns, network: Numeric, drawn: DrawnPower, period: Numeric = YEAR) -> OwnerTerms:
     r"""What an accelerator in a server costs to buy, to house and to run.
 
     .. math:: C = \left(p_a + \frac{p_s}{n} + p_n\right) (1 + \sigma)
+
+    Where a plan's power is known, its mean makes the energy bill and its limit what is provisioned.
 
     Parameters
     ----------
@@ -303,6 +329,8 @@ def owner_terms(server: Columns, network: Numeric, period: Numeric = YEAR) -> Ow
         Rows of the sheet ``servers``.
     network : numeric
         Price of the network, share of one accelerator. [USD]
+    drawn : DrawnPower
+        Power of the accelerators; where it is not known the server's own load share counts for all of it.
     period : numeric, default one year
         Period that the discount rate is for. [s]
 
@@ -317,7 +345,8 @@ def owner_terms(server: Columns, network: Numeric, period: Numeric = YEAR) -> Ow
     """
     group, discount, used = server.num_accelerators, server.discount_rate, server.utilization
     bought = accelerator_capex(server.accelerator_price, server.server_price, group, network)
-    power = server.server_power / group + server.network_power
+    power = server.server_power / group + server.network_power - np.nan_to_num(drawn.limit - drawn.provided)
+    load = mean_load(drawn.mean, drawn.provided, np.minimum(drawn.provided / power, 1.0), server.load_share)
     rack = server.rack_cost / group
     return OwnerTerms(
         capex=bought * (1.0 + server.storage_share),
@@ -330,12 +359,12 @@ def owner_terms(server: Columns, network: Numeric, period: Numeric = YEAR) -> Ow
         power_usage_effectiveness=server.power_usage_effectiveness,
         energy_price=server.energy_price,
         utilization=np.where(used > 0.0, used, np.nan),
-        load_share=server.load_share,
+        load_share=load,
     )
 
 
-def straight_line_terms(price: Columns, unknown: OwnerTerms) -> OwnerTerms:
-    r"""The same by a list of prices: straight-line depreciation at full load, building and staff not counted.
+def straight_line_terms(price: Columns, unknown: OwnerTerms, drawn: DrawnPower) -> OwnerTerms:
+    r"""The same by a list of prices: straight-line depreciation, building and staff not counted.
 
     .. math:: a = 1 / T
 
@@ -345,6 +374,8 @@ def straight_line_terms(price: Columns, unknown: OwnerTerms) -> OwnerTerms:
         Rows of the sheet ``prices``.
     unknown : OwnerTerms
         What stands in where the list has none.
+    drawn : DrawnPower
+        Power of the accelerators of plans; the rest of the server is at full load.
 
     Returns
     -------
@@ -367,7 +398,7 @@ def straight_line_terms(price: Columns, unknown: OwnerTerms) -> OwnerTerms:
         power_usage_effectiveness=price.power_usage_effectiveness,
         energy_price=price.energy_price,
         utilization=price.utilization,
-        load_share=nothing + 1.0,
+        load_share=mean_load(drawn.mean, drawn.limit, np.minimum(drawn.limit / price.server_power, 1.0)),
     )
     return OwnerTerms(*(np.where(np.isnan(own), other, own) for own, other in zip(stated, unknown, strict=True)))
 
@@ -406,7 +437,7 @@ def server_network(
     return ServerNetwork(parts, network_cost(*parts, points, *prices))
 
 
-def server_hour(server: Columns, network: Numeric, period: Numeric = YEAR) -> dict[str, Array]:
+def server_hour(server: Columns, network: Numeric, drawn: DrawnPower, period: Numeric = YEAR) -> dict[str, Array]:
     r"""Cost of the hour of an accelerator in a server, by part.
 
     Capital is earned over the hours that are used; :math:`c` adds up from accelerator, server, network, storage,
@@ -420,6 +451,8 @@ def server_hour(server: Columns, network: Numeric, period: Numeric = YEAR) -> di
         Rows of the sheet ``servers``.
     network : numeric
         Price of the network, share of one accelerator. [USD]
+    drawn : DrawnPower
+        Power of the accelerators; where it is not known the server's own load share counts for all of it.
     period : numeric, default one year
         Period that discount rate, maintenance and staff are for. [s]
 
@@ -433,7 +466,7 @@ def server_hour(server: Columns, network: Numeric, period: Numeric = YEAR) -> di
     .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 6,
        doi:10.2200/S00874ED3V01Y201809CAC046.
     """
-    terms = owner_terms(server, network, period)
+    terms = owner_terms(server, network, drawn, period)
     total = owned_cost_rate(*terms, period=period)
     energy = energy_cost_rate(terms.server_power, terms.power_usage_effectiveness, terms.energy_price)
     energy = energy * terms.load_share

@@ -78,6 +78,43 @@ def energy_cost_rate(server_power: Numeric, power_usage_effectiveness: Numeric, 
     return np.asarray(building_power(server_power, power_usage_effectiveness) * array(energy_price))
 
 
+def mean_load(
+    accelerator_power: Numeric, power_limit: Numeric, accelerator_share: Numeric, other_load: Numeric = 1.0
+) -> Array:
+    r"""Mean power of a server over that at full load, from what its accelerators draw for their work.
+
+    .. math:: l = s\,\frac{P_a}{P_{max}} + (1 - s)\,l_0
+
+    By definition.
+
+    Parameters
+    ----------
+    accelerator_power : numeric
+        Mean power of an accelerator; NaN: not known, the load of the others counts. [W]
+    power_limit : numeric
+        Power limit of an accelerator, its share of the server's full load. [W]
+    accelerator_share : numeric
+        Share s of the accelerators in the power of the server at full load. [-]
+    other_load : numeric, default 1.0
+        Mean power of the rest of the server over that at full load. [-]
+
+    Returns
+    -------
+    load : numeric
+        1 at full load. [-]
+
+    Examples
+    --------
+    Accelerators are half of the power of a server and draw half of their limit, the rest four fifths:
+
+    >>> float(mean_load(350.0, 700.0, 0.5, 0.8))
+    0.65
+    """
+    mean, share, rest = array(accelerator_power), array(accelerator_share), array(other_load)
+    load = share * mean / array(power_limit) + (1.0 - share) * rest
+    return np.asarray(np.where(np.isnan(mean), rest, load))
+
+
 def accelerator_cost_rate(
     rental_price: Numeric,
     capex: Numeric,

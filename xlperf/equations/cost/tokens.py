@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array
-from xlperf.equations.cost.tco import carbon_of_energy
+from xlperf.equations.cost.tco import carbon_of_energy, mean_load
 
 INPUT, OUTPUT = "cost_per_million_input_tokens", "cost_per_million_output_tokens"
 ALL_IN = {"training": "cost_per_million_tokens", "inference": "cost_per_million_output_tokens_all_in"}
@@ -30,13 +30,16 @@ class Terms(NamedTuple):
     carbon_intensity : Array
         CO2 equivalent of that energy. [kg/J]
     accelerator_share : Array
-        Share of that power which the accelerator itself draws at its limit, 0 where the power is a mean already. [-]
+        Share of that power which the accelerator itself draws at its limit. [-]
+    energy_price : Array
+        What the owner pays for that energy; 0 where the rent covers it. [USD/J]
     """
 
     cost_rate: Array
     power: Array
     carbon_intensity: Array
     accelerator_share: Array
+    energy_price: Array
 
     def take(self, rows: np.ndarray | slice) -> Terms:
         """Those of some of the rows."""
@@ -256,7 +259,33 @@ def mean_terms(decode: Terms, prefill: Terms, prefill_share: Array) -> Terms:
         power,
         pool_mean(decode.carbon_intensity, prefill.carbon_intensity, weight),
         pool_mean(decode.accelerator_share, prefill.accelerator_share, weight),
+        pool_mean(decode.energy_price, prefill.energy_price, weight),
     )
+
+
+def drawn_terms(terms: Terms, accelerator_power: Array, power_limit: Array) -> Terms:
+    r"""Terms of accelerators at the power that their work draws; the rest of the server is at full load.
+
+    .. math:: c = c_f - p_e\,(P_f - P), \quad P = P_f\,l
+
+    with the load l of :func:`xlperf.equations.cost.tco.mean_load`: the energy bill follows the work, the capital not.
+
+    Parameters
+    ----------
+    terms : Terms
+        At full load, (rows,).
+    accelerator_power : Array
+        Mean power of an accelerator; NaN: not known, full load, (rows,). [W]
+    power_limit : Array
+        Its limit by the sheet accelerators, (rows,). [W]
+
+    Returns
+    -------
+    Terms
+        (rows,).
+    """
+    saved = terms.power * (1.0 - mean_load(accelerator_power, power_limit, terms.accelerator_share))
+    return terms._replace(power=terms.power - saved, cost_rate=terms.cost_rate - terms.energy_price * saved)
 
 
 def token_costs(terms: Terms, num_accelerators: Array, token_rate: Array, all_in: str) -> dict[str, Array]:

@@ -11,8 +11,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div
 from xlperf.equations.hardware.kernels import Device
-from xlperf.equations.hardware.power import clock_limited_time
-from xlperf.equations.hardware.roofline import blended_time, transfer_time
+from xlperf.equations.hardware.roofline import blended_time, clock_limited_time, transfer_time
 from xlperf.equations.hardware.tiles import key_passes, query_tile
 
 QUERY_TILE = 128.0

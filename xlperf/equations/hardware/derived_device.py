@@ -278,6 +278,7 @@ def _chiplet(
         "memory_stacks": stacks,
         "stack_capacity": stack_capacity,
         "memory_price": memory.stack_price / (memory.stack_height * memory.layer_capacity),
+        "memory_carbon": memory.carbon,
         "stack_area": memory.stack_area,
         "board_cost": device.board_cost,
         "margin_share": device.margin_share,

@@ -11,8 +11,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array
-from xlperf.equations.hardware.power import MEMORY_ENERGY, arithmetic_power, clock_limited_time
-from xlperf.equations.hardware.roofline import blended_time, sustained_time, tiled_product_time, transfer_time
+from xlperf.equations.hardware.power import MEMORY_ENERGY
+from xlperf.equations.hardware.roofline import (
+    arithmetic_power,
+    blended_time,
+    clock_limited_time,
+    sustained_time,
+    tiled_product_time,
+    transfer_time,
+)
 from xlperf.equations.hardware.tiles import product_memory_traffic, tile_memory
 
 

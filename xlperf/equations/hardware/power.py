@@ -1,4 +1,4 @@
-r"""Clock under a power limit, and power and energy of an accelerator from the work that it does."""
+r"""Power and energy of an accelerator from the work that it does, and its clock under a lowered power limit."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array
 from xlperf.base.units import factor
+from xlperf.equations.hardware.roofline import STATIC_SHARE, arithmetic_power, clock_limited_time
 
 REFERENCE_ENERGY = 0.392 * factor("pJ/FLOP")
 """Energy of a 16-bit operation at 5 nm in the sheet technology: what energies of products are stated at. [J/FLOP]"""
@@ -14,88 +15,6 @@ MEMORY_ENERGY = 4.2 * factor("pJ/bit")
 """Energy of a byte of HBM3 in the sheet memories. [J/B]"""
 PRODUCT_ENERGY = 0.95 * factor("pJ/FLOP")
 """Energy of a 16-bit operation of a product of random operands at 5 nm and its nominal clock. [J/FLOP]"""
-STATIC_SHARE = 0.13
-"""Share of the power limit that leakage and idle clocks take where no static power is stated. [-]"""
-ARITHMETIC_SHARE = 0.75 / (1.0 - STATIC_SHARE)
-"""Share of the rest that matrix units may draw in a long product; memory, caches and links take the others. [-]"""
-
-_LEAST_SHARE = 0.05
-
-
-def arithmetic_power(power_limit: Numeric, static_power: Numeric = np.nan) -> Array:
-    r"""Power that is left to the matrix units under a power limit.
-
-    .. math:: P_a = \frac{0.75}{1 - 0.13} (P_{max} - P_s), \quad P_s = 0.13\,P_{max} \text{ where it is not stated}
-
-    Heuristic, this work: three quarters of the limit explain the products of ten accelerators best.
-
-    Parameters
-    ----------
-    power_limit : numeric
-        Power limit of the accelerator; NaN or infinite: none. [W]
-    static_power : numeric, default NaN
-        Leakage and idle clocks; NaN: the usual share of the limit. [W]
-
-    Returns
-    -------
-    power : numeric
-        A twentieth of the limit at least. [W]
-
-    Examples
-    --------
-    A limit of 700 W:
-
-    >>> float(arithmetic_power(700.0))
-    525.0
-    """
-    limit, static = array(power_limit), array(static_power)
-    limit = np.where(np.isnan(limit), np.inf, limit)
-    left = np.where(np.isnan(static), (1.0 - STATIC_SHARE) * limit, limit - static)
-    return np.asarray(ARITHMETIC_SHARE * np.maximum(left, _LEAST_SHARE * limit))
-
-
-def clock_limited_time(
-    burst_time: Numeric, energy: Numeric, power: Numeric, least_voltage_share: Numeric = 2.0 / 3.0
-) -> Array:
-    r"""Time of work whose clock falls until its power keeps a limit.
-
-    Power is energy over time; with the clock falls the voltage, so that power goes with the cube of the clock, and
-    below the least voltage of the node with the clock itself:
-
-    .. math:: t = t_b \max\left(1,\, \sqrt[3]{p},\, v_0^2 p\right), \quad p = \frac{E / t_b}{P}
-
-    Near its nominal voltage a node's voltage is close to linear in the clock [1]_; the cube is its usual consequence.
-
-    Parameters
-    ----------
-    burst_time : numeric
-        Time at the boost clock. [s]
-    energy : numeric
-        Energy of the work at the boost clock. [J]
-    power : numeric
-        Power that the work may draw; infinite: no limit. [W]
-    least_voltage_share : numeric, default 2/3
-        Voltage v_0 of a slow clock over that of the boost clock. [-]
-
-    Returns
-    -------
-    time : numeric
-        Time under the limit; infinite where no power is left. [s]
-
-    References
-    ----------
-    .. [1] T. Sakurai and A. R. Newton, "Alpha-power law MOSFET model", IEEE JSSC 25(2), 1990, doi:10.1109/4.52187.
-
-    Examples
-    --------
-    Twice and eight times the power that may be drawn; the latter is at the least voltage:
-
-    >>> clock_limited_time(1.0, np.array([2.0, 8.0]), 1.0).round(3).tolist()
-    [1.26, 3.556]
-    """
-    burst, least = array(burst_time), array(energy) / array(power)
-    voltage = array(least_voltage_share)
-    return np.asarray(np.maximum(np.maximum(burst, np.cbrt(least * burst * burst)), voltage * voltage * least))
 
 
 def node_energy_ratio(

@@ -12,6 +12,9 @@ from xlperf.equations.model.linear import (
     STATE_SPACE_CHUNK,
     chunk_scan_flop,
     chunk_scan_traffic,
+    linear_attention_parameters,
+    linear_attention_small_parameters,
+    linear_gate_parameters,
     state_space_scan_flop,
     state_space_scan_traffic,
 )
@@ -204,3 +207,26 @@ def linear_kept_widths(model: Model) -> tuple[Array, Array]:
     keys, values, heads = linear_widths(model, np.ones_like(model.num_layers))
     convolved = (1.0 - model.state_space) * (2.0 * keys + values)
     return np.asarray(2.0 * keys + 3.0 * values + heads + convolved), values
+
+
+def linear_layer_parameters(model: Model) -> tuple[Array, Array]:
+    """Weights of one linear-attention block: in GEMMs, and outside them.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+
+    Returns
+    -------
+    tuple of Array
+        Matrices with those of the gates; convolution, decay and norm of the output, (rows,). [-]
+    """
+    keys = model.linear_key_heads * model.linear_key_size
+    values = model.linear_value_heads * model.linear_value_size
+    matrices = linear_attention_parameters(model.hidden_size, keys, values)
+    gates = linear_gate_parameters(model.hidden_size, model.linear_value_heads) * (1.0 - 0.5 * model.state_space)
+    small = linear_attention_small_parameters(
+        keys, values, model.linear_value_heads, model.linear_value_size, model.linear_convolution, model.state_space
+    )
+    return np.asarray(matrices + gates), small

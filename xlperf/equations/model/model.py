@@ -1,4 +1,4 @@
-"""A decoder-only transformer as arrays, one row per plan, and how many parameters it has."""
+"""A decoder-only transformer as arrays, one row per plan; FLOP per token, and where a router sends tokens."""
 
 from __future__ import annotations
 
@@ -7,20 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, some
-from xlperf.equations.model.linear import (
-    linear_attention_parameters,
-    linear_attention_small_parameters,
-    linear_gate_parameters,
-)
-from xlperf.equations.model.sparse import grouped_output_parameters, index_parameters
-from xlperf.equations.model.transformer import (
-    embedding_parameters,
-    expert_parameters,
-    latent_attention_parameters,
-    layer_matrix_parameters,
-    layer_vector_parameters,
-)
+from xlperf.base.arrays import Array, Numeric, array, some
 
 
 def _none() -> Array:
@@ -278,297 +265,151 @@ class Architecture(NamedTuple):
         return self.latent_attention or self.shared_key_value
 
 
-def attention_matrix_parameters(model: Model) -> Array:
-    """GEMM weights of one attention block, plain or latent (MLA).
+def attention_flop(
+    batch_size: Numeric, num_attention_heads: Numeric, query_length: Numeric, key_length: Numeric, head_size: Numeric
+) -> Array:
+    r"""FLOP of attention scores and weighted sum of one layer, without causal saving.
+
+    .. math:: F = 4 b a s_q s_k d
 
     Parameters
     ----------
-    model : Model
-        Shapes, (rows,). [-]
+    batch_size : numeric
+        Sequences b. [-]
+    num_attention_heads : numeric
+        Query heads a. [-]
+    query_length : numeric
+        Queries per sequence. [-]
+    key_length : numeric
+        Keys per sequence. [-]
+    head_size : numeric
+        Width d of one head. [-]
 
     Returns
     -------
-    Array
-        Plain or latent attention, (rows,). [-]
-    """
-    plain = layer_matrix_parameters(
-        model.hidden_size, model.num_attention_heads, model.num_query_groups, model.head_size, 0.0, 0.0
-    )
-    latent = latent_attention_parameters(
-        model.hidden_size,
-        model.num_attention_heads,
-        model.q_lora_rank,
-        model.kv_lora_rank,
-        model.qk_head_size,
-        model.qk_rope_head_size,
-        model.v_head_size,
-    )
-    gate = model.attention_gate * model.hidden_size * model.num_attention_heads * model.head_size
-    found = np.where(model.latent_attention > 0, latent, plain + gate)
-    if not some(model.shared_key_value):
-        return found
-    width = model.num_attention_heads * model.head_size
-    shared = model.hidden_size * (model.q_lora_rank + model.head_size) + model.q_lora_rank * width
-    shared = shared + grouped_output_parameters(model.hidden_size, width, model.output_lora_rank, model.output_groups)
-    return np.where(model.shared_key_value > 0, shared, found)
-
-
-def sparse_attention_parameters(model: Model) -> Array:
-    """Weights of the indexes of all layers and of what compresses their caches, beside attention itself.
-
-    Entries of several tokens are pooled with a gate as wide as they are; those of selected layers overlap, which takes
-    twice the width of each.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-
-    Returns
-    -------
-    Array
-        Of the whole model, (rows,). [-]
+    flop : numeric
+        Operations of the two products. [FLOP]
 
     References
     ----------
-    .. [1] DeepSeek-AI, "DeepSeek-V4", 2026, model card and configuration (compress_ratios).
+    .. [1] V. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
+       arXiv:2205.05198, appendix A.
+
+    Examples
+    --------
+    4 x 32 x 100 x 100 x 128:
+
+    >>> float(attention_flop(1.0, 32.0, 100.0, 100.0, 128.0))
+    163840000.0
     """
-    pooled = model.selected_ratio > 1.0
-    queries = np.where(model.q_lora_rank > 0.0, model.q_lora_rank, model.hidden_size)
-    index = index_parameters(
-        model.hidden_size, queries, model.index_heads, model.index_size, np.where(pooled, 4.0, 1.0),
-        np.where(model.q_lora_rank > 0.0, 1.0, 0.0),
-    )  # fmt: skip
-    pools = np.where(pooled, 4.0 * model.num_selected_layers, 0.0) + 2.0 * model.num_compressed_layers
-    return np.asarray(model.num_index_layers * index + pools * model.hidden_size * model.head_size)
+    products = array(batch_size) * array(num_attention_heads) * array(query_length) * array(key_length)
+    return np.asarray(4.0 * products * array(head_size))
 
 
-def linear_layer_parameters(model: Model) -> tuple[Array, Array]:
-    """Weights of one linear-attention block: in GEMMs, and outside them.
+def training_flop_per_token(matrix_parameters: Numeric, score_products: Numeric) -> Array:
+    r"""Model FLOP per trained token: forward and backward, no recomputation.
+
+    .. math:: F = 6 (P + S)
 
     Parameters
     ----------
-    model : Model
-        Shapes, (rows,). [-]
+    matrix_parameters : numeric
+        Active GEMM parameters P per token, LM head included. [-]
+    score_products : numeric
+        Multiplications S of a token in the scores and weighted sums of all layers: half of :func:`attention_flop`. [-]
 
     Returns
     -------
-    tuple of Array
-        Matrices with those of the gates; convolution, decay and norm of the output, (rows,). [-]
-    """
-    keys = model.linear_key_heads * model.linear_key_size
-    values = model.linear_value_heads * model.linear_value_size
-    matrices = linear_attention_parameters(model.hidden_size, keys, values)
-    gates = linear_gate_parameters(model.hidden_size, model.linear_value_heads) * (1.0 - 0.5 * model.state_space)
-    small = linear_attention_small_parameters(
-        keys, values, model.linear_value_heads, model.linear_value_size, model.linear_convolution, model.state_space
-    )
-    return np.asarray(matrices + gates), small
-
-
-def _all_attention(model: Model) -> Array:
-    """GEMM weights of the attention blocks of all layers, (rows,). [-]"""
-    sparse = sparse_attention_parameters(model) if some(model.num_selected_layers) else 0.0
-    if not np.any(model.num_linear_layers > 0.0):
-        return np.asarray(model.num_layers * attention_matrix_parameters(model) + sparse)
-    return np.asarray(
-        model.num_attention_layers * attention_matrix_parameters(model)
-        + model.num_linear_layers * linear_layer_parameters(model)[0]
-        + sparse
-    )
-
-
-def _all_small(model: Model) -> Array:
-    """Scales and biases of all layers, (rows,). [-]"""
-    found = model.num_layers * layer_small_parameters(model)
-    if not np.any(model.num_linear_layers > 0.0):
-        return np.asarray(found)
-    others = model.num_layers - model.num_attention_layers
-    found = found - others * 2.0 * model.query_key_norm * model.head_size
-    found = found - (2.0 - model.num_blocks) * model.num_layers * (1.0 + model.layer_norm) * model.hidden_size
-    return np.asarray(found + model.num_linear_layers * linear_layer_parameters(model)[1])
-
-
-def layer_small_parameters(model: Model) -> Array:
-    """Scales and biases of one layer with a dense feed-forward layer.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-
-    Returns
-    -------
-    Array
-        Norms, biases, and the norms of compressed queries, keys and values, (rows,). [-]
-    """
-    plain = layer_vector_parameters(
-        model.hidden_size,
-        model.num_attention_heads,
-        model.num_query_groups,
-        model.head_size,
-        model.ffn_hidden_size,
-        model.gated_mlp,
-        model.layer_norm,
-        model.bias_qkv,
-        model.bias_all,
-        model.query_key_norm,
-    )
-    return np.asarray(plain + model.q_lora_rank + model.kv_lora_rank)
-
-
-def router_parameters(model: Model) -> Array:
-    """Router weights of one mixture-of-experts layer.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-
-    Returns
-    -------
-    Array
-        One row per expert, and one for a gate of the shared ones, (rows,). [-]
-    """
-    return np.asarray(model.hidden_size * (model.num_experts + model.shared_gate))
-
-
-def latent_projection_parameters(model: Model) -> Array:
-    """Projections of one mixture-of-experts layer into the latent space of its routed experts and back.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-
-    Returns
-    -------
-    Array
-        Two matrices of hidden size x latent size; 0 where experts work on the hidden size, (rows,). [-]
+    flop : numeric
+        Model FLOP per token: 2 per multiplication forward and 4 backward. [FLOP]
 
     References
     ----------
-    .. [1] NVIDIA, "Nemotron 3 Super", 2025, model card and configuration (moe_latent_size).
+    .. [1] D. Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM",
+       2021, arXiv:2104.04473, section 5.1 (without its recomputation).
+
+    Examples
+    --------
+    6 x (10 + 2):
+
+    >>> float(training_flop_per_token(10.0, 2.0))
+    72.0
     """
-    return np.asarray(2.0 * model.hidden_size * model.moe_latent_size)
+    return np.asarray(6.0 * (array(matrix_parameters) + array(score_products)))
 
 
-def feed_forward_parameters(model: Model, experts_per_token: bool) -> tuple[Array, Array]:
-    """Weights of a dense feed-forward layer, and of a mixture-of-experts layer with its router.
+def activated_experts(num_experts: Array, top_k: Array, tokens: Array, favoured_share: Numeric = 1.0) -> Array:
+    r"""Expected number of distinct experts activated by a batch of tokens, with popular experts.
+
+    Of the visits the other experts have the share (1 - s)^3, spread evenly, and the preferred ones the rest. A token
+    visits k experts whatever s is, and many tokens visit all.
+
+    .. math:: E_{hit} = E \left(1 - s \left(1 - (3 - 3 s + s^2) \frac{k}{E}\right)^{n}
+        - (1 - s) \left(1 - (1 - s)^2 \frac{k}{E}\right)^{n}\right)
+
+    With a share of 1 routing is even; so it is where a token visits so many of the experts that none can be preferred.
+
+    Heuristic, this work: even routing is the occupancy of bins by balls [1]_; the preference is fitted.
 
     Parameters
     ----------
-    model : Model
-        Shapes, (rows,). [-]
-    experts_per_token : bool
-        Count the experts that one token visits (True) or all of them (False). [-]
-
-    Returns
-    -------
-    tuple of Array
-        Dense layer; routed and shared experts and router, (rows,). [-]
-    """
-    dense = expert_parameters(model.hidden_size, model.ffn_hidden_size, model.gated_mlp)
-    expert = expert_parameters(model.expert_hidden_size, model.expert_ffn_hidden_size, model.gated_mlp)
-    shared = expert_parameters(model.hidden_size, model.shared_ffn_hidden_size, model.gated_mlp)
-    visited = model.top_k if experts_per_token else model.num_experts
-    return dense, visited * expert + shared + router_parameters(model) + latent_projection_parameters(model)
-
-
-def matrix_parameters(model: Model, experts_per_token: bool) -> Array:
-    """GEMM weights of the whole model, LM head included.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    experts_per_token : bool
-        Count the experts that one token visits (True) or all of them (False). [-]
-
-    Returns
-    -------
-    Array
-        Weights, (rows,). [-]
-    """
-    dense, mixture = feed_forward_parameters(model, experts_per_token)
-    return np.asarray(
-        _all_attention(model)
-        + model.num_dense_layers * dense
-        + model.num_moe_layers * np.where(model.num_moe_layers > 0, mixture, 0.0)
-        + model.hidden_size * model.vocab_size
-    )
-
-
-def layer_matrices(model: Model, experts_per_token: bool) -> Array:
-    """GEMM weights of the last layer: a mixture of experts where the model has any.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    experts_per_token : bool
-        Count the experts that one token visits (True) or all of them (False). [-]
+    num_experts : Array
+        Routed experts E of a layer. [-]
+    top_k : Array
+        Experts k that each token visits. [-]
+    tokens : Array
+        Tokens n. [-]
+    favoured_share : numeric, default 1.0
+        Share s of the experts that are preferred. [-]
 
     Returns
     -------
     Array
-        Weights, (rows,). [-]
-    """
-    dense, mixture = feed_forward_parameters(model, experts_per_token)
-    return np.asarray(attention_matrix_parameters(model) + np.where(model.num_moe_layers > 0, mixture, dense))
-
-
-def mtp_parameters(model: Model, experts_per_token: bool = False) -> Array:
-    r"""Parameters of the MTP modules, excluding the shared embedding and LM head.
-
-    .. math:: P = D \left(P_{layer} + 2 h^2 + 3 (1 + \lambda) h\right)
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    experts_per_token : bool, default False
-        Count only the experts that one token visits. [-]
-
-    Returns
-    -------
-    Array
-        Layers, projections of hidden state beside embedding, and norms of both and of the output, (rows,). [-]
+        At least k for a token or more. [-]
 
     References
     ----------
-    .. [1] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 2.2; 11.5 billion parameters
-       beside shared embedding and head (README_WEIGHTS of the weights).
+    .. [1] M. Mitzenmacher and E. Upfal, "Probability and Computing", Cambridge University Press, 2005, chapter 5.
+
+    >>> activated_experts(np.array([8.0]), np.array([2.0]), np.array([1.0, 2.0])).tolist()
+    [2.00, 3.50]
+    >>> activated_experts(np.array([8.0]), np.array([2.0]), np.array([1.0, 2.0]), np.array([0.5])).tolist()
+    [2.00, 3.22]
     """
-    hidden = model.hidden_size
-    layer = layer_matrices(model, experts_per_token) + layer_small_parameters(model)
-    return np.asarray(model.num_mtp_layers * (layer + 2.0 * hidden**2 + 3.0 * (1.0 + model.layer_norm) * hidden))
+    visited = np.minimum(np.divide(top_k, np.maximum(num_experts, 1.0)), 1.0)
+    share = array(favoured_share)
+    preferred = 3.0 - 3.0 * share + share * share
+    even = preferred * visited > 1.0
+    others = np.where(even, 0.0, 1.0 - share)
+    missed = (1.0 - others) * np.power(1.0 - np.where(even, 1.0, preferred) * visited, tokens)
+    if np.count_nonzero(others):
+        missed = missed + others * np.power(1.0 - others * others * visited, tokens)
+    return np.asarray(num_experts * (1.0 - missed))
 
 
-def parameter_count(model: Model, experts_per_token: bool = False) -> Array:
-    r"""Total or active parameters of a model: layers, embeddings, LM head, final norm.
+def busiest_rank_factor(mean: Array, ranks: Array) -> Array:
+    r"""Load of the busiest rank over the mean, for uniformly random routing (balls into bins).
 
-    .. math:: P = P_{matrices} + L P_{small} + P_{embedding} + (1 + \lambda) h
+    .. math:: r = 1 + \sqrt{\frac{2 \ln e}{\mu}}
 
     Parameters
     ----------
-    model : Model
-        Shapes, (rows,). [-]
-    experts_per_token : bool, default False
-        Count only the experts that one token visits: active parameters. [-]
+    mean : Array
+        Expected load mu of a rank, in what falls at once. [-]
+    ranks : Array
+        Ranks e. [-]
 
     Returns
     -------
     Array
-        Parameters, (rows,). [-]
+        1 for a single rank, and towards 1 with much load. [-]
 
     References
     ----------
-    .. [1] Count of the weights in the published checkpoints; the sheet ``models`` states them with their source.
+    .. [1] M. Raab and A. Steger, "Balls into bins: a simple and tight analysis", RANDOM 1998,
+       doi:10.1007/3-540-49543-6_13.
+
+    >>> busiest_rank_factor(np.array([100.0, 100.0]), np.array([1.0, 8.0])).round(3).tolist()
+    [1.0, 1.204]
     """
-    outside = (
-        embedding_parameters(model.vocab_size, model.hidden_size, model.learned_positions, model.tied_embeddings)
-        + (1.0 + model.layer_norm) * model.hidden_size
-    )
-    projection = model.hidden_size * model.vocab_size
-    return np.asarray(matrix_parameters(model, experts_per_token) - projection + _all_small(model) + outside)
+    return np.asarray(1.0 + np.sqrt(2.0 * np.log(np.maximum(ranks, 1.0)) / np.maximum(mean, 1.0)))

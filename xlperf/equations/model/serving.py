@@ -14,7 +14,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, beside, ceil_div, divide, side_by_side, some
 from xlperf.equations.model.linear_blocks import PROJECTIONS, linear_gemms, linear_widths
-from xlperf.equations.model.model import Architecture, Model
+from xlperf.equations.model.model import Architecture, Model, activated_experts, busiest_rank_factor
 from xlperf.equations.model.operators import (
     Gemms,
     concatenated,
@@ -24,7 +24,7 @@ from xlperf.equations.model.operators import (
     mlp_gemms,
     router_gemm,
 )
-from xlperf.equations.model.sparse_blocks import (
+from xlperf.equations.model.sparse import (
     SHARED,
     SPARSE,
     shared_vector_gemms,
@@ -33,7 +33,6 @@ from xlperf.equations.model.sparse_blocks import (
     sparse_shares,
     stream_passes,
 )
-from xlperf.equations.model.transformer import activated_experts, busiest_rank_factor
 
 """Plain attention to everything, one feed-forward layer in every layer."""
 PREFILL, DECODING = 0, 1
@@ -379,7 +378,7 @@ def serving_vectors(
         cached = 2.0 * (rotated + groups * model.head_size) * element_size
     gated = (2.0 + model.gated_mlp) * model.ffn_hidden_size / ranks * element_size
     logits = _SAMPLING_PASSES * model.vocab_size * logit_size
-    mixed_streams = stream_passes(model)
+    mixed_streams = stream_passes(model) if some(model.residual_streams > 1.0) else 0.0 * stream
     columns, calls = [], []
     one = np.ones_like(stream)
     attended, dense, norms = one, one, 2.0 * one

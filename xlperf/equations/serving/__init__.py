@@ -14,7 +14,7 @@ from xlperf.equations.serving.limits import pooled_target_results, target_result
 from xlperf.equations.serving.memory import memory_of
 from xlperf.equations.serving.phases import BOUNDS, ServingWork, phase_times, serving_bound, serving_work
 from xlperf.equations.serving.pools import pool_state, pooled_results, pools_of
-from xlperf.equations.serving.results import serving_results
+from xlperf.equations.serving.results import serving_results, serving_times
 
 __all__ = [
     "BOUNDS",
@@ -31,6 +31,7 @@ __all__ = [
     "pools_of",
     "serving_bound",
     "serving_results",
+    "serving_times",
     "serving_work",
     "target_results",
 ]

@@ -29,7 +29,7 @@ from xlperf.equations.serving.queueing import (
     run_state,
     staying_together,
 )
-from xlperf.equations.serving.results import batch_results, streamed, with_request_latency
+from xlperf.equations.serving.results import batch_memory, batch_times, step_bound, streamed, with_request_latency
 
 _MOST_TRIES = 60
 _GRID = np.array([1.0, 8.0])
@@ -309,7 +309,11 @@ def operating(deployment: Deployment) -> Operation:
         steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened, steady, strict=True)))
     running = times.step(batch)
     loaded = deployment.with_batch(batch, prompts)
-    results = batch_results(loaded.plan, memory, passes[0], running.parts, running.bound)
+    results = {
+        **batch_times(loaded.plan, passes[0], running.parts),
+        **batch_memory(loaded.plan, memory),
+        "bound": step_bound(loaded.plan, running.bound),
+    }
     return Operation(service, steady, results, places, capacity, loaded, memory, times)
 
 

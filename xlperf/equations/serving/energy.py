@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from xlperf.base.arrays import Array, divide
-from xlperf.equations.model.model import Architecture, Model, matrix_parameters
-from xlperf.equations.model.transformer import activated_experts
+from xlperf.equations.model.model import Architecture, Model, activated_experts
+from xlperf.equations.model.parameters import matrix_parameters
 from xlperf.equations.plan.serving_plan import InferencePlan
 
 

@@ -27,7 +27,7 @@ from xlperf.equations.model.serving import (
     attention_calls,
     cache_elements,
 )
-from xlperf.equations.model.sparse_blocks import ATTENTION_KINDS
+from xlperf.equations.model.sparse import ATTENTION_KINDS
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.deployment import Batching, Deployment
 from xlperf.equations.serving.sparse import decode_sparse, prefill_sparse

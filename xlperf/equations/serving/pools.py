@@ -16,7 +16,7 @@ from xlperf.equations.serving.load import UNBOUNDED, RequestLoad, bounded_rise, 
 from xlperf.equations.serving.memory import ReplicaMemory, memory_of
 from xlperf.equations.serving.pool_queueing import Curve, PoolTimes, pooled_open_state, pooled_state
 from xlperf.equations.serving.queueing import Service, Steady, first_of_run, step_line
-from xlperf.equations.serving.results import batch_results, streamed, with_request_latency
+from xlperf.equations.serving.results import batch_memory, batch_times, step_bound, streamed, with_request_latency
 
 _MOST_MOVES, _DOWN_RUNNING, _DOWN_PROMPTS = 16, 0.05, 0.75
 """Moves to the batches around a state, one or two for almost all plans; and how far down one goes. [-]"""
@@ -342,7 +342,11 @@ def pooled_results(pools: Pools, requests: Array) -> dict[str, Array]:
     service, steady, batch, _, prefill, best = pool_state(pools.load, requests, detailed=True)
     running = pools.load.times.step(batch)
     loaded = plan.replaced(batch_size=running.batch)
-    results = batch_results(loaded, pools.memory, prefill, running.parts, running.bound)
+    results = {
+        **batch_times(loaded, prefill, running.parts),
+        **batch_memory(loaded, pools.memory),
+        "bound": step_bound(loaded, running.bound),
+    }
     whole = plan.replaced(num_accelerators=plan.num_accelerators + other.num_accelerators)
     prefillers = pools.load.prefillers
     found = streamed(whole, service, steady, results, best, steady.rate, prefillers, np.zeros_like(prefillers))

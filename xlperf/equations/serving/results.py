@@ -17,6 +17,7 @@ from xlperf.equations.serving.phases import (
     FIXED,
     MATRIX,
     VECTOR,
+    ServingWork,
     phase_times,
     scaled_times,
     serving_bound,
@@ -32,8 +33,32 @@ NEARLY_FULL = 0.85
 _BAND_OF_MODE = {"static": "step", "continuous": "loaded", "disaggregated": "pooled"}
 
 
+def serving_times(deployment: Deployment) -> dict[str, Array]:
+    """Times and rates of a static batch, which a replica holds whole from the first prompt to the last token.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        Model, accelerators, network, plan, calibration, (rows,).
+
+    Returns
+    -------
+    dict of str to Array
+        Columns of inference_results by name, (rows,), that are times and rates.
+    """
+    return _times_of_work(deployment, serving_work(deployment))
+
+
+def _times_of_work(deployment: Deployment, work: ServingWork) -> dict[str, Array]:
+    parts, plan = scaled_times(phase_times(work), deployment, BOTH_PHASES), deployment.plan
+    prefill = total(parts[:, PREFILL])
+    results = batch_times(plan, prefill, parts[:, DECODING])
+    # A static batch is handed over as one request.
+    return with_request_latency(results, plan, deployment.request_latency, np.ones_like(prefill))
+
+
 def serving_results(deployment: Deployment) -> dict[str, Array]:
-    """Results of a static batch, which a replica holds whole from the first prompt to the last token.
+    """Results of a static batch: times, rates, memory, and what bounds a step.
 
     Parameters
     ----------
@@ -47,47 +72,35 @@ def serving_results(deployment: Deployment) -> dict[str, Array]:
         a position in :data:`xlperf.equations.serving.phases.BOUNDS`, NaN without a decode step. Beside them
         ``memory_usable``, what the engine may use.
     """
-    work = serving_work(deployment)
-    parts, bound = scaled_times(phase_times(work), deployment, BOTH_PHASES), serving_bound(deployment, work)
-    plan, prefill = deployment.plan, total(parts[:, PREFILL])
-    results = batch_results(plan, memory_of(deployment), prefill, parts[:, DECODING], bound)
-    # A static batch is handed over as one request.
-    return with_request_latency(results, plan, deployment.request_latency, np.ones_like(prefill))
+    work, plan = serving_work(deployment), deployment.plan
+    bound = step_bound(plan, serving_bound(deployment, work))
+    return {**_times_of_work(deployment, work), **batch_memory(plan, memory_of(deployment)), "bound": bound}
 
 
-def batch_results(
-    plan: InferencePlan, memory: ReplicaMemory, prefill: Array, parts: Array, bound: Array
-) -> dict[str, Array]:
-    """Results of a static batch from the times of its prefill and of a decode step.
+def batch_times(plan: InferencePlan, prefill: Array, parts: Array) -> dict[str, Array]:
+    """Times and rates of a static batch from the times of its prefill and of a decode step.
 
     Parameters
     ----------
     plan : InferencePlan
         Degrees, lengths, batch, (rows,).
-    memory : ReplicaMemory
-        Memory of a replica, (rows,).
     prefill : Array
         Time of the prefill; where it is NaN, so is what takes it, (rows,). [s]
     parts : Array
         Times of a step by part, as :func:`phase_times` has them, (rows, 5). [s]
-    bound : Array
-        What bounds a step, a position in :data:`xlperf.equations.serving.phases.BOUNDS`, (rows,). [-]
 
     Returns
     -------
     dict of str to Array
-        As :func:`serving_results`.
+        Columns of inference_results by name, (rows,), that are times and rates.
     """
     steps = plan.output_length - 1.0
     gained = plan.tokens_per_step
     step = total(parts) / gained
     decode = steps * step
     latency = prefill + decode
-    decodes = steps > 0.0
     rate = plan.concurrency * plan.output_length / latency
-    held = memory.with_batch(plan)
-    used, usable = held.used, held.usable
-    per_token = np.where(decodes, step, np.nan)
+    per_token = np.where(steps > 0.0, step, np.nan)
     return {
         "ttft": prefill,
         "tpot": per_token,
@@ -95,15 +108,6 @@ def batch_results(
         "latency": latency,
         "tokens_per_second": rate,
         "tokens_per_second_per_accelerator": rate / plan.num_accelerators,
-        "memory": used,
-        "memory_weights": held.weights,
-        "memory_kv_cache": held.kv_cache,
-        "memory_activations": held.activations,
-        "memory_capacity": memory.capacity,
-        "max_batch_size": memory.max_batch_size,
-        "memory_usable": usable,
-        "fits": np.where(np.isnan(used + usable), np.nan, used <= usable),
-        "bound": np.where(decodes, bound, np.nan),
         "prefill_time": prefill,
         "decode_time": decode,
         **{f"ttft_{quantile}": prefill for quantile in QUANTILE_NAMES},
@@ -117,6 +121,53 @@ def batch_results(
         "time_communication": parts[:, COMMUNICATION] / gained,
         "time_overhead": parts[:, FIXED] / gained,
         "prefill_share": prefill / latency,
+    }
+
+
+def step_bound(plan: InferencePlan, bound: Array) -> Array:
+    """What bounds a decode step; NaN for plans without one.
+
+    Parameters
+    ----------
+    plan : InferencePlan
+        Lengths, (rows,).
+    bound : Array
+        A position in :data:`xlperf.equations.serving.phases.BOUNDS`, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        (rows,). [-]
+    """
+    return np.where(plan.output_length > 1.0, bound, np.nan)
+
+
+def batch_memory(plan: InferencePlan, memory: ReplicaMemory) -> dict[str, Array]:
+    """Memory of a static batch, and whether it fits.
+
+    Parameters
+    ----------
+    plan : InferencePlan
+        Degrees, lengths, batch, (rows,).
+    memory : ReplicaMemory
+        Memory of a replica, (rows,).
+
+    Returns
+    -------
+    dict of str to Array
+        Columns of inference_results by name, (rows,), and ``memory_usable``, what the engine may use.
+    """
+    held = memory.with_batch(plan)
+    used, usable = held.used, held.usable
+    return {
+        "memory": used,
+        "memory_weights": held.weights,
+        "memory_kv_cache": held.kv_cache,
+        "memory_activations": held.activations,
+        "memory_capacity": memory.capacity,
+        "max_batch_size": memory.max_batch_size,
+        "memory_usable": usable,
+        "fits": np.where(np.isnan(used + usable), np.nan, used <= usable),
     }
 
 

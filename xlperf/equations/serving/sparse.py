@@ -10,8 +10,7 @@ from xlperf.equations.hardware.kernels import vector_time
 from xlperf.equations.hardware.roofline import transfer_time
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.serving import cache_elements
-from xlperf.equations.model.sparse import entries_seen, index_flop, index_traffic
-from xlperf.equations.model.sparse_blocks import index_ranks
+from xlperf.equations.model.sparse import entries_seen, index_flop, index_ranks, index_traffic
 from xlperf.equations.serving.deployment import Batching, Deployment
 
 Work = tuple[Array, Array, Array]

@@ -36,13 +36,7 @@ from xlperf.equations.model.operators import (
     mtp_vectors,
     router_gemm,
 )
-from xlperf.equations.model.sparse_blocks import (
-    SPARSE,
-    shared_vector_gemms,
-    sparse_gemm_shares,
-    sparse_gemms,
-    stream_passes,
-)
+from xlperf.equations.model.sparse import SPARSE, shared_vector_gemms, sparse_gemm_shares, sparse_gemms, stream_passes
 from xlperf.equations.plan.records import ContextMethod, CrossEntropy, Graphs, QuantizedCopies, TokenDispatch
 from xlperf.equations.plan.training_plan import LAYOUTS, TrainingPlan
 from xlperf.equations.training.adapters import PLACES as ADAPTED
@@ -329,7 +323,7 @@ def _vector_parts(setting: Setting) -> list[Part]:
         sorted_twice = np.where(plan.token_dispatch == TokenDispatch.COPIES, 2.0, 1.0)
         moved = slowdown * sorted_twice * copies / plan.expert_tensor_parallel * model.expert_hidden_size
         biased = np.where(plan.graphs < Graphs.STEP, model.bias_all, 0.0)
-    mixed = stream_passes(model)
+    mixed = stream_passes(model) if some(model.residual_streams > 1.0) else none
     for phase in ("forward", "backward"):
         backward = phase == "backward"
         if some(mixed):

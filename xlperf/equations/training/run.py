@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div
-from xlperf.equations.model.model import Model, mtp_parameters, parameter_count
+from xlperf.equations.model.model import Model
+from xlperf.equations.model.parameters import mtp_parameters, parameter_count
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.adapters import model_adapters
 from xlperf.equations.training.setting import WORD, optimizer_element_size

@@ -8,8 +8,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, divide
 from xlperf.equations.hardware.kernels import vector_time
-from xlperf.equations.model.sparse import entries_seen, index_flop, index_traffic
-from xlperf.equations.model.sparse_blocks import index_ranks, sparse_shares
+from xlperf.equations.model.sparse import entries_seen, index_flop, index_ranks, index_traffic, sparse_shares
 from xlperf.equations.training.setting import WORD, Part, Setting
 
 _GRADIENT_WORK = 2.0

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, ones, side_by_side, some
-from xlperf.equations.model.model import Model, layer_matrices
+from xlperf.equations.model.model import Model
+from xlperf.equations.model.parameters import layer_matrices
 from xlperf.equations.plan.pipeline import first_stage_layers, last_stage_layers, layers_through_stage, stage_layers
 from xlperf.equations.plan.training_plan import TrainingPlan
 

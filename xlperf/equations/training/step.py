@@ -13,11 +13,6 @@ import numpy as np
 from xlperf.base.arrays import Array, ceil_div, side_by_side, some, total
 from xlperf.equations.hardware.host_link import exposed_offload_time, host_update_time
 from xlperf.equations.hardware.kernels import vector_time
-from xlperf.equations.model.linear import recurrent_step_flop
-from xlperf.equations.model.model import layer_matrices, matrix_parameters
-from xlperf.equations.model.sparse import index_flop
-from xlperf.equations.model.sparse_blocks import sparse_keys
-from xlperf.equations.model.transformer import attention_flop, expert_parameters, training_flop_per_token
 from xlperf.equations.plan.pipeline import (
     dualpipe_bubble_time,
     exposed_transfer_time,
@@ -26,7 +21,6 @@ from xlperf.equations.plan.pipeline import (
 )
 from xlperf.equations.plan.records import Graphs, OffloadTarget, PipelineSchedule, QuantizedCopies, Recompute
 from xlperf.equations.plan.training_plan import LAYOUTS
-from xlperf.equations.training.adapters import model_adapters
 from xlperf.equations.training.communication import (
     Communication,
     communication_of,
@@ -49,6 +43,20 @@ PLACES = ("attention", "core", "local core", "mlp", "moe", "head", "embedding", 
 _LAYERS, _OUTSIDE, CORES = slice(0, 5), slice(5, 8), slice(1, 3)
 _HYBRID = (*PLACES, "linear")
 FIRST, MIDDLE, LAST = 0, 1, 2
+STEP_PARTS = (
+    "time_forward",
+    "time_backward",
+    "time_recompute",
+    "time_tensor_parallel",
+    "time_context_parallel",
+    "time_expert_parallel",
+    "time_pipeline_communication",
+    "time_pipeline_bubble",
+    "time_data_parallel",
+    "time_optimizer",
+    "time_overhead",
+)
+"""Results that add up to the step time."""
 
 
 class Step(NamedTuple):
@@ -372,68 +380,8 @@ def _offloaded_activations_time(setting: Setting, which: Array, stage: _StageTim
     return there + exposed_offload_time(size, link, stage.backward_span)
 
 
-def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Array) -> Array:
-    """FLOP per token that are computed again, averaged over the layers of a full stage, (rows,). [FLOP]"""
-    model, plan = setting.model, setting.plan
-    found = plan.again("core_attention") * scores
-    if some(plan.more_modules):
-        dense = expert_parameters(model.hidden_size, model.ffn_hidden_size, model.gated_mlp)
-        routed = model.top_k * model.expert_ffn_hidden_size * (model.expert_hidden_size / model.hidden_size)
-        mixture = expert_parameters(model.hidden_size, routed + model.shared_ffn_hidden_size, model.gated_mlp)
-        again = plan.again("mlp") * model.num_dense_layers * dense + plan.again("moe") * model.num_moe_layers * mixture
-        found = np.where(plan.again("products") > 0, 0.5 * (forward - scores), found + 2.0 * again)
-    found = np.where(plan.recompute == Recompute.FULL, forward, found)
-    return np.asarray(np.minimum(plan.recompute_layers / layers, 1.0) * found)
-
-
-def _flop_per_token(setting: Setting) -> tuple[Array, Array]:
-    """FLOP of the model per trained token, and those computed again, (rows,). [FLOP]
-
-    MTP modules count where they are trained; frozen weights have no gradients, their adapters all three products.
-    """
-    model, plan, mtp = setting.model, setting.plan, setting.plan.mtp_layers
-    window = np.minimum(model.window, plan.sequence_length)
-    keys = model.num_global_layers * plan.sequence_length + model.num_local_layers * window
-    if setting.architecture.sparse_attention:
-        keys = keys + sparse_keys(model, plan.sequence_length)
-    head_size = 0.5 * (model.qk_head_size + model.v_head_size)
-    scores = attention_flop(1.0, model.num_attention_heads, 1.0, keys, head_size)
-    active = matrix_parameters(model, experts_per_token=True)
-    if some(mtp):
-        module = layer_matrices(model, experts_per_token=True) + 2.0 * model.hidden_size**2
-        active = active + mtp * (module + model.hidden_size * model.vocab_size)
-        scores = scores * (1.0 + mtp / model.num_attention_layers)
-    if setting.architecture.linear_attention:
-        states = recurrent_step_flop(1.0, model.linear_value_heads, model.linear_key_size, model.linear_value_size)
-        scores = scores + model.num_linear_layers * states
-    if setting.architecture.sparse_attention:
-        entries = plan.sequence_length / model.selected_ratio
-        scores = scores + model.num_index_layers * index_flop(1.0, entries, model.index_heads, model.index_size)
-    flop = training_flop_per_token(active, 0.5 * scores)
-    head = (1.0 + mtp) * 2.0 * model.hidden_size * model.vocab_size
-    recomputed = _recomputed_flop(setting, scores, flop / 3.0 - head, setting.pipeline.middle.layers)
-    if some(plan.frozen):
-        flop = np.where(plan.frozen, flop - 2.0 * active + 6.0 * model_adapters(model, plan), flop)
-    return flop, recomputed
-
-
-def _rates(setting: Setting, step_time: Array) -> dict[str, Array]:
-    """Tokens and model FLOP per second, and the share of the peak rate that they are."""
-    plan, peak = setting.plan, setting.device.peak_flop_rate[:, 0]
-    flop, recomputed = _flop_per_token(setting)
-    rate = plan.global_batch_size * plan.sequence_length / step_time
-    per_accelerator = rate / plan.num_accelerators
-    return {
-        "tokens_per_second": rate,
-        "tokens_per_second_per_accelerator": per_accelerator,
-        "model_flop_rate": per_accelerator * flop,
-        "mfu": per_accelerator * flop / peak,
-        "hfu": per_accelerator * (flop + recomputed) / peak,
-    }
-
-
 def step(setting: Setting) -> Step:
-    """Time and memory of one optimizer step.
+    """Time of one optimizer step.
 
     Parameters
     ----------
@@ -443,7 +391,7 @@ def step(setting: Setting) -> Step:
     Returns
     -------
     Step
-        Pieces and results; ``results`` has the columns of ``training_results`` that are physics. [s, B]
+        Pieces and results; ``results`` has the columns of ``training_results`` that are times. [s]
     """
     plan = setting.plan
     stages, chunks, batches = plan.pipeline_parallel, plan.virtual_pipeline, plan.num_micro_batches
@@ -465,36 +413,34 @@ def step(setting: Setting) -> Step:
     traffic = _optimizer_traffic(setting)
     optimizer = vector_time(setting.device, setting.constants["vector"], traffic[:, None], 0.0)[:, 0]
     waiting: Array = np.asarray(batches * critical.waiting)
-    memory, layers = memory_of(setting), setting.pipeline.middle.layers
+    layers, reserved = setting.pipeline.middle.layers, 0.0 * batches
+    if some(setting.constants["training_calls"]["retry_time"]):
+        reserved = memory_of(setting)["memory_reserved"]
     data_parallel = _data_parallel_time(setting, communication, times.stage(FIRST))
     # The host's link and the network run side by side: what a pass waits for one of them hides the other.
     if some(plan.offload_optimizer):
         optimizer = optimizer + _host_optimizer_time(setting, critical.backward_span + data_parallel)
     if some(plan.offload_activations):
-        exposed = batches * _offloaded_activations_time(setting, which, critical)
-        waiting = waiting + np.maximum(exposed - data_parallel, 0.0)
-    parts_of_step = {
-        "time_forward": batches * critical.forward,
-        "time_backward": batches * critical.backward,
-        "time_recompute": batches * critical.again,
-        "time_tensor_parallel": batches * critical.tensor,
-        "time_context_parallel": batches * critical.context,
-        "time_expert_parallel": batches * critical.expert,
-        "time_pipeline_communication": exposed_transfer_time(
-            transfer_time, *critical.passes(), batches, stages, chunks, overlapped
-        ),
-        "time_pipeline_bubble": _bubble(setting, times, which, both_ways),
-        "time_data_parallel": data_parallel,
-        "time_optimizer": optimizer,
-        "time_overhead": waiting + waits_of_calls(setting, layers, memory["memory_reserved"]),
-    }
-    step_time = total(side_by_side(*parts_of_step.values()))
+        offloaded = batches * _offloaded_activations_time(setting, which, critical)
+        waiting = waiting + np.maximum(offloaded - data_parallel, 0.0)
+    exposed = exposed_transfer_time(transfer_time, *critical.passes(), batches, stages, chunks, overlapped)
+    times_of_parts = (
+        batches * critical.forward,
+        batches * critical.backward,
+        batches * critical.again,
+        batches * critical.tensor,
+        batches * critical.context,
+        batches * critical.expert,
+        exposed,
+        _bubble(setting, times, which, both_ways),
+        data_parallel,
+        optimizer,
+        waiting + waits_of_calls(setting, layers, reserved),
+    )
     results = {
-        "step_time": step_time,
-        **parts_of_step,
+        "step_time": total(side_by_side(*times_of_parts)),
+        **dict(zip(STEP_PARTS, times_of_parts, strict=True)),
         "layer_time": stage_time[:, MIDDLE] / layers,
-        **_rates(setting, step_time),
-        **memory,
     }
     rows = np.arange(len(which))
     counts = dict(zip(_places(setting), _calls(setting, contents)[rows, which].T, strict=True))

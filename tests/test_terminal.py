@@ -1,0 +1,68 @@
+"""Plots of text on a terminal: frontier and memory by stage; none where there is no terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Outcome
+
+Run = Callable[..., Outcome]
+PLANS = (
+    "name,model,accelerator,num accelerators,prompt length,output length\n"
+    "a,Llama3-8B,H100-SXM-80GB,1,1024,128\nb,Llama3-8B,H200-SXM-141GB,1,1024,128\n"
+)
+TRAINING = (
+    "name,model,accelerator,num accelerators,tensor parallel,pipeline parallel\nt,Llama3-70B,H100-SXM-80GB,32,4,4\n"
+)
+
+
+@pytest.fixture
+def plans(tmp_path: Path) -> Path:
+    found = tmp_path / "plans.csv"
+    found.write_text(PLANS, encoding="utf-8")
+    return found
+
+
+def test_a_frontier_is_drawn_on_a_terminal_with_a_marker_for_each_plan(
+    command: Run, plans: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("plotext")
+    plain = command("frontier", plans, "--all").out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    drawn = command("frontier", plans, "--all").out
+    assert drawn.startswith(plain.rstrip("\n"))
+    plot = drawn[len(plain) :].splitlines()
+    assert any("token/s of an accelerator over token/s for a user" in line for line in plot)
+    assert any("x a, o b" in line or "x b, o a" in line for line in plot)
+    inside = [line.partition("\u2524")[2] or line.partition("\u2502")[2] for line in plot]
+    assert sum("x" in line for line in inside) > 3 and sum("o" in line for line in inside) > 0
+    assert "\x1b" not in drawn
+
+
+def test_memory_of_each_stage_is_drawn_below_the_operators(
+    command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("plotext")
+    plans = tmp_path / "plans.csv"
+    plans.write_text(TRAINING, encoding="utf-8")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    drawn = command("explain", plans).out
+    assert "Memory by stage (GiB): u = used, r = reserved, f = free" in drawn
+    stages = ("first stage", "middle stage", "last stage")
+    lines = [line.lstrip() for line in drawn.splitlines()]
+    used = {words: line.count("u") for line in lines for words in stages if line.startswith(words)}
+    assert set(used) == set(stages)
+    assert used["first stage"] > used["middle stage"] > 3  # more micro-batches in flight
+
+
+def test_nothing_is_drawn_without_a_terminal_or_the_library(
+    command: Run, plans: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "Frontier:" not in command("frontier", plans, "--all").out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setitem(sys.modules, "plotext", None)
+    found = command("frontier", plans)
+    assert (found.code, found.err) == (0, "") and "Frontier:" not in found.out

@@ -1,0 +1,239 @@
+"""Answers of worksheet functions: the block of cells of each kind of answer, from the arguments of a call by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from xlperf.addin.cells import (
+    Block,
+    CellError,
+    FunctionError,
+    Plans,
+    chosen_columns,
+    is_auto,
+    position_of,
+    read_plans_of,
+    shown_column,
+)
+from xlperf.addin.functions import Function
+from xlperf.addin.handles import with_blocks
+from xlperf.base.errors import InputError
+from xlperf.catalog.part import part_of
+from xlperf.catalog.schema import FORMS, Column, results_of
+
+if TYPE_CHECKING:
+    from xlperf.addin.session import Keyed, Session
+    from xlperf.catalog.catalog import Catalog
+    from xlperf.catalog.table import Table
+    from xlperf.explore.uncertainty import Uncertainty
+
+MOST_WORDS = 180
+"""Letters of a fault that the line of an answer has room for."""
+
+Given = Mapping[str, Any]
+
+
+def _quantity(session: Session, function: Function, given: Given) -> Block:
+    outcome = session.outcome(given["rows"], given["catalog"])
+    result = given.get("quantity", function.result)
+    if result == "answer":
+        cells = outcome.column(result)
+        return _column([f"No answer: {_in_short(c.message)}" if isinstance(c, CellError) else c for c in cells])
+    return _column(outcome.words() if (function.rows, result) == ("chiplets", "reason") else outcome.column(result))
+
+
+def _in_short(message: str) -> str:
+    """A fault of a form in a line: without the name of the form, cut where it becomes a list."""
+    words = message.partition(", ")[2] if message.startswith(tuple(f"{form}, " for form in FORMS)) else message
+    return words if len(words) <= MOST_WORDS else f"{words[: MOST_WORDS - 4].rpartition(' ')[0]} ..."
+
+
+def _results(session: Session, _: Function, given: Given) -> Block:
+    plans: Plans = given["rows"]
+    columns = chosen_columns(plans, given["results"])
+    asked = frozenset(one.name for one in columns if one.is_result)
+    outcome = session.outcome(plans, given["catalog"], asked if given["results"] else None)
+    cells = [
+        outcome.column(one.name) if one.is_result else _resolved(session, plans, one, given["catalog"])
+        for one in columns
+    ]
+    return _side_by_side(columns, cells)
+
+
+def _resolved(session: Session, plans: Plans, column: Column, catalog: Keyed) -> list[Any]:
+    """Cells of a column of the plans; in the place of ``auto`` what was chosen."""
+    place = position_of(plans, column.name)
+    cells = ["" if row[place] is None else row[place] for row in plans.rows]
+    for number, cell in enumerate(cells):
+        if is_auto(cell):
+            with suppress(InputError):  # the results of the row say what is wrong with it
+                table = session.engine.resolve(read_plans_of(plans, number, number + 1), catalog[1])
+                cells[number] = _plan_cells(table, column.name)[0]
+    return cells
+
+
+def _operators(session: Session, _: Function, given: Given) -> Block:
+    table = session.engine.explain(read_plans_of(given["rows"]), given["catalog"][1])
+    columns = [column for column in table.schema.columns if column.name in table]
+    # what an operator has not (the k of a norm) stays empty
+    return _side_by_side(columns, [_without_errors(shown_column(table, column.name)) for column in columns])
+
+
+def _search(session: Session, _: Function, given: Given) -> Block:
+    from xlperf.explore.candidates import with_mapping
+    from xlperf.explore.search import SHOWN
+
+    plan = read_plans_of(given["rows"])
+    plan = plan if plan.auto else with_mapping(plan)
+    if not plan.auto:
+        raise FunctionError("#VALUE!", "no cell of the plan says auto: write it where a value is to be chosen")
+    found = session.engine.search(plan, given["catalog"][1], given["text"], given["count"])
+    if not found.found:
+        raise FunctionError("#N/A", found.words)
+    names = list(dict.fromkeys([found.objective.column.name, *SHOWN[plan.kind]]))
+    cells = [_plan_cells(found.plans, name) for name in found.searched]
+    cells += [shown_column(found.results, name) for name in names]
+    known = results_of(plan.kind).by_name
+    columns = [plan.schema.by_name[name] for name in found.searched] + [known[name] for name in names]
+    return _side_by_side(columns, cells)
+
+
+def _diagnosis(session: Session, _: Function, given: Given) -> Block:
+    measured = given["measured"]
+    if not measured:
+        raise FunctionError("#VALUE!", "nothing was measured: give a result and its number, as step time and 38")
+    found = session.engine.diagnose(read_plans_of(given["rows"]), given["catalog"][1], measured, given["before"])
+    if not len(found.explanations):
+        return _column(reading.words for reading in found.readings)
+    table = found.explanations
+    return _side_by_side(table.schema.columns, [shown_column(table, name) for name in table.columns])
+
+
+def _frontier(session: Session, _: Function, given: Given) -> Block:
+    """Points of a frontier; a chart asks for them cell by cell."""
+    plans: Plans = given["rows"]
+    part = part_of(given["catalog"][1], read_plans_of(plans))
+    key = plans, repr((given["vary"], given["results"]))
+    known = session.frontiers.setdefault(part, {})
+    if key not in known:
+        known[key] = _points(session, plans, part, given)
+    return known[key]
+
+
+def _points(session: Session, plans: Plans, catalog: Catalog, given: Given) -> Block:
+    from xlperf.explore.candidates import with_auto
+    from xlperf.explore.frontier import SHOWN, Frontier, distinguishing_columns
+    from xlperf.explore.vary import read_values
+
+    is_auto = [[str(cell).strip().casefold() for cell in cells] == ["auto"] for _, cells in given["vary"]]
+    stated = [line for line, auto in zip(given["vary"], is_auto, strict=True) if not auto]
+    searched = [str(name) for (name, _), auto in zip(given["vary"], is_auto, strict=True) if auto]
+    values = read_values(plans.kind, stated, "vary")
+    table = with_auto(read_plans_of(plans), searched, "vary")
+    found, reached = session.engine.frontier(table, catalog, values)
+    if not len(found):
+        raise FunctionError("#N/A", "no plan at no load is legal, fits in memory and keeps the targets")
+    if given["results"]:
+        columns = chosen_columns(replace(plans, header=tuple(found.columns)), given["results"])
+    else:
+        inputs = distinguishing_columns(Frontier(found, reached), {**table.auto, **values}, named=len(table) > 1)
+        known = results_of(plans.kind).by_name
+        columns = [found.schema.by_name[name] for name in inputs] + [known[name] for name in SHOWN]
+    cells = [
+        shown_column(reached, one.name) if one.is_result else _without_errors(shown_column(found, one.name))
+        for one in columns
+    ]
+    return _side_by_side(columns, cells)
+
+
+def _drawn(session: Session, given: Given, banded: bool = True) -> Uncertainty:
+    """Plans with their uncertain inputs; of a sensitivity the usual ones where none are given."""
+    from xlperf.explore.samples import LATIN_HYPERCUBE, Sampling
+    from xlperf.explore.sweep import Sweep
+    from xlperf.explore.uncertainty import DRAWS, Uncertainty, sheet_ranges, usual_ranges
+    from xlperf.explore.vary import read_variation
+
+    catalog = given["catalog"][1]
+    plans = session.engine.resolve(read_plans_of(given["rows"]), catalog)
+    asked = read_variation(plans.kind, _lines(given), "vary")
+    if asked.auto:
+        raise FunctionError("#VALUE!", f"{asked.auto[0]} is auto: write a range, or auto in the plans")
+    varied = asked.varied if banded or asked.varied or asked.values else usual_ranges(plans)
+    varied = (*varied, *sheet_ranges(plans, catalog, varied))
+    sweep = Sweep(plans, catalog, asked.values, varied, Sampling(DRAWS, LATIN_HYPERCUBE))
+    return Uncertainty(sweep, given["text"] or "cost", banded)
+
+
+def _lines(given: Given) -> list[tuple[str, list[str]]]:
+    """Columns and their values or ranges, as a command line has them."""
+    return [(str(name), [str(cell) for cell in cells]) for name, cells in given["vary"]]
+
+
+def _as_block(found: Table) -> Block:
+    columns = [column for column in found.schema.columns if column.name in found]
+    return _side_by_side(columns, [_without_errors(shown_column(found, column.name)) for column in columns])
+
+
+def _uncertainty(session: Session, _: Function, given: Given) -> Block:
+    return _as_block(_drawn(session, given).summary())
+
+
+def _sensitivity(session: Session, _: Function, given: Given) -> Block:
+    return _as_block(_drawn(session, given, banded=False).effects())
+
+
+def _worth(session: Session, _: Function, given: Given) -> Block:
+    from xlperf.explore.search import stacked
+    from xlperf.explore.worth import read_changes, usual_changes, worth
+
+    catalog, plans = given["catalog"][1], read_plans_of(given["rows"])
+    changes = read_changes(plans.kind, _lines(given), "changes")
+    each = [plans.take([row]) for row in range(len(plans))]
+    return _as_block(stacked([worth(one, catalog, changes or usual_changes(one, catalog)) for one in each]))
+
+
+def _check(session: Session, function: Function, given: Given) -> Block:
+    found = given["plan or table"]
+    if isinstance(found, Plans):
+        return _column(session.outcome(found, given["catalog"]).cells(function))
+    with_blocks(given["catalog"][1], [found])
+    return [["ok"]]
+
+
+def _column(cells: Iterable[Any]) -> Block:
+    return [[cell] for cell in cells]
+
+
+def _side_by_side(columns: Sequence[Column], cells: Sequence[Sequence[Any]]) -> Block:
+    """A header row with units, and columns of cells below it."""
+    return [[column.header for column in columns], *(list(row) for row in zip(*cells, strict=True))]
+
+
+def _without_errors(cells: Sequence[Any]) -> list[Any]:
+    return ["" if isinstance(cell, CellError) else cell for cell in cells]
+
+
+def _plan_cells(plans: Table, name: str) -> list[Any]:
+    """Cells of a column of plans without units: numbers, words, TRUE and FALSE; blanks are empty."""
+    values = plans[name].tolist() if name in plans else [""] * len(plans)
+    flag = plans.schema.by_name[name].kind == "flag"
+    return ["" if value != value else bool(value) if flag else value for value in values]
+
+
+ANSWERS: Mapping[str, Callable[[Session, Function, Given], Block]] = {
+    "handle": lambda session, _, given: [[session.put(given["tables"])]],
+    "quantity": _quantity,
+    "results": _results,
+    "operators": _operators,
+    "search": _search,
+    "frontier": _frontier,
+    "diagnosis": _diagnosis,
+    "uncertainty": _uncertainty,
+    "sensitivity": _sensitivity,
+    "worth": _worth,
+    "check": _check,
+}
+"""What answers a function, by its answer in the registry, excluding one result of each plan and equations."""
