@@ -1,4 +1,4 @@
-"""xlperf inside Pyodide, where xlwings Lite runs it: the parity table and all shipped plans.
+"""xlperf inside Pyodide, where xlwings Lite runs it: the parity table, odd arguments and all shipped plans.
 
 Roots, powers and logarithms of its C library differ from those of this machine in the last bit, so numbers are equal to
 twelve digits; how many are so to the last bit is printed.
@@ -129,14 +129,16 @@ def alike(found: object, wanted: object) -> bool:
 
 
 def main() -> int:
-    from host_calls import calls, expected, plain
+    from host_calls import calls, expected, odd_calls, odd_faults, plain
 
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="xlperf-pyodide-")).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    found = answered(folder, calls())
+    odd = odd_calls()
+    found = answered(folder, calls() | odd)
     space: dict = {}
     exec(PLANS, space)
     wrong = [call for call, rows in expected().items() if not alike(plain(found["calls"][call]), rows)]
+    wrong += odd_faults({call: plain(found["calls"][call]) for call in odd})
     count = equal = 0
     for kind, columns in space["shipped"]().items():
         for name, values in columns.items():
@@ -144,7 +146,8 @@ def main() -> int:
             equal += sum(one == other for one, other in zip(found["plans"][kind][name], values, strict=True))
             if not alike(found["plans"][kind][name], values):
                 wrong.append(f"{kind}, {name}")
-    print(f"{len(calls())} calls and {count:,} results of shipped plans: {wrong or 'all equal to twelve digits'}")
+    print(f"{len(calls())} calls, {len(odd)} with odd arguments, {count:,} results of shipped plans:", end=" ")
+    print(wrong or "all equal to twelve digits")
     print(f"{equal:,} results to the last bit")
     return 1 if wrong else 0
 

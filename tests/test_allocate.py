@@ -49,7 +49,7 @@ def test_the_grid_holds_every_split_and_the_best_of_it_is_taken(fastest: Any) ->
 
 
 def test_the_optimum_is_better_than_the_shares_as_given_and_within_the_budget(fastest: Any) -> None:
-    assert fastest.value < 0.95 * fastest.start
+    assert fastest.value < 0.97 * fastest.start  # 8 % and more only at the cost of what is neither cores nor cache
     assert fastest.outcome["step_time"][0] == fastest.value
     assert fastest.outcome["fits"][0] == 1.0
     assert fastest.derived["thermal_design_power"][0] <= 1400.0 * (1 + 1e-9)

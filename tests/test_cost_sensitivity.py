@@ -14,8 +14,8 @@ from device_samples import without_technology
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.table import uncertain_columns
 from xlperf.engine import evaluate_designs, evaluate_servers
-from xlperf.engine.join import uncertain_columns
 from xlperf.explore.cost_sensitivity import cost_sensitivity
 from xlperf.workbook.build import read_tables, table_of, workbook_package
 

@@ -18,6 +18,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import evaluate_devices
 from xlperf.explore.device_check import TOLERANCE, device_faults, reverse_check
+from xlperf.studies.inputs import with_rows
 from xlperf.workbook.build import table_of
 
 # Datasheets: NVIDIA whitepapers of Ampere, Hopper, Blackwell; AMD CDNA 3 whitepaper and MI300X datasheet. SRAM is the
@@ -60,6 +61,44 @@ def test_products_follow_from_node_area_and_edge(name: str) -> None:
     for column, stated in PRODUCTS[name].items():
         tolerance = 0.001 if column.startswith("peak") else 0.20
         assert _shown(results, column) == pytest.approx(stated, rel=tolerance), column
+
+
+def _changed(table: Table, name: str, **cells: object) -> Table:
+    """A row of a sheet with other cells, in the units used inside."""
+    row = table.take([table.text(table.kind[:-1]).tolist().index(name)])
+    given = {column: np.array([value], dtype=object if isinstance(value, str) else np.float64)
+             for column, value in cells.items()}  # fmt: skip
+    return Table(table.kind, {**row.columns, **given})
+
+
+def test_later_products_follow_from_the_same_constants() -> None:
+    """H200: an H100 with HBM3e. MI355X: CDNA 4 at 3 nm above two base dies; its links and power are 30 % low."""
+    tables = technology_tables()
+    hopper = _changed(tables["devices"], "H100 from budgets", memory="HBM3e")
+    core = _changed(
+        tables["cores"], "CDNA 3 CU", core="CDNA 4 CU", technology="3 nm", core_area=920.0 / 288.0, clock_rate=2.4e9,
+        flop_per_clock_bf16=4096.0, flop_per_clock_fp8=8192.0, flop_per_clock_int8=8192.0, flop_per_clock_fp4=16384.0,
+        flop_per_clock_tf32=np.nan, shared_memory_capacity=192.0 * 1024.0,
+    )  # fmt: skip
+    cdna = _changed(
+        tables["devices"], "MI300X from budgets", technology="3 nm", core="CDNA 4 CU", memory="HBM3e", num_cores=256.0,
+        num_base_dies=2.0, base_area=740.0,
+    )  # fmt: skip
+    later = {
+        "H200": (evaluate_devices(hopper, catalog()), {
+            **PRODUCTS["H100 from budgets"], "memory_bandwidth": 4.8, "memory_capacity": 141.0}),
+        "MI355X": (evaluate_devices(cdna, with_rows(catalog(), [core])), {
+            "memory_bandwidth": 8.0, "memory_capacity": 288.0, "l2_capacity": 256.0,
+            "sram_capacity": 256.0 + 256 * (192 + 512) / 1024, "peak_flop_rate_bf16": 2516.6,
+            "peak_flop_rate_fp8": 5033.2, "peak_flop_rate_fp4": 10066.3}),
+    }  # fmt: skip
+    for name, (results, numbers) in later.items():
+        assert results["reason"][0] == "", name
+        for column, stated in numbers.items():
+            tolerance = 0.001 if column.startswith("peak") else 0.20
+            assert _shown(results, column) == pytest.approx(stated, rel=tolerance), (name, column)
+    assert _shown(later["MI355X"][0], "thermal_design_power") == pytest.approx(1400.0, rel=0.30)
+    assert _shown(later["MI355X"][0], "link_bandwidth") == pytest.approx(537.6, rel=0.32)
 
 
 def test_no_constant_is_of_one_product() -> None:

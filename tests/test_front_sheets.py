@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,6 +56,30 @@ def values() -> Any:
 def answered(catalog: Catalog, kind: str, **asked: Any) -> dict[str, Any]:
     results = evaluate_forms(table_from_rows(kind, list(asked), [list(asked.values())]), catalog)
     return {name: column[0] for name, column in results.columns.items()}
+
+
+def test_the_walks_of_the_readme_are_true(catalog: Catalog) -> None:
+    """Three questions with their answers as the README gives them, each from one form; within 3 %."""
+    text = " ".join((Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8").split())
+    serve = answered(catalog, "serve", **{**ASKED, "model": "DeepSeek-V3", "users": 10_000.0, "precision": "fp8"})
+    run = {
+        "model": "Meta-Llama-3.1-70B",
+        "training tokens": 2.0,
+        "sequence length": 8192.0,
+        "global batch size": 1024.0,
+    }
+    train = answered(catalog, "train", **{**run, "accelerator": "H100-SXM-80GB", "num accelerators": 256.0})
+    told = re.search(r"(\d+) H200 in (\d+) servers, \$([\d.]+) per million output tokens", text)
+    assert told is not None
+    found = (serve["accelerators"], serve["servers"], serve["cost_per_million_output_tokens"] * 1e6)
+    assert [float(value) for value in told.groups()] == pytest.approx(found, rel=0.03)
+    told = re.search(r"(\d+) days for \$(\d+) k at (\d+) % MFU; .* tensor (\d+), pipeline (\d+), virtual (\d+)", text)
+    assert told is not None
+    found = (train["run_time"] / 86400.0, train["run_cost"] / 1e3, 100.0 * train["mfu"])
+    assert [float(value) for value in told.groups()[:3]] == pytest.approx(found, rel=0.03)
+    assert [float(v) for v in told.groups()[3:]] == [
+        train[name] for name in ("tensor_parallel", "pipeline_parallel", "virtual_pipeline")
+    ]
 
 
 # --- Serve

@@ -21,7 +21,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.read import read_plans
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
-from xlperf.engine.shrinkage import REACH, SHARED, plan_distances, shrunk_residual
+from xlperf.engine.own_runs import REACH, SHARED, plan_distances, shrunk_residual
 
 Command = Callable[..., Outcome]
 HEADER = "name,model,accelerator,num accelerators,tensor parallel,global batch size,measured step time (s)\n"

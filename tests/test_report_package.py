@@ -23,6 +23,7 @@ from xlperf.base import resources
 from xlperf.base.errors import InputError
 from xlperf.catalog.schema import column, schema, table_schema
 from xlperf.catalog.table import Table
+from xlperf.cli import run
 from xlperf.workbook.build import build_template
 from xlperf.workbook.package import workbook_bytes
 from xlperf.workbook.style import add_styles, fitted_format, number_format, put
@@ -260,6 +261,28 @@ def test_an_empty_table_is_still_a_table() -> None:
     assert area.startswith("A4:") and area.endswith("5")
     again = load_workbook(io.BytesIO(workbook_bytes(workbook)))
     assert again["prices"].tables["prices"].ref == area
+
+
+def test_a_report_of_all_plans_prints_on_thirty_pages_and_the_workbook_on_fifty(tmp_path: Path) -> None:
+    office = shutil.which("soffice")
+    if office is None:
+        pytest.skip("LibreOffice is not installed: soffice is not on the path")
+    made = tmp_path / "report.xlsx"
+    assert run(["report", "-o", str(made)]) == 0
+    command = [office, f"-env:UserInstallation={(tmp_path / 'profile').as_uri()}", "--headless", "--norestore"]
+    whole = [
+        *command,
+        "--convert-to",
+        "pdf",
+        "--outdir",
+        str(tmp_path),
+        str(made),
+        str(resources.workbook("xlperf.xlsx")),
+    ]
+    subprocess.run(whole, capture_output=True, timeout=240, check=True)
+    for name, most in (("report", 30), ("xlperf", 50)):
+        pages = len(re.findall(rb"/Type\s*/Page(?!s)", (tmp_path / f"{name}.pdf").read_bytes()))
+        assert 0 < pages <= most, name
 
 
 def test_report_opens_in_libreoffice_without_an_error_cell(path: Path, tmp_path: Path) -> None:

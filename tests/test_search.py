@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import csv_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -527,3 +528,38 @@ def test_memory_first_changes_no_answer_of_a_serving_search(
     )  # fmt: skip
     for name, values in one.results.columns.items():
         np.testing.assert_array_equal(values, other.results[name], name)
+
+
+def test_the_cheapest_cluster_within_some_days_is_that_of_brute_force(
+    catalog: Catalog, tmp_path: Path, command: Any
+) -> None:
+    """Machines, counts and prices together, with a limit in words."""
+    path = tmp_path / "plans.csv"
+    path.write_text(
+        "name,model,accelerator,num accelerators,global batch size,training tokens,tensor parallel\n"
+        "t,Meta-Llama-3.1-8B,H100-SXM-80GB,auto,256,0.1,auto\n"
+    )
+    machines = ("H100-SXM-80GB", "A100-SXM4-80GB")
+    asked = (
+        "search", path, "--vary", f"accelerator={','.join(machines)}", "--vary", "prices.rental price=x0.5,x2",
+        "--objective", "run cost", "--most-accelerators", 32, "--top", 1, "-o", "-",
+    )  # fmt: skip
+    done = command(*asked, "--limit", "run time at most 30 days")
+    rows = csv_rows(done.out)
+    assert [row["prices.rental_price"] for row in rows] == ["0.5", "2"]
+    every = candidates(
+        plan({**TRAIN, "global batch size": 256, "training tokens": 0.1}, "num accelerators", "tensor parallel"),
+        catalog,
+        {"accelerator": np.array(machines, dtype=object)},
+        most_accelerators=32,
+    ).plans
+    results = evaluate(every, catalog)
+    kept = (results["fits"] == 1.0) & (results["run_time"] <= 30 * 86400.0)
+    assert 0 < kept.sum() < (results["fits"] == 1.0).sum()
+    least = results["run_cost"][kept].min()
+    assert [float(row["run_cost"]) for row in rows] == pytest.approx([0.5 * least, 2.0 * least])
+    assert "with run time <= 30 day" in done.err and done.err.startswith("t, prices rental price x0.5: least run cost")
+    none = command(*asked, "--limit", "run time within 1 hour")
+    assert none.code == 1 and "none keeps run time <= 0.0416667 day" in none.err
+    odd = command(*asked, "--vary", "networks.link bandwidth=x0.5..x1")
+    assert odd.code == 2 and "a search needs values, not a range" in odd.err

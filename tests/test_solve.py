@@ -292,7 +292,7 @@ def test_solve_says_the_answer(files: tuple[Path, Path], command: Command) -> No
             ("solve", "--vary", "num accelerators=1..4", "--target", "tpot<=1"),
             '"tpot" is no result in numbers of train',
         ),
-        (("search", "--vary", "networks.latency=x2"), "networks.latency is of the catalog; xlperf sweep and solve"),
+        (("search", "--vary", "networks.latency=x1..x2"), "networks.latency: a search needs values, not a range"),
         (("solve", "--vary", "num accelerators=1..4", "--target", "mfu>=1", "--with-auto", "name"), '"name" cannot be'),
     ],
 )

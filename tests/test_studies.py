@@ -396,15 +396,34 @@ def test_faster_memory_and_network_help_small_nodes_most() -> None:
     assert wired["12 nm"] < wired["5 nm"] < wired["1 nm"]
 
 
+NODES = ["12 nm", "10 nm", "7 nm", "5 nm", "3 nm", "2 nm", "1.4 nm", "1 nm"]
+
+
+def test_the_best_shares_of_cores_cache_and_edge_lie_inside() -> None:
+    """On six of the eight nodes at least; cache is worth area, and more of it costs cores."""
+    found = sheet("technology-nodes", "shares")
+    assert [str(row[0]) for row in found.rows] == NODES
+    assert sum(cell(found, node, "inner") for node in NODES) >= 6
+    for node in NODES:
+        assert cell(found, node, "most_cores") > 0.01, "next to no cache is slower"
+        assert cell(found, node, "fewest_cores") > 0.3
+        assert cell(found, node, "least_edge") > 0.1
+    assert cell(found, "1 nm", "l2_capacity") > 3.0 * cell(found, "12 nm", "l2_capacity")
+
+
 def test_every_node_says_what_the_next_unit_buys() -> None:
-    """Watts are worth more than area, each node with its own energy of a FLOP; area is worth some at 7 nm."""
+    """Area limits down to 7 nm, power from 5 nm on, each node with its own energy of a FLOP; a dollar buys area."""
     found = sheet("technology-nodes", "next unit")
     gain = {(str(row[1]), str(row[2])): float(row[3] or 0) for row in found.rows}
-    nodes = ["12 nm", "10 nm", "7 nm", "5 nm", "3 nm", "2 nm", "1.4 nm", "1 nm"]
-    assert len(gain) == len(nodes) * 5
-    assert all(gain[node, "power"] > gain[node, "die area"] for node in nodes)
-    assert all(gain[node, "power"] > 0.015 for node in nodes[1:])
-    assert gain["7 nm", "die area"] > 0.01
+    paid = {(str(row[1]), str(row[2])): float(row[5] or 0) for row in found.rows}
+    assert len(gain) == len(NODES) * 5
+    for node in NODES:
+        own = {thing: value for (at, thing), value in gain.items() if at == node}
+        assert max(own, key=lambda thing: own[thing]) == ("die area" if node in NODES[:3] else "power"), node
+        dollars = {thing: value for (at, thing), value in paid.items() if at == node}
+        assert max(dollars, key=lambda thing: dollars[thing]) == "die area", node
+    assert all(gain[node, "die area"] > 0.005 for node in NODES)
+    assert all(gain[node, "power"] > 0.015 for node in NODES[3:])
 
 
 def test_every_device_of_the_grid_keeps_its_power_budget() -> None:

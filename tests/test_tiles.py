@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from test_kernels import constants, device
 
-from xlperf.equations.hardware.attention import attention_time
+from xlperf.base.resources import workbook
+from xlperf.calibrate.kernel_measurements import read_kernels
+from xlperf.equations.hardware.attention import attention_time, kv_cache_traffic
 from xlperf.equations.hardware.kernels import gemm_time
 from xlperf.equations.hardware.power import capped_clock_share
 from xlperf.equations.hardware.roofline import clock_limited_time, product_traffic
@@ -16,6 +18,8 @@ from xlperf.equations.hardware.tiles import (
     key_passes,
     product_memory_traffic,
     query_tile,
+    resident_bandwidth,
+    resident_share,
     tile_memory,
 )
 
@@ -122,3 +126,34 @@ def test_a_capped_b300_keeps_the_clock_that_was_measured() -> None:
     measured = np.array([2080.0, 1692.0, 1346.0, 1089.0]) / 2197.0
     assert np.median(np.abs(found / measured - 1.0)) < 0.10
     assert (np.diff(found) < 0.0).all()
+
+
+def test_what_stays_between_steps_grows_with_the_cache_and_never_slows() -> None:
+    working = 2.0 ** np.random.default_rng(0).uniform(0.0, 40.0, 5000)
+    before = np.zeros(5000)
+    for capacity in [0.0, *2.0 ** np.arange(1, 60)]:
+        share = resident_share(working, capacity)
+        assert ((share >= before) & (share <= 1.0)).all()
+        assert (share[working >= capacity] == 0.0).all()
+        before = share
+        rate = resident_bandwidth(share, 3.0, np.array([[np.inf], [1.0], [12.0]]))
+        assert rate[:2] == pytest.approx(3.0), "a cache that is not known, or is slower, does not answer"
+        assert ((rate[2] >= 3.0 * (1.0 - 1e-12)) & (rate[2] <= 12.0 * (1.0 + 1e-12))).all()
+    assert (before == 1.0).all(), "infinite: nothing is read from the memory again"
+    assert (resident_share(working, np.nan) == 0.0).all()
+
+
+def test_measured_caches_keep_what_half_of_them_holds_and_nothing_of_four_times_as_much() -> None:
+    """Decoding on an L40S of 96 MiB of L2, timed again and again on the same keys: no row of the fit."""
+    rows = [row for row in read_kernels(workbook("validation.xlsx")) if row["kind"] == "attention_decode"]
+    rows = [row for row in rows if row["gpu"] == "L40S" and row["dtype"] == "bfloat16"]
+    rows = [row for row in rows if row["heads"] == row["kv_heads"]]
+    sizes = (np.array([float(row[name]) for row in rows]) for name in ("batch", "kv_heads", "seq_len", "head_dim"))
+    read = kv_cache_traffic(*sizes, 2.0)
+    seconds = 1e-6 * np.array([float(row["latency_us"]) for row in rows])
+    share, rate = resident_share(read, 96 * MIB), read / seconds / 864e9
+    inside, outside = (share > 0.5) & (read > 0.2 * 96 * MIB), read > 4.0 * 96 * MIB  # smaller ones are launches
+    assert inside.sum() > 3 and outside.sum() > 5
+    assert (rate[inside] > 1.5).all(), "faster than the main memory could be"
+    assert (rate[outside] < 1.0).all()
+    assert np.median(rate[outside]) == pytest.approx(0.86, abs=0.03)

@@ -17,7 +17,7 @@ from xlperf import load_catalog
 
 MODES = ("training", *SERVING_MODES)
 BAR, FRONTIER_BAR, ONE_PLAN_BAR, RATIO_BAR = 50_000.0, 0.3, 3e-3, 100.0
-DESIGNS_BAR, LOG_BAR = 3.0, 5.0
+DESIGNS_BAR, LOG_BAR, SPACE_BAR = 3.0, 5.0, 40.0
 
 
 def verdict(reached: bool, bar: str) -> str:
@@ -106,6 +106,16 @@ def show_rival(folder: Path | None, repeats: int) -> None:
     print(
         f"  {ours.rate:,.0f} and {theirs.rate:,.0f} plans per second of processor time: {ratio:,.0f} times;"
         f" {verdict(ratio >= RATIO_BAR, f'{RATIO_BAR:g} times')}"
+    )
+    space = rival.calculon_space(folder)
+    number, seconds, ours_best, theirs_best = rival.xlperf_space(load_catalog(), space.best)
+    ratio = (space.processor / space.number) / (seconds / number)
+    print(
+        f"GPT-3 175B on 64 A100, calculon's own space without offload: {space.number:,} configurations in"
+        f" {space.processor:.1f} s of processor time there, {number:,} in {seconds:.2f} s here: {ratio:,.0f} times for"
+        f" each, {space.processor / seconds:,.0f} times in all; {verdict(ratio >= SPACE_BAR, f'{SPACE_BAR:g} times')};"
+        f" best step by xlperf's prediction {ours_best:.2f} s, of calculon's best {theirs_best:.2f} s:"
+        f" {verdict(ours_best <= theirs_best, 'as fast')}"
     )
 
 

@@ -26,6 +26,7 @@ BETTER = [
         for factor in (1.5, 2.0)
     ),
     ("accelerators", ("l2_bandwidth", "link_bandwidth"), 2.0),
+    ("accelerators", ("l2_capacity",), 8.0),
     ("accelerators", ("reserved_memory",), 0.5),
     *(("networks", (column,), 0.5) for column in ("latency", "oversubscription", "accelerators_per_adapter")),
 ]

@@ -80,9 +80,10 @@ def rows_of(values: npt.NDArray[Any], rows: npt.NDArray[np.int64], axis: int = 0
     >>> rows_of(np.array([1.0, 2.0]), np.array([1, 0, 1])).tolist()
     [2.0, 1.0, 2.0]
     """
+    index = rows.astype(np.intp, copy=False)  # of 32 bits in a browser
     if len(rows) < _FEW_ROWS or (rows != rows[0]).any():
-        return values.take(rows, axis=axis)
-    one = values.take(rows[:1], axis=axis)
+        return values.take(index, axis=axis)
+    one = values.take(index[:1], axis=axis)
     return np.broadcast_to(one, (*one.shape[:axis], len(rows), *one.shape[axis + 1 :]))
 
 

@@ -15,8 +15,16 @@ from xlperf.calibrate.published_errors import Errors, weighted_quantile
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import MEASURED, results_of, table_schema, unit_of
 from xlperf.catalog.table import Table
-from xlperf.engine.own_runs import CHOICES, NUMBERS, SHEET, columns_of
-from xlperf.engine.shrinkage import SHARED, SHARED_FIRST, plan_distances, shrunk_residual
+from xlperf.engine.own_runs import (
+    CHOICES,
+    NUMBERS,
+    SHARED,
+    SHARED_FIRST,
+    SHEET,
+    columns_of,
+    plan_distances,
+    shrunk_residual,
+)
 from xlperf.explore.auto import evaluate_resolved
 from xlperf.explore.objectives import LARGER
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
     from xlperf.explore.candidates import Bounds
+    from xlperf.explore.vary import Varied
 
 Identity = tuple[int, int]
 if TYPE_CHECKING:
@@ -389,16 +390,21 @@ def vary_line(text: str) -> tuple[str, list[str]]:
     return name, values.split(",")
 
 
-def varied(table: Table, vary: Sequence[str]) -> tuple[Table, dict[str, np.ndarray]]:
-    """Plans whose columns of ``--vary COLUMN=auto`` say so, and the values of the other ones."""
+def varied(
+    table: Table, vary: Sequence[str], of_catalog: bool = False
+) -> tuple[Table, dict[str, np.ndarray], tuple[Varied, ...]]:
+    """Plans whose columns of ``--vary COLUMN=auto`` say so, values of the other ones, and numbers of the catalog."""
     from xlperf.explore.candidates import with_auto
     from xlperf.explore.vary import read_variation
 
     found = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
-    if found.varied:
-        problem = f"{found.varied[0].column.name} is of the catalog; xlperf sweep and solve vary it"
-        raise InputError(Fault("--vary", problem))
-    return with_auto(table, found.auto, "--vary"), found.values
+    for one in found.varied:
+        if not of_catalog:
+            problem = f"{one.column.name} is of the catalog; xlperf search, sweep and solve vary it"
+            raise InputError(Fault("--vary", problem))
+        if one.shape:
+            raise InputError(Fault("--vary", f"{one.column.name}: a search needs values, not a range"))
+    return with_auto(table, found.auto, "--vary"), found.values, found.varied
 
 
 def catalog_for(given: str | None, plans: str, tables: list[Table]) -> Catalog:

@@ -315,7 +315,7 @@ def frontier(
     tables = [table for table in read_plans(plans, sheet=sheet) if table.kind == "inference"]
     if not tables:
         raise InputError(Fault(plans, "has no inference plans; a frontier needs some"))
-    table, values = varied(tables[0], vary)
+    table, values, _ = varied(tables[0], vary)
     known = catalog_for(catalog, plans, [table])
     with progress(0, "points computed") as done:
         made = every_point if every else unbeaten_points

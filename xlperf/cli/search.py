@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +48,7 @@ from xlperf.cli.output import (
 if TYPE_CHECKING:
     import numpy as np
 
+    from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
     from xlperf.cli.table_files import Part
     from xlperf.explore.candidates import Bounds
@@ -74,6 +77,10 @@ _VARY = (
         "xlperf search plans.csv --mapping --objective 'step time' --objective memory     what nothing beats in both",
         "xlperf search plans.csv --mapping --robust regret --uncertain 'networks.link bandwidth=x0.7..x1'",
         "xlperf search plans.csv --vary accelerator=H100-SXM-80GB,H200-SXM-141GB --all -o all.parquet",
+        "xlperf search plans.csv --mapping --vary 'num accelerators=auto' --objective 'run cost' "
+        "--limit 'run time within 30 days'      cheapest cluster that trains this in 30 days",
+        "xlperf search plans.csv --mapping --vary 'num accelerators=auto' --objective 'num accelerators' "
+        "--probability 0.9      fewest that keep the targets with 90 % probability",
     ),
 )
 @click.argument("plans", type=InputFile())
@@ -97,15 +104,14 @@ _VARY = (
     "limits",
     multiple=True,
     metavar="'RESULT<=NUMBER'",
-    help="What a plan must keep (<=, >=, < or >), in the unit of the result or with one: 'ttft<=0.5 s'. May be "
-    "repeated.",
+    help="What a plan must keep (<=, >=, < or >, or in words: 'run time within 30 days'), in the unit of the result or "
+    "with one: 'ttft<=0.5 s'. May be repeated.",
 )
 @click.option(
     "--vary",
     multiple=True,
     metavar="COLUMN=VALUES",
-    help="Values to try for a column of the plans, with commas between, or auto; takes the place of what the plans "
-    "have. May be repeated.",
+    help=f"{_VARY} Of a catalog sheet each value is searched by itself. May be repeated.",
 )
 @click.option(
     "--mapping",
@@ -152,6 +158,8 @@ def search(
 
     Exit code 1 where nothing fits and keeps the limits; the line says what comes nearest.
     """
+    import numpy as np
+
     from xlperf.explore.candidates import with_mapping
     from xlperf.explore.objectives import limits_of
     from xlperf.explore.robust import MOST_DRAWN
@@ -159,19 +167,24 @@ def search(
     from xlperf.explore.search import search as best
     from xlperf.explore.workers import all_processes
 
-    wanted = [varied(table, vary) for table in read_chosen(plans, chosen)]
+    wanted = [varied(table, vary, of_catalog=True) for table in read_chosen(plans, chosen)]
     if mapping:
-        wanted = [(with_mapping(table, values), values) for table, values in wanted]
-    rows = [(table.take([index]), values) for table, values in wanted for index in _searched(table, values)]
+        wanted = [(with_mapping(table, values), values, numbers) for table, values, numbers in wanted]
+    rows = [
+        (table.take([index]), values, point)
+        for table, values, numbers in wanted
+        for index in _searched(table, values)
+        for point in _points(numbers)
+    ]
     if not rows:
         raise InputError(
             Fault(plans, "no cell says auto: write it where a value is to be chosen, or give --mapping or --vary")
         )
-    kinds = list(dict.fromkeys(one.kind for one, _ in rows))
+    kinds = list(dict.fromkeys(one.kind for one, *_ in rows))
     if len(kinds) > 1 and output is not None and not is_workbook(output):
         raise InputError(Fault(plans, f"holds both kinds of plans: give --sheet {kinds[0]}, or an .xlsx output"))
     kept = {kind: limits_of(kind, limits, "--limit", probability) for kind in kinds}
-    known = catalog_for(catalog, plans, [one for one, _ in rows])
+    known = catalog_for(catalog, plans, [one for one, *_ in rows])
 
     def kept_of(one: Table) -> list[Limit]:
         return [*kept[one.kind], *(limit._replace(probability=probability) for limit in own_targets(one))]
@@ -179,21 +192,41 @@ def search(
     answers = []
     cores = processes or all_processes()
     with progress(0, "plans tried") as done:
-        for one, values in rows:
+        for one, values, point in rows:
             number = None if every else top
             if doubts.measure:
                 number = MOST_DRAWN
+            own = changed_for(known, one, values, point)
             first, rivals = (objectives or ("",))[0], objectives[1:]
-            tried = best(one, known, first, kept_of(one), values, number, done, None, cores, rivals, **bounds)
-            answers.append(doubts.ordered(tried, known, None if every or rivals else top, cores))
-    for (one, _), answer in zip(rows, answers, strict=True):
-        say(f"{plan_name(one)}: {answer.words}", err=True)
-    said = [f"{plan_name(one)}: {answer.words}" for (one, _), answer in zip(rows, answers, strict=True)]
+            tried = best(one, own, first, kept_of(one), values, number, done, None, cores, rivals, **bounds)
+            answer = doubts.ordered(tried, own, None if every or rivals else top, cores)
+            here = [(number.column, np.full(len(answer.found.plans), value)) for number, value in point]
+            answers.append(answer._replace(columns=[*here, *answer.columns]))
+    labels = [", ".join([plan_name(one), *(number.words(v) for number, v in point)]) for one, _, point in rows]
+    said = [f"{label}: {answer.words}" for label, answer in zip(labels, answers, strict=True)]
+    for line in said:
+        say(line, err=True)
     found = [answer for answer in answers if answer.found.found]
     if found:
         _write(found, kinds, output, said)
     if len(found) < len(answers):
         raise click.exceptions.Exit(1)
+
+
+def _points(numbers: Sequence[Varied]) -> list[list[tuple[Varied, float]]]:
+    """Every combination of the values of numbers of the catalog; one without any where none vary."""
+    return [list(zip(numbers, values, strict=True)) for values in product(*(one.values.tolist() for one in numbers))]
+
+
+def changed_for(
+    catalog: Catalog, plan: Table, values: Mapping[str, np.ndarray], point: Sequence[tuple[Varied, float]]
+) -> Catalog:
+    """The catalog with other numbers in the rows that a plan, or what is tried in its place, names."""
+    from xlperf.explore.space import grid
+    from xlperf.explore.vary import changed_catalog
+
+    names = {name: column for name, column in values.items() if name in ("model", "accelerator", "network")}
+    return changed_catalog(catalog, grid(plan, names), point) if point else catalog
 
 
 def _searched(table: Table, values: dict[str, np.ndarray]) -> list[int]:
@@ -232,7 +265,7 @@ def _write(found: list[Robust], kinds: list[str], output: str | None, said: list
             shown = dict.fromkeys([*asked, *SHOWN[kind]])
             wanted = [part for part in parts(plans) if part[0].name in names]
             known = {column.name: (column, values) for column, values in parts(results)}
-            told = [part for part in drawn if part[0].name in DRAWN]
+            told = [part for part in drawn if part[0].name in DRAWN or "." in part[0].name]
             say(*text_table([*wanted, *told, *(known[name] for name in shown)]))
     else:
         write_sheets(
@@ -381,12 +414,14 @@ def _show_sweep(whole: Sweep, output: str | None, named: set[str], results: tupl
 )
 @click.option(
     "--target",
+    "--limit",
     "targets",
     multiple=True,
     metavar="'RESULT<=NUMBER'",
-    help="What a plan must reach (<=, >=, < or >), in the unit of the result or with one. May be repeated; a plan's "
-    "own ttft target and tpot target count too. Fitting in memory always does.",
+    help="What a plan must reach, as of xlperf search. May be repeated; a plan's own ttft target and tpot target count "
+    "too. Fitting in memory always does.",
 )
+@click.option("--mapping", is_flag=True, help="Choose the whole mapping with it, as xlperf search does.")
 @click.option("--largest", is_flag=True, help="Find the largest value that reaches the target instead of the least.")
 @click.option("--with-auto", "autos", multiple=True, metavar="COLUMN", help="Columns to choose with it, as if auto.")
 @click.option("--objective", metavar="RESULT", default="", help="What decides among plans of the same value.")
@@ -399,6 +434,7 @@ def solve(
     plans: str,
     vary: str,
     targets: tuple[str, ...],
+    mapping: bool,
     largest: bool,
     autos: tuple[str, ...],
     objective: str,
@@ -417,7 +453,7 @@ def solve(
     """
     import numpy as np
 
-    from xlperf.explore.candidates import searched_column, with_auto
+    from xlperf.explore.candidates import searched_column, with_auto, with_mapping
     from xlperf.explore.objectives import limits_of
     from xlperf.explore.search import own_targets
     from xlperf.explore.solve import solve_catalog, solve_plan
@@ -429,6 +465,7 @@ def solve(
         raise click.UsageError("give --target, as --target 'tpot<=20', or a ttft target or tpot target in the plans")
     asked_for = limits_of(table.kind, targets, "--target", probability)
     table = with_auto(table, [*autos, *asked.auto], "--with-auto" if autos else "--vary")
+    table = with_mapping(table, asked.values) if mapping else table
     known = catalog_for(catalog, plans, [table])
     of_catalog = asked.varied[0] if asked.varied else None
     if of_catalog is not None and (of_catalog.sheet == table.kind or of_catalog.shape not in ("", "uniform")):

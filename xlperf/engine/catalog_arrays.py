@@ -20,7 +20,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.names import aliases
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
-from xlperf.engine.layer_kinds import INDEX_COLUMNS, LINEAR_COLUMNS, LayerKinds, layer_kinds
+from xlperf.engine.models import architecture_codes_of, model_columns
 from xlperf.equations.cost.tco import accelerator_cost_rate, building_power
 from xlperf.equations.cost.tokens import Terms
 from xlperf.equations.hardware.kernels import cache_bandwidth, vector_flop_rate
@@ -349,97 +349,6 @@ class _Known:
 _cached_arrays: WeakKeyDictionary[Catalog, _Known] = WeakKeyDictionary()
 
 
-def _model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
-    heads = models.number("num_attention_heads")
-    hidden = models.number("hidden_size")
-    position = models.filled("position_embedding")
-    bias = models.filled("linear_bias")
-    head_size = models.number("head_size")
-    groups = models.number("num_query_groups")
-    columns = {
-        "num_layers": models.number("num_layers"),
-        "hidden_size": hidden,
-        "num_attention_heads": heads,
-        "num_query_groups": np.where(np.isnan(groups), heads, groups),
-        "head_size": np.where(np.isnan(head_size), hidden / heads, head_size),
-        "ffn_hidden_size": models.number("ffn_hidden_size"),
-        "vocab_size": models.number("vocab_size"),
-        "gated_mlp": models.filled("gated_mlp"),
-        "tied_embeddings": models.filled("tied_embeddings"),
-        "learned_positions": np.where(position == "learned", models.number("max_sequence_length", 0.0), 0.0),
-        "rotary": (position == "rope").astype(float),
-        "layer_norm": (models.filled("normalization") == "layernorm").astype(float),
-        "bias_qkv": (bias != "none").astype(float),
-        "bias_all": (bias == "all").astype(float),
-        "query_key_norm": models.filled("query_key_norm"),
-        "dropout": models.filled("dropout"),
-    }
-    attention = models.filled("attention_type")
-    sparse = attention == "sparse"
-    latent = (attention == "MLA") | (sparse & (models.number("kv_lora_rank", 0.0) > 0.0))
-    shared = sparse & (models.number("output_lora_rank", 0.0) > 0.0)
-    experts = models.number("num_experts", 0.0)
-    kinds = layer_kinds(models)
-    linear, bare = kinds.linear, kinds.bare
-    nope, rope = models.number("qk_nope_head_size"), models.number("qk_rope_head_size", 0.0)
-    qk_head = np.where(latent, np.where(np.isnan(nope), columns["head_size"], nope + rope), columns["head_size"])
-    step = models.number("moe_layer_step", 1.0)
-    leading = models.number("first_dense_layers", 0.0)
-    layers = columns["num_layers"]
-    expert_ffn = np.where(experts > 0, models.number("moe_ffn_hidden_size"), 0.0)
-    columns |= {
-        "latent_attention": latent.astype(float),
-        "q_lora_rank": np.where(latent | shared, models.number("q_lora_rank", 0.0), 0.0),
-        "kv_lora_rank": np.where(latent, models.number("kv_lora_rank", 0.0), 0.0),
-        "qk_rope_head_size": np.where(latent, rope, 0.0),
-        "qk_head_size": qk_head,
-        "v_head_size": np.where(latent, models.number("v_head_size"), columns["head_size"]),
-        "num_local_layers": kinds.local,
-        "window": kinds.window,
-        "chunked": kinds.chunked,
-        "num_moe_layers": np.where(experts > 0, np.where(bare > 0, bare, np.floor((layers - leading) / step)), 0.0),
-        "moe_layer_step": step,
-        "num_experts": experts,
-        "top_k": np.where(experts > 0, models.number("top_k"), 0.0),
-        "expert_ffn_hidden_size": expert_ffn,
-        "shared_ffn_hidden_size": np.where(experts > 0, models.number("num_shared_experts", 0.0) * expert_ffn, 0.0),
-        "num_mtp_layers": models.number("num_mtp_layers", 0.0),
-        "shared_gate": np.where(experts > 0, models.filled("shared_expert_gate"), 0.0),
-        "wide_attention": models.filled("wide_attention"),
-        "num_linear_layers": linear,
-        **{name: np.where(linear > 0, models.number(column), 0.0) for name, column in LINEAR_COLUMNS.items()},
-        "linear_state_size": np.where(linear > 0, models.filled("linear_state_size"), 0.0),
-        "attention_gate": np.where(linear > 0, models.filled("attention_output_gate"), 0.0),
-        "state_space": (bare > 0).astype(float),
-        "num_bare_layers": bare,
-        "moe_latent_size": np.where(experts > 0, models.number("moe_latent_size", 0.0), 0.0),
-        **_sparse_columns(models, kinds, shared),
-    }
-    return columns, kinds.reasons
-
-
-def _sparse_columns(models: Table, kinds: LayerKinds, shared: np.ndarray) -> dict[str, Array]:
-    """Columns of sparse attention; a model without any has no layers of it."""
-    selected, own = kinds.selected, models.number("num_index_layers")
-    some_sparse = (selected > 0.0) | (kinds.compressed > 0.0)
-    index = {name: np.where(selected > 0.0, models.number(column), 0.0) for name, column in INDEX_COLUMNS.items()}
-    return {
-        "shared_key_value": shared.astype(float),
-        "output_lora_rank": np.where(shared, models.number("output_lora_rank", 0.0), 0.0),
-        "output_groups": np.where(shared, models.number("output_groups", 1.0), 0.0),
-        "num_selected_layers": selected,
-        "num_compressed_layers": kinds.compressed,
-        "num_index_layers": np.where(np.isnan(own), selected, np.minimum(own, selected)),
-        "selected_ratio": kinds.selected_ratio,
-        "compressed_ratio": kinds.compressed_ratio,
-        **index,
-        "index_block": models.filled("index_block_size"),
-        "index_key_size": models.filled("index_key_size"),
-        "sparse_window": np.where(some_sparse, models.number("sliding_window", 0.0), 0.0),
-        "residual_streams": models.filled("residual_streams"),
-    }
-
-
 def catalog_arrays(catalog: Catalog, accelerators: np.ndarray) -> CatalogArrays:
     """Columns of a catalog, cached.
 
@@ -466,92 +375,22 @@ def catalog_arrays(catalog: Catalog, accelerators: np.ndarray) -> CatalogArrays:
 
 
 def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
-    models, prices = catalog.tables["models"], catalog.tables["prices"]
-    accelerators = catalog.tables["accelerators"]
-    device_capex = device_power = np.full(len(accelerators), np.nan)
+    models, accelerators = catalog.tables["models"], catalog.tables["accelerators"]
+    capex = server_power = np.full(len(accelerators), np.nan)
     unbuilt = np.full(len(accelerators), "", dtype=object)
     if derived:
         from xlperf.engine.devices import accelerators_of
 
-        accelerators, device_capex, _, device_power, unbuilt, _ = accelerators_of(catalog)
-    model, unmodelled = _model_columns(models)
-    units = accelerators.number("num_multiprocessors")
-
+        accelerators, capex, _, server_power, unbuilt, _ = accelerators_of(catalog)
+    model, unmodelled = model_columns(models)
     power = accelerators.number("thermal_design_power")
-    row = catalog.price_rows
-    priced = row >= 0
-
-    declared = table_schema("prices").by_name
-
-    def price(column: str) -> Array:
-        default = float(declared[column].default or "nan") * factor(declared[column].unit or "-")
-        if not len(prices):
-            return np.full(len(row), default)
-        return np.where(priced, prices.filled(column)[np.maximum(row, 0)], default)
-
-    capex = price("capex")
-    capex = np.where(np.isnan(capex), device_capex, capex)
-    stated_power = price("server_power")
-    own_power = np.where(np.isnan(device_power), power, device_power)
-    server_power = np.where(np.isnan(stated_power), own_power, stated_power)
-    effectiveness = price("power_usage_effectiveness")
-    owning = {
-        "capex": capex,
-        "life": price("life"),
-        "utilization": price("utilization"),
-        "server_power": server_power,
-        "power_usage_effectiveness": effectiveness,
-        "energy_price": price("energy_price"),
-        "opex_share": price("opex_share"),
-    }
-    rent, unpriced = price("rental_price"), np.isnan(price("capex"))
-    cost_rate = accelerator_cost_rate(rental_price=rent, opex_period=YEAR, **owning)
-    terms = Terms(
-        cost_rate,
-        building_power(server_power, effectiveness),
-        price("carbon_intensity"),
-        np.minimum(power / server_power, 1.0),
-        np.where(np.isnan(rent), owning["energy_price"], 0.0),
-    )
-    bare = np.flatnonzero(np.isnan(rent) & unpriced)
-    if len(bare) and len(catalog.tables["servers"]):
-        terms = _with_servers(catalog, terms, bare, power)
-    device = {
-        "vector_flop_rate": vector_flop_rate(
-            accelerators.number("peak_flop_rate_fp32"),
-            accelerators.number("peak_flop_rate_bf16"),
-            accelerators.filled("matrix_to_vector_ratio"),
-        ),
-        "memory_bandwidth": accelerators.number("memory_bandwidth"),
-        "memory_capacity": accelerators.number("memory_capacity"),
-        "l2_bandwidth": cache_bandwidth(
-            accelerators.number("l2_bandwidth"),
-            units,
-            accelerators.number("clock_rate"),
-            accelerators.filled("l2_bytes_per_clock"),
-        ),
-        "num_multiprocessors": units,
-        "thermal_design_power": power,
-        "l2_capacity": accelerators.number("l2_capacity"),
-        "shared_memory_capacity": accelerators.number("shared_memory_capacity"),
-        "energy_ratio": _energy_ratio(catalog, accelerators),
-        "static_power": accelerators.number("static_power"),
-        "memory_energy": _memory_energy(catalog, accelerators),
-    }
-    device |= {name: accelerators.filled(name) for name in HOST_COLUMNS}
+    terms, rent, owning = _prices(catalog, power, capex, np.where(np.isnan(server_power), power, server_power))
+    device = _device_columns(catalog, accelerators)
     return CatalogArrays(
         model=np.array([model[field.name] for field in fields(Model)]),
         unmodelled=unmodelled,
         is_unmodelled=np.array([text != "" for text in unmodelled.tolist()], dtype=bool),
-        architecture=np.asarray(
-            (model["latent_attention"] > 0) * 1
-            + (model["num_experts"] > 0) * 2
-            + (model["num_local_layers"] > 0) * 4
-            + (model["num_linear_layers"] > 0) * 8
-            + (model["moe_latent_size"] > 0) * 16
-            + (model["num_selected_layers"] > 0) * 32
-            + (model["shared_key_value"] > 0) * 64
-        ),
+        architecture=architecture_codes_of(model),
         max_sequence_length=models.number("max_sequence_length"),
         generation=coded_words(accelerators.text("generation").tolist()),
         peaks=np.stack([accelerators.number(f"peak_flop_rate_{PRECISIONS[name].peak}") for name in PRECISIONS], -1),
@@ -565,6 +404,66 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
         linked=some(~np.isnan(accelerators.number("link_bandwidth"))),
         unbuilt=unbuilt if any(unbuilt.tolist()) else None,
     )
+
+
+def _device_columns(catalog: Catalog, accelerators: Table) -> dict[str, Array]:
+    """The columns of :data:`DEVICE_COLUMNS` by name."""
+    units = accelerators.number("num_multiprocessors")
+    as_stated = ("memory_bandwidth", "memory_capacity", "thermal_design_power", "l2_capacity",
+                 "shared_memory_capacity", "static_power")  # fmt: skip
+    return {
+        **{name: accelerators.number(name) for name in as_stated},
+        **{name: accelerators.filled(name) for name in HOST_COLUMNS},
+        "num_multiprocessors": units,
+        "vector_flop_rate": vector_flop_rate(
+            accelerators.number("peak_flop_rate_fp32"),
+            accelerators.number("peak_flop_rate_bf16"),
+            accelerators.filled("matrix_to_vector_ratio"),
+        ),
+        "l2_bandwidth": cache_bandwidth(
+            accelerators.number("l2_bandwidth"),
+            units,
+            accelerators.number("clock_rate"),
+            accelerators.filled("l2_bytes_per_clock"),
+        ),
+        "energy_ratio": _energy_ratio(catalog, accelerators),
+        "memory_energy": _memory_energy(catalog, accelerators),
+    }
+
+
+def _prices(
+    catalog: Catalog, power: Array, device_capex: Array, device_power: Array
+) -> tuple[Terms, Array, dict[str, Array]]:
+    """What accelerators cost and draw by the sheet prices, their rent, and the other arguments of owning them."""
+    prices, row = catalog.tables["prices"], catalog.price_rows
+    declared = table_schema("prices").by_name
+
+    def price(column: str) -> Array:
+        default = float(declared[column].default or "nan") * factor(declared[column].unit or "-")
+        if not len(prices):
+            return np.full(len(row), default)
+        return np.where(row >= 0, prices.filled(column)[np.maximum(row, 0)], default)
+
+    stated, stated_power, rent = price("capex"), price("server_power"), price("rental_price")
+    names = ("life", "utilization", "power_usage_effectiveness", "energy_price", "opex_share")
+    owning = {
+        "capex": np.where(np.isnan(stated), device_capex, stated),
+        "server_power": np.where(np.isnan(stated_power), device_power, stated_power),
+        **{name: price(name) for name in names},
+    }
+    terms = Terms(
+        accelerator_cost_rate(rental_price=rent, opex_period=YEAR, **owning),
+        building_power(owning["server_power"], owning["power_usage_effectiveness"]),
+        price("carbon_intensity"),
+        np.minimum(power / owning["server_power"], 1.0),
+        np.where(np.isnan(rent), owning["energy_price"], 0.0),
+    )
+    bought = set(catalog.known_rows("accelerators", catalog.tables["servers"].text("accelerator")).tolist())
+    unpriced = np.flatnonzero(np.isnan(rent) & np.isnan(stated)).tolist()
+    bare = np.array([row for row in unpriced if row in bought], dtype=np.int64)
+    if len(bare):
+        terms = _with_servers(catalog, terms, bare, power)
+    return terms, rent, owning
 
 
 def _with_servers(catalog: Catalog, terms: Terms, bare: np.ndarray, power_limit: Array) -> Terms:

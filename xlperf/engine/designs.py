@@ -10,8 +10,7 @@ from xlperf.base.arrays import Columns
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import results_of
-from xlperf.catalog.table import Table
-from xlperf.engine.join import columns_of
+from xlperf.catalog.table import Table, columns_of
 from xlperf.equations.cost.designs import DesignRule, design_cost, design_rules
 
 BLOCK = 16_384

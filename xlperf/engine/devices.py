@@ -10,8 +10,7 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import TECHNOLOGY_TABLES, results_of
-from xlperf.catalog.table import Table
-from xlperf.engine.join import columns_of
+from xlperf.catalog.table import Table, columns_of
 from xlperf.equations.hardware.derived_device import PEAKS, DerivedDevice, Technologies, derived_device
 from xlperf.equations.plan.records import Remark, remarks_of_rows
 

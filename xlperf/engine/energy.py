@@ -11,6 +11,7 @@ from xlperf.base.arrays import Array, divide
 from xlperf.engine.join import PowerLimits
 from xlperf.equations.hardware.kernels import Device
 from xlperf.equations.hardware.power import idle_power, narrow_energy, work_power
+from xlperf.equations.hardware.tiles import product_memory_traffic, resident_share
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.plan.records import Remark
 from xlperf.equations.plan.serving_plan import InferencePlan
@@ -18,17 +19,24 @@ from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.serving.energy import decode_step_traffic, token_flop
 
 _MESSAGES = ("time_tensor_parallel", "time_context_parallel", "time_expert_parallel", "time_pipeline_communication",
-             "time_data_parallel")  # fmt: skip
+             "time_data_parallel", "hidden_communication_time")  # fmt: skip
 _STEP = ("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead")
+_TILE = (256.0, 128.0)
+_USUAL_CACHE = 50.0 * 2.0**20
+"""Last-level cache of the machines whose energy was measured. [B]"""
 Machine = tuple[Device, PowerLimits, Mapping[str, Array]]
 """Accelerators (rows, 1), their power limits (rows,), and constants of the family power (rows, 1)."""
 
 
 class _Rates(NamedTuple):
-    """Work of one accelerator in a second, and the share of the time in which anything runs."""
+    """Work of one accelerator in a second, and the share of the time in which anything runs.
+
+    Of the bytes that the units read ``from_memory`` come from the main memory, over those that do with a usual cache.
+    """
 
     flop: Array
     traffic: Array
+    from_memory: Array
     sending: Array
     busy: Array
 
@@ -40,21 +48,34 @@ def _power(machine: Machine, product_size: Array, rates: _Rates) -> Array:
     clocks = own["active_share"] * limits.own * limits.clock_share**3
     rest = idle_power(limits.own, own["idle_share"], device.static_power[:, 0]) + rates.busy * clocks
     flop_energy = narrow_energy(own["flop_energy"], product_size) * device.energy_ratio[:, 0]
-    byte_energy = own["memory_ratio"] * device.memory_energy[:, 0]
+    # The way from the cache to the units is paid for every byte, that from the memory for those not in the cache.
+    byte_energy = (own["memory_ratio"] - 1.0 + rates.from_memory) * device.memory_energy[:, 0]
     messages = own["message_share"] * limits.own
     work = rates.flop, flop_energy, rates.traffic, byte_energy, rates.sending, messages
     return work_power(limits.kept, rest, *work)
 
 
-def training_power(machine: Machine, plan: TrainingPlan, results: Mapping[str, Array]) -> Array:
-    """Mean power of an accelerator over a training step.
+def _from_memory(device: Device, model: Model, tokens: Array, ranks: Array, element_size: Array) -> Array:
+    """Traffic of the widest product of a layer through the main memory, over that with a usual cache, (rows,)."""
+    width = np.where(model.ffn_hidden_size > 0.0, model.ffn_hidden_size, model.hidden_size) / ranks
+    sizes = np.maximum(tokens, 1.0), width, model.hidden_size, 1.0, element_size, element_size
+    own, units = device.l2_capacity[:, 0], device.num_multiprocessors[:, 0]
+    known = np.where(np.isnan(own), _USUAL_CACHE, own)
+    found, usual = (product_memory_traffic(*sizes, *_TILE, units, capacity) for capacity in (known, _USUAL_CACHE))
+    return np.where(np.isfinite(found), found / usual, 1.0)
+
+
+def training_power(machine: Machine, model: Model, plan: TrainingPlan, results: Mapping[str, Array]) -> Array:
+    """Mean power of an accelerator over a training step; links draw power for hidden messages too.
 
     Parameters
     ----------
     machine : tuple
         Accelerators with limits and constants.
+    model : Model
+        Trained models, (rows,).
     plan : TrainingPlan
-        Precision, (rows,).
+        Precision, degrees, (rows,).
     results : mapping of str to Array
         Times and utilisation of the step, (rows,).
 
@@ -64,10 +85,11 @@ def training_power(machine: Machine, plan: TrainingPlan, results: Mapping[str, A
         (rows,). [W]
     """
     (device, _, constants), step = machine, results["step_time"]
-    sending = sum((results[name] for name in _MESSAGES), 0.0 * step) / step
+    sending = np.minimum(sum((results[name] for name in _MESSAGES), 0.0 * step) / step, 1.0)
     flop = results["hfu"] * device.peak_flop_rate[:, 0]
     traffic = flop / constants["compute_intensity"][:, 0]
-    return _power(machine, plan.product_size, _Rates(flop, traffic, sending, np.ones_like(step)))
+    missing = _from_memory(device, model, plan.tokens, plan.tensor_parallel, plan.product_size)
+    return _power(machine, plan.product_size, _Rates(flop, traffic, missing, sending, np.ones_like(step)))
 
 
 def serving_power(
@@ -108,10 +130,12 @@ def serving_power(
     decoding = np.maximum(1.0 - share, 1e-9)
     sizes = results["memory_weights"], results["memory_kv_cache"], running
     traffic = decode_step_traffic(model, plan, architecture, *sizes)
+    held = resident_share(results["memory_weights"] + results["memory_kv_cache"], machines[0][0].l2_capacity[:, 0])
     sending = divide(results["time_communication"], step)
     decode = _Rates(
         np.nan_to_num(each / decoding * flop),
         np.nan_to_num(busy * divide(traffic, step)),
+        1.0 - held,
         np.nan_to_num(busy * sending),
         busy,
     )
@@ -119,8 +143,9 @@ def serving_power(
     prompt_flop = token_flop(model, 0.5 * plan.prompt_length)
     prompt_rate = np.nan_to_num(divide(prompts * prompt_flop, share))
     moved = prompt_rate / machines[1][2]["compute_intensity"][:, 0]
-    prefill = _Rates(prompt_rate, moved, 0.0 * rate, busy)
     size = plan.input_size
+    missing = _from_memory(machines[1][0], model, plan.prompt_length, plan.tensor_parallel, size)
+    prefill = _Rates(prompt_rate, moved, missing, 0.0 * rate, busy)
     return _power(machines[0], size, decode), _power(machines[1], size, prefill)
 
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from xlperf.base.arrays import Array, divide, total
+from xlperf.base.arrays import Array
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.engine.energy import serving_power, slowed_clock
 from xlperf.engine.join import (
     Joined,
     Named,
@@ -28,24 +27,14 @@ from xlperf.engine.join import (
 )
 from xlperf.engine.notes import (
     add_notes,
-    basis_words,
-    extrapolation_notes,
-    gibibytes,
     name_notes,
     rounded_down,
-    unpriced_notes,
 )
-from xlperf.engine.own_runs import SHEET, Corrections, corrections, narrowed, own_runs_note
-from xlperf.engine.trust import band_ends, coordinates, ends_together, trust
+from xlperf.engine.own_runs import SHEET, Corrections, corrections
+from xlperf.engine.served_results import prompt_memory, reported
+from xlperf.engine.trust import coordinates, trust
 from xlperf.equations.cost.tokens import (
-    ALL_IN,
     Terms,
-    drawn_terms,
-    energy_per_token,
-    mean_terms,
-    pool_mean,
-    split_costs,
-    token_costs,
 )
 from xlperf.equations.model.model import Architecture
 from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
@@ -56,10 +45,8 @@ from xlperf.equations.plan.serving_rules import (
     POOL_RULES,
     REQUEST_RULES,
     SERVING_RULES,
-    WARNINGS,
 )
 from xlperf.equations.serving import (
-    BOUNDS,
     BatchTimes,
     Deployment,
     loaded_results,
@@ -75,7 +62,7 @@ from xlperf.equations.serving import (
 from xlperf.equations.serving.continuous import Operation
 from xlperf.equations.serving.deployment import engine_constants
 from xlperf.equations.serving.pools import Pools
-from xlperf.equations.serving.results import BAND_FAMILIES, QUANTILE_NAMES, band_of_mode, band_of_time, full_cache
+from xlperf.equations.serving.results import BAND_FAMILIES, QUANTILE_NAMES, band_of_mode
 
 _KERNELS = ("gemm", "vector", "all_reduce", "engine_all_reduce", "all_gather", "point_to_point")
 _EXPERTS = ("all_to_all", "reduce_scatter")
@@ -97,12 +84,6 @@ _MODES = ("static", "continuous", "disaggregated")
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
 _BANDS = ("serving_band", "capacity_band")
 _POWER = "power"
-_STATES = {
-    "decode": ("time_matrix", "time_attention", "time_vector"),
-    "message": ("time_communication",),
-    "host": ("time_overhead",),
-}
-"""States of an accelerator and the parts of a decode step in which it is in them."""
 _TIMES = (
     *("ttft", "tpot", "tpot_itl", "latency", "tokens_per_second", "tokens_per_second_per_accelerator"),
     *(f"{name}_{quantile}" for name in ("ttft", "tpot") for quantile in QUANTILE_NAMES),
@@ -326,7 +307,7 @@ def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] 
             found = {**dict.fromkeys(_AT_TARGETS, np.full(len(some), np.nan)), **found}
             add_notes(reason, name_notes(some, catalog, illegal))
             known = trust("inference", catalog, rows.models, rows.accelerators, coordinates(some, found))
-            return _reported(served, catalog, mode, found, illegal, reason, known)
+            return reported(served, catalog, mode, found, illegal, reason, known)
 
     return in_batches(plans, catalog, named, codes, evaluated, rated)
 
@@ -372,7 +353,7 @@ def serving_memory(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
             if mode != "static":  # no more requests run than have room
                 lacking &= memory.max_batch_size < 1.0
             if served.prefilling is not None:
-                lacking |= _prompt_memory(served.prefilling)[1]
+                lacking |= prompt_memory(served.prefilling)[1]
             most = memory.max_batch_size
             legal = np.ones(len(some), dtype=bool)
             for remark in _broken(served, {"max_request_rate": one, "ttft": one}):
@@ -381,14 +362,6 @@ def serving_memory(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
         return {"max_batch_size": np.where(legal, most, np.nan), "fits": np.where(legal, fits, np.nan)}
 
     return in_batches(plans, catalog, named, _codes(plans, catalog, named), evaluated)
-
-
-def _prompt_memory(pool: ServingSetting) -> tuple[tuple[Array, Array, Array], np.ndarray]:
-    """What one prompt needs of a prefill pool, what the engine may use and the capacity [B]; where that is too much."""
-    prompt = pool.plan.replaced(output_length=np.ones(len(pool.plan)))
-    memory = memory_of(replace(pool.deployment, plan=prompt))
-    held = memory.with_batch(prompt)
-    return (held.used, held.usable, memory.capacity), held.used > held.usable
 
 
 def _times(served: Served, mode: str) -> dict[str, Array]:
@@ -445,144 +418,3 @@ def _broken(served: Served, results: Mapping[str, Array]) -> list[Remark]:
         *broken_rules(SERVING_RULES, setting.plan, model),
         *(broken_rules(CAPACITY_RULES, loaded, model) if loaded is not stated else ()),
     ]
-
-
-def _reported(
-    served: Served,
-    catalog: Catalog,
-    mode: str,
-    results: dict[str, Array],
-    illegal: np.ndarray,
-    reason: np.ndarray,
-    known: dict[str, np.ndarray],
-) -> dict[str, np.ndarray]:
-    """Results with bands, costs, words and notes; NaN where a plan is illegal."""
-    setting, pool = served.setting, served.prefilling
-    results["tokens_per_second_per_user"] = 1.0 / results["tpot"]
-    results |= _costs(served, results)
-    results |= _shares(results)
-    results |= _bands(served, mode, results, known.pop("distance"))
-    if served.own is not None:
-        narrowed(results, served.own.width)
-        add_notes(reason, [own_runs_note(served.own, illegal)])
-    bound = np.full(len(illegal), "", dtype=object)
-    for code, word in enumerate(BOUNDS):
-        bound[(results["bound"] == code) & ~illegal] = word
-    add_notes(reason, _notes(served, catalog, results, illegal))
-    numbers = results
-    if illegal.any():
-        numbers = {
-            name: values if name == "memory_capacity" else np.where(illegal, np.nan, values)
-            for name, values in results.items()
-        }
-    rented = None if pool is None else pool.rented
-    basis = basis_words(setting.rented, numbers["accelerator_hour_cost"], rented)
-    known = {name: np.where(illegal, "", words) for name, words in known.items()}
-    return {**numbers, **known, "bound": bound, "cost_basis": basis, "reason": reason}
-
-
-def _bands(served: Served, mode: str, results: Mapping[str, Array], distance: Array) -> dict[str, Array]:
-    """Ends of the 80 % bands; those of rates, cost and energy from the parts that they are made of.
-
-    At a given rate of requests a plan's output is that rate, in whatever time.
-    """
-    setting = served.setting
-    full = full_cache(results["running_batch"], results["max_batch_size"])
-    width = 1.0 + setting.bands["serving_band"]["widening"][:, 0] * distance
-    time, first = (band_of_time(mode, full, setting.bands, width, prefix) for prefix in ("", "first_"))
-    memory = band_ends(setting.bands["serving_band"], "memory", width)
-    given = ~np.isnan(served.stated.request_rate)
-    decoding = results["latency"] - results["ttft"]
-    found: dict[str, Array] = {}
-    whole = [
-        np.where(given, 1.0, (results["ttft"] * first[at] + decoding * time[at]) / results["latency"]) for at in (0, 1)
-    ]
-    for at, end, sign in ((0, "low", -1.0), (1, "high", 1.0)):
-        energy = ends_together(whole[at], setting.power[f"power_{end}"][:, 0], sign)
-        cost = results["cost_per_million_output_tokens"]
-        found |= {
-            f"tpot_{end}": results["tpot"] * time[at],
-            f"ttft_{end}": results["ttft"] * first[at],
-            f"tokens_per_second_{end}": results["tokens_per_second"] / whole[1 - at],
-            f"memory_{end}": results["memory"] * memory[at],
-            f"energy_per_token_{end}": results["energy_per_token"] * energy,
-            f"cost_per_million_output_tokens_{end}": cost * whole[at],
-        }
-    return found
-
-
-def _notes(served: Served, catalog: Catalog, results: dict[str, Array], illegal: np.ndarray) -> list[Remark]:
-    """What a reader of legal plans should know; a prefill pool without room for a prompt does not fit."""
-    setting, pool = served.setting, served.prefilling
-    usable, capacity = results.pop("memory_usable"), results["memory_capacity"]
-    notes = [_memory_note(~illegal & (results["fits"] < 1), "", results["memory"], usable, capacity)]
-    if pool is not None:
-        sizes, lacking = _prompt_memory(pool)
-        lacking = ~illegal & lacking
-        notes.append(_memory_note(lacking, "prefill pool: one prompt ", *sizes))
-        results["fits"] = np.where(lacking, 0.0, results["fits"])
-    limited = setting.plan.replaced(max_sequence_length=setting.max_sequence_length)
-    warnings = broken_rules(WARNINGS, limited, setting.deployment.model)
-    return [
-        *notes,
-        *(Remark(each.rows & ~illegal, each.sentence, each.values) for each in warnings),
-        *unpriced_notes(illegal, catalog, _pool_prices(setting, pool)),
-        slowed_clock(setting.limits, illegal),
-        *extrapolation_notes(setting.extrapolated, illegal),
-    ]
-
-
-def _memory_note(lacking: np.ndarray, pool: str, used: Array, usable: Array, capacity: Array) -> Remark:
-    sizes = gibibytes(used), gibibytes(np.minimum(usable, capacity)), gibibytes(capacity)
-    return Remark(lacking, f"{pool}needs {{}} GiB, the engine may use {{}} GiB of {{}} GiB", sizes)
-
-
-def _costs(served: Served, results: Mapping[str, Array]) -> dict[str, Array]:
-    """What the tokens of plans cost; each pool by its own terms."""
-    share, rate, whole = results["prefill_share"], results["tokens_per_second"], served.stated.num_accelerators
-    power = _power(served, results)
-    decoding, prefilling = (
-        drawn_terms(each.terms, drawn, each.limits.own)
-        for each, drawn in zip((served.setting, served.prefilling or served.setting), power, strict=True)
-    )
-    terms, drawn = mean_terms(decoding, prefilling, share), pool_mean(*power, share)
-    lengths = served.stated.prompt_length, served.stated.output_length
-    return {
-        **token_costs(terms, whole, rate, ALL_IN["inference"]),
-        **split_costs(decoding, prefilling, share, whole, rate, *lengths),
-        "accelerator_hour_cost": terms.cost_rate,
-        "accelerator_power": drawn,
-        "decode_power": power[0],
-        "prefill_power": power[1],
-        "accelerator_energy_per_token": energy_per_token(drawn, whole, rate),
-    }
-
-
-def _shares(results: Mapping[str, Array]) -> dict[str, Array]:
-    """Memory over its capacity, and shares of a decode step."""
-    times = {state: total(np.stack([results[name] for name in names], axis=-1)) for state, names in _STATES.items()}
-    step = total(np.stack(list(times.values()), axis=-1))
-    return {
-        "memory_share": results["memory"] / results["memory_capacity"],
-        "compute_share": divide(times["decode"], step),
-        "communication_share": divide(times["message"], step),
-    }
-
-
-def _power(served: Served, results: Mapping[str, Array]) -> tuple[Array, Array]:
-    """Mean power of an accelerator while it decodes and while it prefills, or of the pools that do."""
-    decoding, prefilling = served.setting, served.prefilling or served.setting
-    first, second = decoding.deployment, prefilling.deployment
-    plan = served.stated.replaced(input_size=first.plan.input_size)
-    machines = (first.device, decoding.limits, decoding.power), (second.device, prefilling.limits, prefilling.power)
-    return serving_power(machines, first.model, plan, first.architecture, results)
-
-
-def _pool_prices(decoding: ServingSetting, prefilling: ServingSetting | None) -> dict[str, tuple[np.ndarray, Array]]:
-    """Accelerators of the pools of plans and what they cost, by a word for the pool; one where both are the same."""
-    found = {"": (decoding.accelerators, decoding.terms.cost_rate)}
-    if prefilling is not None:
-        same = prefilling.accelerators == decoding.accelerators
-        cost_rate = np.where(same, 0.0, prefilling.terms.cost_rate)
-        found["prefill "] = prefilling.accelerators, cost_rate
-    return found

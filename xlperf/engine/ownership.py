@@ -10,11 +10,11 @@ import numpy as np
 from xlperf.base.arrays import Array, Columns
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import results_of, table_schema
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import Table, columns_of
 from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.engine.designs import evaluate_designs
 from xlperf.engine.devices import accelerators_of, design_of_devices
-from xlperf.engine.join import columns_of, prefill_rows
+from xlperf.engine.join import prefill_rows
 from xlperf.engine.tables import evaluate
 from xlperf.equations.cost.ownership import (
     OwnedPool,

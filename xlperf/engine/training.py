@@ -80,7 +80,10 @@ _COST = (
     *("step_cost", *RUN_COLUMNS),
 )
 _GROUPS = {
-    **dict.fromkeys(("step_time", *STEP_PARTS, "layer_time", "compute_share", "communication_share"), "times"),
+    **dict.fromkeys(
+        ("step_time", *STEP_PARTS, "layer_time", "hidden_communication_time", "compute_share", "communication_share"),
+        "times",
+    ),
     **dict.fromkeys(RATES, "rates"),
     **dict.fromkeys(_MEMORY, "memory"),
     **dict.fromkeys(_COST, "cost"),
@@ -290,7 +293,7 @@ def _memory(setting: Setting, joined: Joined) -> dict[str, Array]:
 def _costs(setting: Setting, joined: Joined, results: Mapping[str, Array]) -> dict[str, Array]:
     """Power and energy, what tokens and steps cost, and whole runs."""
     plan, time = setting.plan, results["step_time"]
-    power = training_power((setting.device, joined.power, setting.constants["power"]), plan, results)
+    power = training_power((setting.device, joined.power, setting.constants["power"]), joined.model, plan, results)
     terms = drawn_terms(joined.terms, power, joined.power.own)
     return {
         **token_costs(terms, plan.num_accelerators, results["tokens_per_second"], ALL_IN["training"]),

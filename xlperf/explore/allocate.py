@@ -111,6 +111,7 @@ OBJECTIVES = {
 POPULATION = 24
 GENERATIONS = 16
 _COMPUTE, _CACHE, _EDGE, _LINKS = (0.1, 0.9), (0.02, 0.95), (0.05, 0.95), (0.02, 0.98)
+_ROUNDING = 1e-6
 _UNBUILT = 1e3
 """Times the value at the start that a device which cannot be built counts for."""
 
@@ -153,6 +154,7 @@ class _Judge:
         self.grid = grid
         self.based = bool(device.filled("num_base_dies")[0] > 0.0)
         self.linked = bool(device.text("link")[0])
+        self.other = float(np.nan_to_num(evaluate_devices(device, catalog)["area_share_other"][0]))
         self.count = 0
 
     def bounds(self) -> list[tuple[float, float]]:
@@ -187,7 +189,16 @@ class _Judge:
         if not self.based:
             columns["compute_share"] = rows[2]
         columns["link_shoreline_share"] = (1.0 - rows[1]) * rows[-1] if self.linked else np.zeros(count)
+        found = evaluate_devices(Table("devices", columns), self.catalog)
+        left = found["area_share_cache"] + found["area_share_other"]
+        most = 1.0 - np.divide(self.other, left, out=np.ones(count), where=left > self.other)
+        columns["cache_share"] = np.minimum(rows[0], np.maximum(most, _CACHE[0]))
         return Table("devices", columns)
+
+    def complete(self, devices: Table) -> np.ndarray:
+        """Devices that keep the area of what is neither cores, cache nor interfaces."""
+        rest = evaluate_devices(devices, self.catalog)["area_share_other"]
+        return np.asarray(rest >= self.other * (1.0 - _ROUNDING))
 
     def judged(self, devices: Table) -> tuple[Array, np.ndarray]:
         """Objective of every plan of the grid on every device, NaN where it is illegal, and whether it fits."""
@@ -207,7 +218,8 @@ class _Judge:
     def values(self, devices: Table) -> Array:
         """Objective of every plan on every device, (devices, plans); infinite where it cannot be run."""
         found, fits = self.judged(devices)
-        return np.asarray(np.where(fits & ~np.isnan(found), found, np.inf))
+        runs = fits & ~np.isnan(found) & self.complete(devices)[:, None]
+        return np.asarray(np.where(runs, found, np.inf))
 
 
 _SHARES = ("compute_share", "cache_share", "memory_shoreline_share", "link_shoreline_share")
@@ -225,9 +237,10 @@ def optimal_allocation(
     """Find the shares of the device of a plan's accelerator that make an objective smallest.
 
     The shares of area for cores and for cache, and of the perimeter for memory and for links, are free; node, areas,
-    power budget, core, memory and link technology stay. As many cores as fit are switched on, but for spares. Each
-    candidate is judged by the best plan of :func:`xlperf.explore.allocate.plan_grid`, all of which are evaluated.
-    The search is differential evolution, whole generations at a time; the same seed gives the same result.
+    power budget, core, memory and link technology stay, and so does the area of what is neither cores, cache nor an
+    interface (network on the chip, control): more cache are fewer cores. As many cores as fit are switched on, but for
+    spares. Each candidate is judged by the best plan of :func:`xlperf.explore.allocate.plan_grid`, all of which are
+    evaluated. The search is differential evolution, whole generations at a time; the same seed gives the same result.
 
     Parameters
     ----------

@@ -7,9 +7,8 @@ import numpy as np
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, results_of, table_schema, unit_of
-from xlperf.catalog.table import CASES, Table
+from xlperf.catalog.table import CASES, Table, uncertain_columns, values_in_case
 from xlperf.engine.designs import designs_with_devices
-from xlperf.engine.join import uncertain_columns, values_in_case
 
 MAIN_RESULT = {"chiplets": "bill_of_materials", "servers": "cost_rate"}
 

@@ -50,6 +50,18 @@ nearer, half are in that order as measured (of those 5 to 10 % apart three quart
 BANDED = {"training": "step_time", "inference": "tpot"}
 """Result whose band says how well a plan is known."""
 _LIMIT = re.compile(r"\s*(.+?)\s*(<=|>=|<|>)\s*([-+.\deE]+)\s*(\S*)\s*")
+_WORDS = {"at most": "<=", "within": "<=", "up to": "<=", "at least": ">=", "below": "<", "above": ">"}
+"""Words of limits and the signs that they stand for."""
+_IN_WORDS = re.compile(rf"\s(?:is\s+)?({'|'.join(_WORDS)})\s", re.IGNORECASE)
+_SPELLED = {
+    "hour": "h",
+    "hours": "h",
+    "minute": "min",
+    "minutes": "min",
+    "seconds": "s",
+    "days": "day",
+    "years": "year",
+}
 
 
 class Objective(NamedTuple):
@@ -172,7 +184,8 @@ def limit_of(kind: str, text: str, place: str = "limit") -> Limit:
     kind : str
         ``training`` or ``inference``.
     text : str
-        A result, ``<=``, ``>=``, ``<`` or ``>``, and a number with or without a unit.
+        A result, ``<=``, ``>=``, ``<`` or ``>`` or "at most", "at least", "below", "above", and a number with or
+        without a unit.
     place : str
         Where it stands, for the message.
 
@@ -181,16 +194,16 @@ def limit_of(kind: str, text: str, place: str = "limit") -> Limit:
     InputError
         Where it is none.
 
-    >>> limit_of("inference", "ttft<=0.5 s").words
-    'ttft <= 500 ms'
+    >>> limit_of("inference", "ttft<=0.5 s").words, limit_of("training", "run time within 30 days").words
+    ('ttft <= 500 ms', 'run time <= 30 day')
     """
-    found = _LIMIT.fullmatch(text)
+    found = _LIMIT.fullmatch(_IN_WORDS.sub(lambda words: _WORDS[words[1].lower()], text))
     if found is None:
         raise InputError(Fault(place, f'must be as "ttft<=500" or "memory<=70 GiB", got "{text}"'))
     name, sign, number, symbol = found.groups()
     column = _result(kind, name, place)
     symbol = symbol or split_header(name)[1] or column.unit or "-"
-    unit = UNITS.get(symbol)
+    unit = UNITS.get(_SPELLED.get(symbol, symbol))
     if unit is None or unit.dimension != unit_of(column).dimension:
         raise InputError(Fault(place, f"{column.header} cannot be in {symbol}"))
     bound = number_of(number)

@@ -12,8 +12,7 @@ from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, table_schema, unit_of
-from xlperf.catalog.table import Table
-from xlperf.engine.join import uncertain_columns, values_in_case
+from xlperf.catalog.table import Table, uncertain_columns, values_in_case
 from xlperf.equations.plan.precisions import PRECISIONS
 from xlperf.explore.objectives import objective_of
 from xlperf.explore.reached_rows import REACHED

@@ -8,10 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.table import Table
 from xlperf.engine.devices import evaluate_devices
-from xlperf.studies.inputs import with_rows
 from xlperf.studies.outcome import Chart, Finding, Inputs, StudySheet, own_column, sheet_of
+from xlperf.studies.shares import devices_like
 
 MORE = 0.05
 """How much more of each thing a device gets. [-]"""
@@ -58,26 +57,14 @@ def marginal(inputs: Inputs, catalog: Catalog, nodes: Sequence[str], best: Seque
     """
     devices = catalog.tables["devices"]
     names = [str(name) for name in devices.text("device")]
-    rows = np.array([names.index(name) for name in best])
     things = ["", *_THINGS]
-    repeated = devices.take(np.repeat(rows, len(things)))
-    columns = {name: values.copy() for name, values in repeated.columns.items()}
+    repeated = devices.take(np.repeat([names.index(name) for name in best], len(things)))
     labels = [f"{name}, more {thing}" if thing else f"{name}, as it is" for name in best for thing in things]
-    columns["device"] = np.array(labels, dtype=object)
-    given = [name for one in _THINGS.values() for name in one[0]]
-    columns |= {name: repeated.filled(name).copy() for name in given}
+    columns = {name: repeated.filled(name).copy() for one in _THINGS.values() for name in one[0]}
     for place, thing in enumerate(things):
         for column in _THINGS[thing][0] if thing else ():
             columns[column][place :: len(things)] *= 1.0 + MORE
-    package = inputs.catalog.tables["devices"].text("package")
-    own = [str(name).casefold() for name in inputs.catalog.tables["devices"].text("device")]
-    columns["package"] = np.full(len(labels), package[own.index(inputs.text("device").casefold())], dtype=object)
-    made = Table("devices", columns)
-    accelerators = catalog.tables["accelerators"]
-    known = [str(name) for name in accelerators.text("accelerator")]
-    copies = accelerators.take(np.repeat([known.index(name) for name in best], len(things)))
-    named = {**copies.columns, "accelerator": columns["device"], "device": columns["device"]}
-    changed = with_rows(catalog, [made, Table("accelerators", named)])
+    made, changed = devices_like(inputs, catalog, best, labels, columns)
     shape = (len(nodes), len(things))
     time, cost = timed(changed, labels).reshape(shape), evaluate_devices(made, changed)["unit_cost"].reshape(shape)
     gain = time[:, :1] / time[:, 1:] - 1.0

@@ -28,6 +28,7 @@ from xlperf.studies.outcome import (
     sheet_of,
     shown,
 )
+from xlperf.studies.shares import best_shares
 
 _PARTS = ("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead")
 _BLOCK = 16384  # plans that are evaluated at a time
@@ -240,12 +241,15 @@ def nodes(inputs: Inputs) -> Outcome:
     ]
     kept = _best_of_each_node(cube)
     rows = [row for row in kept if np.isfinite(times[row])]
-    more = marginal(
-        inputs, catalog, [cases[row][0] for row in rows], [names[row] for row in rows],
-        lambda other, own: _best(plans, other, own)[0],
-    )  # fmt: skip
-    sheets.insert(4, more.sheet)
-    findings += more.findings
+    own_nodes = [cases[row][0] for row in rows]
+
+    def timed(other: Catalog, own: Sequence[str]) -> np.ndarray:
+        return _best(plans, other, own)[0]
+
+    shared = best_shares(inputs, catalog, own_nodes, [names[row] for row in rows], timed)
+    more = marginal(inputs, shared.catalog, own_nodes, shared.names, timed)
+    sheets[4:4] = [shared.sheet, more.sheet]
+    findings += [*shared.findings, *more.findings]
     columns = {name: values[chosen[kept]] for name, values in plans.columns.items()}
     own = np.array(names, dtype=object)[kept]
     best_plans = Table("training", {**columns, "accelerator": own, "name": own})

@@ -40,7 +40,7 @@ BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW = (
     "0072B2", "E69F00", "009E73", "D55E00", "CC79A7", "56B4E9", "F0E442",
 )  # fmt: skip
 DARK = "44515E"
-SERIES = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, DARK, "B59F00", "7A4B8C", "8D99A6")
+SERIES = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, DARK, "6B5B00", "7A4B8C", "8D99A6")
 """Colours of series, told apart by all readers (Okabe and Ito, jfly.uni-koeln.de/color, 2008), then four more."""
 
 

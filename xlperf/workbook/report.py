@@ -12,6 +12,7 @@ from openpyxl import load_workbook
 from openpyxl.formatting.rule import FormulaRule
 from openpyxl.styles import Font, PatternFill
 from openpyxl.utils import get_column_letter
+from openpyxl.workbook.defined_name import DefinedName
 
 import xlperf
 from xlperf.base import resources
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
     from xlperf.studies.outcome import Finding, Inputs, Outcome, Study
 
+REPORT_NAME = "xlperf_report"
+"""Name of the first cell of a report, by which the add-in knows it and draws no page ends over it."""
 _TOP = 4
 
 
@@ -161,6 +164,7 @@ def report_workbook(
         else:
             fill(workbook[name])
     summary_sheet(workbook["summary"], report)
+    workbook.defined_names[REPORT_NAME] = DefinedName(REPORT_NAME, attr_text="summary!$A$1")
     set_paper(workbook)
     workbook.active = 0
     return workbook

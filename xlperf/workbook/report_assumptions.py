@@ -53,7 +53,7 @@ _MEANINGS = (
         "owned cost",
         "Sheet servers: an owner's cost. The sheet cost bridge gives the difference to the cost, line by line.",
     ),
-    ("energy", "From the grid: server power at full load x PUE; owned energy: at the mean load, with the network."),
+    ("energy", "From the grid x PUE: accelerators by their work, rest of the server at full (owned: mean) load."),
 )
 
 

@@ -31,6 +31,7 @@ except ImportError:  # the type library is not known yet while the extension is 
 ADDIN = "XLPERF"
 DOCUMENT_JOB = "org.xlperf.DocumentJob"
 CATALOG = "catalog"  # the name of the cell that every result refers to
+REPORT = "xlperf_report"  # the name of the first cell of a report
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 with open(os.path.join(FOLDER, "functions.json"), encoding="utf-8") as stream:
@@ -202,7 +203,7 @@ def portable(document):
 def hide_page_ends(document):
     """Draw no lines where pages end over a workbook of ours: LibreOffice takes the paper of no sheet for them."""
     controller = document.getCurrentController()
-    if controller is not None and document.NamedRanges.hasByName(CATALOG):
+    if controller is not None and any(document.NamedRanges.hasByName(name) for name in (CATALOG, REPORT)):
         modified = document.isModified()
         controller.ShowPageBreaks = False
         if document.isModified() != modified:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from xlperf.base.arrays import Array, beside, divide, side_by_side, total
 from xlperf.equations.hardware.host_link import exposed_offload_time
 from xlperf.equations.hardware.kernels import vector_time
 from xlperf.equations.hardware.roofline import doubling_savings
+from xlperf.equations.hardware.tiles import resident_bandwidth, resident_share
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.serving import (
     BOTH_PHASES,
@@ -37,12 +39,15 @@ from xlperf.equations.serving.communication import (
 )
 from xlperf.equations.serving.deployment import Batching, Deployment, batching_of, serving_shape
 from xlperf.equations.serving.kernels import KernelTimes, attention_kernels, by_phase, product_times
+from xlperf.equations.serving.weights import rank_weights_size
 
 MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
 BOUNDS = ("compute", "memory", "network", "overhead")
 
 VECTOR_FLOP = 2.0
 _LOGIT_SIZE = 4.0
+_Rows = TypeVar("_Rows", ServingShape, Batching)
+_DEVICES = ("device", "attention_device", "wide_device")
 
 
 class _Kernels(NamedTuple):
@@ -113,6 +118,47 @@ def _kernels(deployment: Deployment, shape: ServingShape, batching: Batching, ph
     )
 
 
+def _resident(
+    deployment: Deployment, shape: ServingShape, batching: Batching, kernels: _Kernels, phases: tuple[int, ...]
+) -> _Kernels:
+    """Kernels with those of a decode step whose weights and cache stay in the last-level cache from step to step."""
+    if DECODING not in phases:
+        return kernels
+    layers = deployment.model.num_layers / deployment.plan.pipeline_parallel
+    cache = layers * total(kernels.attention.traffic[:, -1] * kernels.attention.calls[:, -1])
+    own = len(kernels.gemms.names) - kernels.gemms.once
+    read = cache + layers * total(kernels.gemms.traffic[:, -1, :own] * kernels.gemms.calls[:, -1, :own])
+    some = np.flatnonzero(read < deployment.device.l2_capacity[:, 0])
+    if len(some):
+        # Any expert may be visited in the next step: all weights have to stay, not those alone that this step reads.
+        few = deployment.take(some)
+        needed = np.maximum(read[some], cache[some] + rank_weights_size(few.model, few.plan, few.architecture))
+        share = resident_share(needed, few.device.l2_capacity[:, 0])
+        share, some = share[share > 0.0], some[share > 0.0]
+    if not len(some):
+        return kernels
+    few = deployment.take(some)
+    bandwidth = resident_bandwidth(share[:, None], few.device.memory_bandwidth, few.device.l2_bandwidth)
+    devices = {name: replace(getattr(few, name), memory_bandwidth=bandwidth) for name in _DEVICES}
+    again = _kernels(replace(few, **devices), _some(shape, some), _some(batching, some), (DECODING,))
+
+    def mixed(first: KernelTimes, second: KernelTimes) -> KernelTimes:
+        time = first.time.copy(order="K")
+        time[some, -1] = second.time[:, 0]
+        return first._replace(time=time)
+
+    return kernels._replace(
+        gemms=mixed(kernels.gemms, again.gemms),
+        attention=mixed(kernels.attention, again.attention),
+        vectors=mixed(kernels.vectors, again.vectors),
+    )
+
+
+def _some(values: _Rows, rows: np.ndarray) -> _Rows:
+    """Some rows of a bundle of columns."""
+    return type(values)(*(column[rows] if np.ndim(column) else column for column in values))
+
+
 class _Host(NamedTuple):
     """Time of the software per layer and per pass, and of the launches that the kernels of a layer wait for. [s]"""
 
@@ -176,7 +222,7 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
         selecting = plan.prompt_length > deployment.model.index_top_k
         share = np.where(selecting, sparse_shares(deployment.model).selected, 0.0)
         shape = shape._replace(absorbed_share=share)
-    kernels = _kernels(deployment, shape, batching, phases)
+    kernels = _resident(deployment, shape, batching, _kernels(deployment, shape, batching, phases), phases)
     messages = serving_messages(deployment, shape, batching, phases)
     launched = kernels.gemms.layer_calls() + kernels.vectors.layer_calls() + kernels.attention.layer_calls()
     host = _host(deployment, shape, batching, launched + total(messages.calls)[:, None], phases)

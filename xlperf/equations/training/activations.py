@@ -297,6 +297,133 @@ def _linear_activations(setting: Setting) -> Array:
     )  # fmt: skip
 
 
+class _Widths(NamedTuple):
+    """Widths of the vectors of attention that are kept, summed over heads, and its scores, (rows,). [-]"""
+
+    output: Array
+    expanded: Array
+    projected: Array
+    scores: Array
+
+
+def _widths(setting: Setting) -> _Widths:
+    model, plan = setting.model, setting.plan
+    tensor = plan.tensor_parallel
+    scores = (1.0 - plan.flash_attention) * setting.heads * plan.tokens * plan.sequence_length
+    width = model.num_attention_heads * model.v_head_size
+    compressed = tensor * (2.0 * model.q_lora_rank + 2.0 * model.kv_lora_rank + model.qk_rope_head_size)
+    expanded = model.num_attention_heads * (2.0 * model.qk_head_size + model.v_head_size)
+    plain = width + 2.0 * model.num_query_groups * model.head_size
+    projected = np.where(model.latent_attention > 0, expanded + compressed, plain)
+    if setting.architecture.shared_key_value:
+        vector = tensor * (model.head_size + 2.0 * model.q_lora_rank)
+        projected = np.where(
+            model.shared_key_value > 0, width + vector + model.output_groups * model.output_lora_rank, projected
+        )
+    return _Widths(width, expanded, projected, scores)
+
+
+class _Kept(NamedTuple):
+    """What blocks keep: attention, a dense feed-forward layer and a mixture of experts, (rows,). [B]
+
+    ``inner`` and ``expert_inner`` are elements between the products of the latter two [-]; the sizes are those of an
+    element of the output of attention, and of what an activation function reads [B].
+    """
+
+    attention: Array
+    dense: Array
+    mixture: Array
+    inner: Array
+    expert_inner: Array
+    output_size: Array
+    before_size: Array
+
+
+def _kept_attention(setting: Setting, mixers: _Mixers, widths: _Widths) -> Array:
+    """Bytes that the attention block of a layer keeps, the mean over kinds of layers, (rows,). [B]"""
+    model, plan = setting.model, setting.plan
+    tensor, sequence, element = plan.tensor_parallel, plan.sequence_parallel, plan.element_size
+    attention = attention_activation_size(
+        plan.tokens, model.hidden_size, widths.projected, widths.output, widths.scores, model.dropout, tensor, sequence,
+        element, MASK,
+    )  # fmt: skip
+    if some(model.residual_streams > 1.0):
+        streams = (model.residual_streams - 1.0) * plan.tokens * model.hidden_size * element
+        attention = attention + _BLOCKS * streams / np.where(sequence > 0, tensor, 1.0)
+    exchanged = (plan.context_method == ContextMethod.ULYSSES) & (plan.context_parallel > 1)
+    if some(exchanged):  # the output is kept on both sides of the exchange
+        attention = attention + np.where(exchanged, plan.tokens * widths.output / tensor * element, 0.0)
+    if setting.architecture.linear_attention:
+        linear = np.where(mixers.linear > 0.0, mixers.linear * _linear_activations(setting), 0.0)
+        attention = mixers.attention * attention + linear
+    return attention
+
+
+def _kept(setting: Setting, mixers: _Mixers, widths: _Widths) -> _Kept:
+    """Bytes that blocks keep where nothing is recomputed."""
+    model, plan = setting.model, setting.plan
+    tensor, element = plan.tensor_parallel, plan.element_size
+    attention = _kept_attention(setting, mixers, widths)
+    common = (model.gated_mlp, model.dropout, tensor, plan.sequence_parallel, element, MASK)
+    dense = mixture = mlp_activation_size(plan.tokens, model.hidden_size, model.ffn_hidden_size, *common)
+    inner = expert_inner = plan.tokens * model.ffn_hidden_size / tensor
+    if setting.architecture.experts:
+        _, copies, _ = setting.routed
+        shared = mlp_activation_size(plan.tokens, model.hidden_size, model.shared_ffn_hidden_size, *common)
+        expert_ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
+        mixture = shared + expert_activation_size(
+            copies, model.expert_hidden_size, expert_ffn, model.gated_mlp, element
+        )
+        expert_inner = copies * expert_ffn + plan.tokens * model.shared_ffn_hidden_size / tensor
+    if some(plan.frozen):
+        freed = _freed_inputs(setting)
+        dense, mixture = dense - freed.dense, mixture - freed.mixture
+    narrow = _narrow_inputs(setting, mixers)
+    if narrow is not None:
+        attention, dense = attention + narrow.attention, dense + narrow.dense
+        mixture = mixture + narrow.mixture
+    output_size = before_size = element
+    if some(plan.stores_fp8):
+        stored = plan.stores_fp8
+        output_size, before_size = np.where(stored, STORED_OUTPUT, element), np.where(stored, STORED, element)
+        up = (1.0 + model.gated_mlp) * (element - before_size)
+        attention = attention - mixers.attention * plan.tokens * widths.output / tensor * (element - output_size)
+        dense, mixture = dense - up * inner, mixture - up * expert_inner
+    return _Kept(attention, dense, mixture, inner, expert_inner, output_size, before_size)
+
+
+def _kept_again(setting: Setting, mixers: _Mixers, widths: _Widths, kept: _Kept, stream: Array) -> _Kept:
+    """The same where some modules are recomputed."""
+    model, plan = setting.model, setting.plan
+    tensor, element = plan.tensor_parallel, plan.element_size
+    attention, dense, mixture, inner, expert_inner, output_size, before_size = kept
+    if some(widths.scores):
+        each = attention_activation_size(
+            0.0, 0.0, 0.0, 0.0, widths.scores, model.dropout, tensor, plan.sequence_parallel, element, MASK
+        )
+        again = plan.again("core_attention") * (mixers.attention * each)
+        attention = attention - np.where(plan.recompute == Recompute.SELECTIVE, again, 0.0)
+    if some(plan.more_modules):
+        norm, activation = plan.again("norm"), plan.again("activation")
+        again_mlp, again_moe = plan.again("mlp"), plan.again("moe")
+        expansion = plan.again("latent") * (mixers.attention * plan.tokens * widths.expanded / tensor * element)
+        latent = np.where(model.latent_attention > 0, expansion, 0.0)
+        attention = attention - norm * mixers.each * stream - latent
+        dense = np.where(again_mlp > 0, stream, dense - norm * stream - activation * inner * element)
+        mixture = np.where(again_moe > 0, stream, mixture - norm * stream - activation * expert_inner * element)
+        inputs, outputs = mixers.attention * widths.projected, mixers.attention * widths.output * output_size
+        if setting.architecture.linear_attention:
+            own = linear_kept_widths(model)
+            inputs, outputs = inputs + mixers.linear * own[0], outputs + mixers.linear * own[1] * element
+        output = mixers.each * stream + plan.tokens * outputs / tensor
+        products = plan.again("products") > 0
+        half = 0.5 * element * plan.tokens * (inputs / tensor + 2.0 * mixers.each * model.hidden_size)
+        up = 0.5 * before_size * (1.0 + model.gated_mlp)
+        attention = np.where(products, output + half, attention)
+        dense, mixture = np.where(products, up * inner, dense), np.where(products, up * expert_inner, mixture)
+    return kept._replace(attention=attention, dense=dense, mixture=mixture)
+
+
 def layer_activations(setting: Setting) -> LayerActivations:
     """Bytes that a dense layer and a mixture of experts keep.
 
@@ -310,94 +437,19 @@ def layer_activations(setting: Setting) -> LayerActivations:
     LayerActivations
         With and without the recomputation of the plan. [B]
     """
-    model, plan = setting.model, setting.plan
-    tensor, sequence, element = plan.tensor_parallel, plan.sequence_parallel, plan.element_size
-    scores = (1.0 - plan.flash_attention) * setting.heads * plan.tokens * plan.sequence_length
-    width = model.num_attention_heads * model.v_head_size
-    compressed = tensor * (2.0 * model.q_lora_rank + 2.0 * model.kv_lora_rank + model.qk_rope_head_size)
-    expanded = model.num_attention_heads * (2.0 * model.qk_head_size + model.v_head_size)
-    latent = model.latent_attention > 0
-    plain = width + 2.0 * model.num_query_groups * model.head_size
-    projected = np.where(latent, expanded + compressed, plain)
-    common = (tensor, sequence, element, MASK)
-
-    if setting.architecture.shared_key_value:
-        vector = tensor * (model.head_size + 2.0 * model.q_lora_rank)
-        projected = np.where(
-            model.shared_key_value > 0, width + vector + model.output_groups * model.output_lora_rank, projected
-        )
-    attention = attention_activation_size(
-        plan.tokens, model.hidden_size, projected, width, scores, model.dropout, *common
-    )
-    if some(model.residual_streams > 1.0):
-        streams = (model.residual_streams - 1.0) * plan.tokens * model.hidden_size * element
-        attention = attention + _BLOCKS * streams / np.where(sequence > 0, tensor, 1.0)
-    exchanged = (plan.context_method == ContextMethod.ULYSSES) & (plan.context_parallel > 1)
-    if some(exchanged):  # the output is kept on both sides of the exchange
-        attention = attention + np.where(exchanged, plan.tokens * width / tensor * element, 0.0)
-    mixers = _mixers(setting)
-    if setting.architecture.linear_attention:
-        linear = np.where(mixers.linear > 0.0, mixers.linear * _linear_activations(setting), 0.0)
-        attention = mixers.attention * attention + linear
-    dense = mlp_activation_size(
-        plan.tokens, model.hidden_size, model.ffn_hidden_size, model.gated_mlp, model.dropout, *common
-    )
-    mixture = dense
-    inner = expert_inner = plan.tokens * model.ffn_hidden_size / tensor
-    if setting.architecture.experts:
-        _, copies, _ = setting.routed
-        shared = mlp_activation_size(
-            plan.tokens, model.hidden_size, model.shared_ffn_hidden_size, model.gated_mlp, model.dropout, *common
-        )
-        expert_ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
-        mixture = shared + expert_activation_size(
-            copies, model.expert_hidden_size, expert_ffn, model.gated_mlp, element
-        )
-        expert_inner = copies * expert_ffn + plan.tokens * model.shared_ffn_hidden_size / tensor
-    if some(plan.frozen):
-        freed = _freed_inputs(setting)
-        dense, mixture = dense - freed.dense, mixture - freed.mixture
-    narrow = _narrow_inputs(setting, mixers)
-    if narrow is not None:
-        attention, dense = attention + narrow.attention, dense + narrow.dense
-        mixture = mixture + narrow.mixture
-    output_size = before_size = element  # of the output of attention; of what an activation function reads
-    if some(plan.stores_fp8):
-        stored = plan.stores_fp8
-        output_size, before_size = np.where(stored, STORED_OUTPUT, element), np.where(stored, STORED, element)
-        up = (1.0 + model.gated_mlp) * (element - before_size)
-        attention = attention - mixers.attention * plan.tokens * width / tensor * (element - output_size)
-        dense, mixture = dense - up * inner, mixture - up * expert_inner
+    plan, mixers, widths = setting.plan, _mixers(setting), _widths(setting)
+    kept = _kept(setting, mixers, widths)
     unfused = 1.0 + setting.constants["training_memory"]["activation_share"][:, 0]
-    whole, mixture_whole = unfused * (attention + dense), unfused * (attention + mixture)
-    if not some(plan.recompute > 0):
-        return LayerActivations(whole, mixture_whole, whole, mixture_whole)
 
-    stream = plan.tokens * model.hidden_size * element / np.where(sequence > 0, tensor, 1.0)
-    full, selective = plan.recompute == Recompute.FULL, plan.recompute == Recompute.SELECTIVE
-    if some(scores):
-        kept_scores = mixers.attention * attention_activation_size(0.0, 0.0, 0.0, 0.0, scores, model.dropout, *common)
-        attention = attention - np.where(selective, plan.again("core_attention") * kept_scores, 0.0)
-    if some(plan.more_modules):
-        norm, activation = plan.again("norm"), plan.again("activation")
-        again_mlp, again_moe = plan.again("mlp"), plan.again("moe")
-        expansion = mixers.attention * plan.tokens * expanded / tensor * element
-        attention = attention - norm * mixers.each * stream - np.where(latent, plan.again("latent") * expansion, 0.0)
-        dense = np.where(again_mlp > 0, stream, dense - norm * stream - activation * inner * element)
-        mixture = np.where(again_moe > 0, stream, mixture - norm * stream - activation * expert_inner * element)
-        inputs, outputs = mixers.attention * projected, mixers.attention * width * output_size
-        if setting.architecture.linear_attention:
-            own = linear_kept_widths(model)
-            inputs, outputs = inputs + mixers.linear * own[0], outputs + mixers.linear * own[1] * element
-        output = mixers.each * stream + plan.tokens * outputs / tensor
-        products = plan.again("products") > 0
-        half = 0.5 * element * plan.tokens * (inputs / tensor + 2.0 * mixers.each * model.hidden_size)
-        up = 0.5 * before_size * (1.0 + model.gated_mlp)
-        attention = np.where(products, output + half, attention)
-        dense, mixture = np.where(products, up * inner, dense), np.where(products, up * expert_inner, mixture)
-    return LayerActivations(
-        np.where(full, mixers.layers * stream, unfused * (attention + dense)),
-        np.where(full, mixers.layers * stream, unfused * (attention + mixture)),
-        whole,
-        mixture_whole,
-    )
+    def layers(blocks: _Kept) -> tuple[Array, Array]:
+        return unfused * (blocks.attention + blocks.dense), unfused * (blocks.attention + blocks.mixture)
+
+    whole = layers(kept)
+    if not some(plan.recompute > 0):
+        return LayerActivations(*whole, *whole)
+    ranks = np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
+    stream = plan.tokens * setting.model.hidden_size * plan.element_size / ranks
+    full = plan.recompute == Recompute.FULL
+    less = layers(_kept_again(setting, mixers, widths, kept, stream))
+    dense, mixture = (np.where(full, mixers.layers * stream, size) for size in less)
+    return LayerActivations(dense, mixture, *whole)

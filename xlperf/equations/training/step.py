@@ -105,6 +105,7 @@ class _StageTimes(NamedTuple):
     backward_waiting: Array
     forward_span: Array
     backward_span: Array
+    hidden: Array
 
     def passes(self, transfer: Array | float = 0.0) -> tuple[Array, Array]:
         """Forward and backward pass, each with half of the communication of tensor and expert parallelism. [s]"""
@@ -240,10 +241,12 @@ def _stage_times(setting: Setting, blocks: _BlockTimes, contents: StageContents)
         blocks_again = mlp * contents.dense + moe * (block_count - contents.mixers - contents.dense)
         exchanges = exchanges + moe * mixtures
     exchange = exchanges * blocks.exchange[:, None]
+    saved = np.zeros_like(exchange)
     if some(plan.expert_overlap):
         computed = layer_forward + layer_backward + again + whole_waiting + whole_context
         hidden = plan.expert_overlap[:, None] * np.minimum(exchange, computed)
-        exchange = exchange - (1.0 - setting.constants["experts"]["overlap_tax"]) * hidden
+        saved = (1.0 - setting.constants["experts"]["overlap_tax"]) * hidden
+        exchange = exchange - saved
     outside = total(calls[..., _OUTSIDE])
     return _StageTimes(
         forward=whole_forward,
@@ -257,6 +260,7 @@ def _stage_times(setting: Setting, blocks: _BlockTimes, contents: StageContents)
         backward_waiting=whole_waiting - waiting,
         forward_span=whole_forward + waiting + context,
         backward_span=whole_backward + again + whole_waiting - waiting + whole_context - context,
+        hidden=saved,
     )
 
 
@@ -296,12 +300,13 @@ def _uneven_bubble(setting: Setting, times: Array, critical: Array) -> Array:
     return np.asarray(others - times[np.arange(len(critical)), critical])
 
 
-def _data_parallel_time(setting: Setting, communication: Communication, stage: _StageTimes) -> Array:
-    """Exposed reduction of gradients and gathering of weights; ZeRO-3 repeats both for every micro-batch, ZeRO-2 in a
-    pipeline the former, but for what passes between groups of shards.
+def _data_parallel_time(
+    setting: Setting, communication: Communication, stage: _StageTimes, overlap: Array | float
+) -> Array:
+    """Reduction of gradients and gathering of weights, exposed beside a share of the passes; ZeRO-3 repeats both for
+    every micro-batch, ZeRO-2 in a pipeline the former, but for what passes between groups of shards.
     """
-    plan = setting.plan
-    window = setting.constants["training_software"]["data_parallel_overlap"][:, 0]
+    plan, window = setting.plan, overlap
     tax = setting.constants["training_software"]["overlap_tax"][:, 0]
     sharded = plan.regathers
     repeats = np.where(sharded | plan.scatters, plan.num_micro_batches, 1.0)
@@ -416,7 +421,10 @@ def step(setting: Setting) -> Step:
     layers, reserved = setting.pipeline.middle.layers, 0.0 * batches
     if some(setting.constants["training_calls"]["retry_time"]):
         reserved = memory_of(setting)["memory_reserved"]
-    data_parallel = _data_parallel_time(setting, communication, times.stage(FIRST))
+    overlap = setting.constants["training_software"]["data_parallel_overlap"][:, 0]
+    data_parallel, all_data = (
+        _data_parallel_time(setting, communication, times.stage(FIRST), share) for share in (overlap, 0.0)
+    )
     # The host's link and the network run side by side: what a pass waits for one of them hides the other.
     if some(plan.offload_optimizer):
         optimizer = optimizer + _host_optimizer_time(setting, critical.backward_span + data_parallel)
@@ -437,10 +445,13 @@ def step(setting: Setting) -> Step:
         optimizer,
         waiting + waits_of_calls(setting, layers, reserved),
     )
+    transfers = np.maximum(batches * both_ways - exposed, 0.0)
+    hidden = all_data - data_parallel + transfers + batches * critical.hidden
     results = {
         "step_time": total(side_by_side(*times_of_parts)),
         **dict(zip(STEP_PARTS, times_of_parts, strict=True)),
         "layer_time": stage_time[:, MIDDLE] / layers,
+        "hidden_communication_time": hidden,
     }
     rows = np.arange(len(which))
     counts = dict(zip(_places(setting), _calls(setting, contents)[rows, which].T, strict=True))

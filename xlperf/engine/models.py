@@ -1,0 +1,225 @@
+"""Models of the sheet as columns of the equations: shapes, and which layers attend how, as a row says it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.catalog.table import Table
+
+_UNKNOWN_KINDS = frozenset(("linear", "sparse", "hybrid"))
+_PATTERN = re.compile(r"(?P<near>\d+) (?P<kind>sliding|chunked) (?P<window>\d+) : (?P<far>\d+) full")
+_LINEAR = re.compile(r"(?P<near>\d+) linear \(gated delta net\) : (?P<far>\d+) full")
+_STATE_SPACE = re.compile(r"(?P<near>\d+) Mamba-2 : (?P<far>\d+) full : (?P<bare>\d+) feed-forward")
+_SPARSE_PART = re.compile(r"(?P<count>\d+) (?P<kind>full|sliding|selected|compressed)(?: (?P<ratio>\d+))?")
+_LINEAR_COLUMNS = {
+    "linear_key_heads": "linear_num_key_heads",
+    "linear_value_heads": "linear_num_value_heads",
+    "linear_key_size": "linear_key_head_size",
+    "linear_value_size": "linear_value_head_size",
+    "linear_convolution": "linear_convolution_size",
+}
+_INDEX_COLUMNS = {
+    "index_heads": "index_num_heads",
+    "index_size": "index_head_size",
+    "index_top_k": "index_top_k",
+}
+
+
+class LayerKinds(NamedTuple):
+    """Layers of each kind, (models,).
+
+    ``local`` layers see a ``window`` (``chunked``: a chunk), ``linear`` have no attention, ``bare`` are a feed-forward
+    layer alone, ``selected`` and ``compressed`` are sparse with that number of tokens per entry; ``reasons`` say why a
+    row is no model, "" where it is.
+    """
+
+    local: Array
+    chunked: Array
+    window: Array
+    linear: Array
+    bare: Array
+    selected: Array
+    compressed: Array
+    selected_ratio: Array
+    compressed_ratio: Array
+    reasons: np.ndarray
+
+
+def _layer_kinds(models: Table) -> LayerKinds:
+    """Kinds of the layers of models, one entry per row of the sheet."""
+    attention, pattern = models.filled("attention_type"), models.text("attention_pattern")
+    window, layers, number = models.number("sliding_window"), models.number("num_layers"), len(models)
+    local, chunked, linear, bare, selected, compressed = np.zeros((6, number))
+    reasons, ratios = np.full(number, "", dtype=object), np.ones((2, number))
+    found = LayerKinds(
+        local, chunked, np.full(number, np.inf), linear, bare, selected, compressed, ratios[0], ratios[1], reasons
+    )
+    gated = models.filled("attention_output_gate") > 0.0
+    shaped = ~np.isnan(sum(models.number(column) for column in _LINEAR_COLUMNS.values()))
+    indexed = ~np.isnan(sum(models.number(column) for column in _INDEX_COLUMNS.values()))
+    other = np.array([word in _UNKNOWN_KINDS for word in attention.tolist()], dtype=bool)
+    for row in np.flatnonzero(other | (window > 0) | (pattern != "") | gated).tolist():
+        text = str(pattern[row]).strip()
+        near = _PATTERN.fullmatch(text)
+        mixed, apart = _LINEAR.fullmatch(text), _STATE_SPACE.fullmatch(text)
+        if apart is not None and sum(map(float, apart.groups())) != layers[row]:
+            found.reasons[row] = f'has {layers[row]:g} layers, which are not those of its pattern ("{text}")'
+        elif attention[row] == "hybrid" and apart is not None and shaped[row]:
+            found.linear[row], found.bare[row] = float(apart["near"]), float(apart["bare"])
+        elif attention[row] == "hybrid" and mixed is not None and shaped[row]:
+            found.linear[row] = _share(layers[row], mixed)
+        elif attention[row] == "sparse" and indexed[row] and text != "sparse attention variants":
+            _sparse(found, row, text, float(layers[row]), float(window[row]))
+        elif other[row]:
+            found.reasons[row] = f"has {attention[row]} attention"
+        elif gated[row]:
+            found.reasons[row] = "has an output gate beside layers that are not hybrid"
+        elif near is not None:
+            found.local[row] = _share(layers[row], near)
+            found.window[row], found.chunked[row] = float(near["window"]), float(near["kind"] == "chunked")
+        elif text:
+            found.reasons[row] = f'has layers of a kind that is not known ("{text}")'
+        elif window[row] > 0:
+            found.local[row], found.window[row] = layers[row], window[row]
+    return found
+
+
+def _share(layers: float, ratio: re.Match[str]) -> float:
+    """Layers of the first kind where two kinds take turns."""
+    near, far = float(ratio["near"]), float(ratio["far"])
+    return float(np.round(layers * near / (near + far)))
+
+
+def _sparse(found: LayerKinds, row: int, text: str, layers: float, window: float) -> None:
+    """Layers of sparse attention: all select where no pattern says otherwise."""
+    parts = [_SPARSE_PART.fullmatch(part.strip()) for part in text.split(" : ")] if text else []
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        found.reasons[row] = f'has layers of a kind that is not known ("{text}")'
+        return
+    if known and sum(float(part["count"]) for part in known) != layers:
+        found.reasons[row] = f'has {layers:g} layers, which are not those of its pattern ("{text}")'
+        return
+    if any(part["kind"] == "sliding" for part in known) and np.isnan(window):
+        found.reasons[row] = "has layers with a window that is not stated"
+        return
+    if not known:
+        found.selected[row] = layers
+    for part in known:
+        count, ratio = float(part["count"]), float(part["ratio"] or 1.0)
+        if part["kind"] == "selected":
+            found.selected[row], found.selected_ratio[row] = count, ratio
+        elif part["kind"] == "compressed":
+            found.compressed[row], found.compressed_ratio[row] = count, ratio
+        elif part["kind"] == "sliding":
+            found.local[row], found.window[row] = count, window
+
+
+def model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
+    """Shapes of models by name, and what of each is not modelled ("" where all is).
+
+    Parameters
+    ----------
+    models : Table
+        The sheet models.
+    """
+    heads = models.number("num_attention_heads")
+    hidden = models.number("hidden_size")
+    position = models.filled("position_embedding")
+    bias = models.filled("linear_bias")
+    head_size = models.number("head_size")
+    groups = models.number("num_query_groups")
+    columns = {
+        "num_layers": models.number("num_layers"),
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_query_groups": np.where(np.isnan(groups), heads, groups),
+        "head_size": np.where(np.isnan(head_size), hidden / heads, head_size),
+        "ffn_hidden_size": models.number("ffn_hidden_size"),
+        "vocab_size": models.number("vocab_size"),
+        "gated_mlp": models.filled("gated_mlp"),
+        "tied_embeddings": models.filled("tied_embeddings"),
+        "learned_positions": np.where(position == "learned", models.number("max_sequence_length", 0.0), 0.0),
+        "rotary": (position == "rope").astype(float),
+        "layer_norm": (models.filled("normalization") == "layernorm").astype(float),
+        "bias_qkv": (bias != "none").astype(float),
+        "bias_all": (bias == "all").astype(float),
+        "query_key_norm": models.filled("query_key_norm"),
+        "dropout": models.filled("dropout"),
+    }
+    attention = models.filled("attention_type")
+    sparse = attention == "sparse"
+    latent = (attention == "MLA") | (sparse & (models.number("kv_lora_rank", 0.0) > 0.0))
+    shared = sparse & (models.number("output_lora_rank", 0.0) > 0.0)
+    experts = models.number("num_experts", 0.0)
+    kinds = _layer_kinds(models)
+    linear, bare = kinds.linear, kinds.bare
+    nope, rope = models.number("qk_nope_head_size"), models.number("qk_rope_head_size", 0.0)
+    qk_head = np.where(latent, np.where(np.isnan(nope), columns["head_size"], nope + rope), columns["head_size"])
+    step = models.number("moe_layer_step", 1.0)
+    leading = models.number("first_dense_layers", 0.0)
+    layers = columns["num_layers"]
+    expert_ffn = np.where(experts > 0, models.number("moe_ffn_hidden_size"), 0.0)
+    columns |= {
+        "latent_attention": latent.astype(float),
+        "q_lora_rank": np.where(latent | shared, models.number("q_lora_rank", 0.0), 0.0),
+        "kv_lora_rank": np.where(latent, models.number("kv_lora_rank", 0.0), 0.0),
+        "qk_rope_head_size": np.where(latent, rope, 0.0),
+        "qk_head_size": qk_head,
+        "v_head_size": np.where(latent, models.number("v_head_size"), columns["head_size"]),
+        "num_local_layers": kinds.local,
+        "window": kinds.window,
+        "chunked": kinds.chunked,
+        "num_moe_layers": np.where(experts > 0, np.where(bare > 0, bare, np.floor((layers - leading) / step)), 0.0),
+        "moe_layer_step": step,
+        "num_experts": experts,
+        "top_k": np.where(experts > 0, models.number("top_k"), 0.0),
+        "expert_ffn_hidden_size": expert_ffn,
+        "shared_ffn_hidden_size": np.where(experts > 0, models.number("num_shared_experts", 0.0) * expert_ffn, 0.0),
+        "num_mtp_layers": models.number("num_mtp_layers", 0.0),
+        "shared_gate": np.where(experts > 0, models.filled("shared_expert_gate"), 0.0),
+        "wide_attention": models.filled("wide_attention"),
+        "num_linear_layers": linear,
+        **{name: np.where(linear > 0, models.number(column), 0.0) for name, column in _LINEAR_COLUMNS.items()},
+        "linear_state_size": np.where(linear > 0, models.filled("linear_state_size"), 0.0),
+        "attention_gate": np.where(linear > 0, models.filled("attention_output_gate"), 0.0),
+        "state_space": (bare > 0).astype(float),
+        "num_bare_layers": bare,
+        "moe_latent_size": np.where(experts > 0, models.number("moe_latent_size", 0.0), 0.0),
+        **_sparse_columns(models, kinds, shared),
+    }
+    return columns, kinds.reasons
+
+
+def _sparse_columns(models: Table, kinds: LayerKinds, shared: np.ndarray) -> dict[str, Array]:
+    """Columns of sparse attention; a model without any has no layers of it."""
+    selected, own = kinds.selected, models.number("num_index_layers")
+    some_sparse = (selected > 0.0) | (kinds.compressed > 0.0)
+    index = {name: np.where(selected > 0.0, models.number(column), 0.0) for name, column in _INDEX_COLUMNS.items()}
+    return {
+        "shared_key_value": shared.astype(float),
+        "output_lora_rank": np.where(shared, models.number("output_lora_rank", 0.0), 0.0),
+        "output_groups": np.where(shared, models.number("output_groups", 1.0), 0.0),
+        "num_selected_layers": selected,
+        "num_compressed_layers": kinds.compressed,
+        "num_index_layers": np.where(np.isnan(own), selected, np.minimum(own, selected)),
+        "selected_ratio": kinds.selected_ratio,
+        "compressed_ratio": kinds.compressed_ratio,
+        **index,
+        "index_block": models.filled("index_block_size"),
+        "index_key_size": models.filled("index_key_size"),
+        "sparse_window": np.where(some_sparse, models.number("sliding_window", 0.0), 0.0),
+        "residual_streams": models.filled("residual_streams"),
+    }
+
+
+def architecture_codes_of(columns: Mapping[str, Array]) -> np.ndarray:
+    """Which operators the layers of models have at all, as bits in the order of :class:`Architecture`."""
+    present = ("latent_attention", "num_experts", "num_local_layers", "num_linear_layers", "moe_latent_size",
+               "num_selected_layers", "shared_key_value")  # fmt: skip
+    return np.asarray(sum((columns[name] > 0) * (1 << bit) for bit, name in enumerate(present)))
