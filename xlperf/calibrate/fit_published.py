@@ -49,6 +49,7 @@ _MANY_ROWS = 24
 _SLOWEST, _SLOWER, _MEASURED = 0.1, 0.8, "measured"
 _SOURCE = "published rows of the sheet {} in validation.xlsx"
 _AT_BOUND, _NEARLY = 1e-6, 0.999
+_OF_OTHERS = "mean of those of software, for software without one of its own"
 _UNIDENTIFIED = "unidentifiable parameter; held fixed at the value of all software, or at the declared default"
 
 
@@ -332,14 +333,16 @@ def _sheet_rows(
                 date=date,
                 source=_SOURCE.format(published.kind),
                 kind="measured" if identified else "assumption",
-                notes=_at_bound(one, float(solution.values[at])) if identified else _UNIDENTIFIED,
+                notes=_said(one, float(solution.values[at]), bool(users[at].any())) if identified else _UNIDENTIFIED,
             )
         )
     return found
 
 
-def _at_bound(one: Parameter, value: float) -> str:
-    """What it means that a constant was found at the end of where it may lie, "" inside."""
+def _said(one: Parameter, value: float, taken_itself: bool) -> str:
+    """What a constant is that no row takes itself, or that was found at the end of where it may lie; "" for others."""
+    if not taken_itself:
+        return _OF_OTHERS
     low, high = one.bounds
     place = "at_low" if value <= low + _AT_BOUND * (high - low) else "at_high" if value >= high * _NEARLY else ""
     for row in package_rows("fitted_families.csv"):
