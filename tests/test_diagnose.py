@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from conftest import Outcome, csv_rows
 
 from xlperf.addin.session import Session
 from xlperf.base.errors import InputError
-from xlperf.base.resources import workbook
+from xlperf.base.resources import rows, workbook
 from xlperf.calibrate.comparison import RATES, STEP_TIME, compare, predicted
 from xlperf.calibrate.published import PublishedPlans, read_published
 from xlperf.calibrate.published_errors import plans_of
@@ -72,6 +73,21 @@ def test_every_change_is_of_columns_that_there_are(kind: str) -> None:
             assert 0.0 < change.factor < 1.0
 
 
+def test_priors_are_counts_of_public_scripts_or_alike() -> None:
+    """A setting: a tenth of its share of the scripts (rule of succession), 0.01 at least; faults all have the same."""
+    others = set()
+    for row in rows("explore/causes.csv"):
+        counted = re.match(r"(\d+) of (\d+) public launch scripts \w+", row["source"])
+        if counted is None:
+            others.add((row["prior"], row["source"]))
+            continue
+        of_value, scripts = (float(number) for number in counted.groups())
+        shares = [(of_value + 1.0) / (scripts + values) for values in (2.0, 3.0, 4.0)]
+        assert any(abs(max(0.1 * share, 0.01) - float(row["prior"])) < 6e-4 for share in shares), row["cause"]
+        assert of_value <= scripts <= 59
+    assert others == {("0.03", "no published count: as every fault and fall-back")}
+
+
 def test_every_value_of_a_plan_column_is_legal_somewhere() -> None:
     """Each change alone moves a result of some shipped plan: no row of the sheet of causes is dead."""
     catalog = load_catalog()
@@ -124,7 +140,7 @@ def read_run(kind: str, write: Callable[..., str], values: dict[str, float], rng
     texts: dict[str, str] = {}
     for one in (write, run_logs.nvidia_smi):
         path.write_text(one(values, rng))
-        texts = {value.result: value.text for value in read_log(path)} | texts
+        texts |= {value.result: value.text for value in read_log(path)}
     path.write_text(run_logs.PROFILES[kind](values, rng))
     return [*texts.values(), *measured_texts(kind, read_profile(path))]
 
@@ -132,9 +148,8 @@ def read_run(kind: str, write: Callable[..., str], values: dict[str, float], rng
 def synthetic(kind: str, count: int, seed: int, path: Path) -> Score:
     """Logs of runs of shipped plans with one or two faults drawn by their priors, beside logs of runs without.
 
-    Faults move the step outside the band, and each by more than 4 %, alone and beside the other: what the other hides
-    is in no measurement. Three of four runs have one. The first cause is right if all that the first explanation names
-    is at fault.
+    Faults move the step outside the band. Three of four runs have one. The first cause is right if all that the first
+    explanation names is at fault; both must be one explanation to be among the first three.
     """
     rng, catalog, plans, score = np.random.default_rng(seed), load_catalog(), shipped(kind), Score()
     main, formats = BANDED[kind], run_logs.TRAINING if kind == "training" else run_logs.SERVING
@@ -150,8 +165,6 @@ def synthetic(kind: str, count: int, seed: int, path: Path) -> Score:
         prior = np.array([change.prior for change in variants.tried] + [1.0])
         chance = prior[variants.first] * prior[variants.second] * outside * ((variants.second != NONE) == two)
         chance *= seen[variants.first] & seen[variants.second]
-        beside = [np.abs(ratio / ratio[1 + other] - 1.0) > 0.04 for other in (variants.second, variants.first)]
-        chance *= beside[0] & (beside[1] | (variants.second == NONE))
         if not chance.sum() > 0.0:
             continue
         row = int(rng.choice(len(chance), p=chance / chance.sum()))
@@ -172,13 +185,13 @@ def synthetic(kind: str, count: int, seed: int, path: Path) -> Score:
 
 
 def test_known_faults_are_found_again_from_logs(tmp_path: Path) -> None:
-    """60 logs in the formats of ten stacks; nothing was chosen by them but that a fault must show beside the other."""
+    """60 logs in the formats of ten stacks; of 600 more runs, seeds 1 to 9 and 2026, see the README."""
     found = [synthetic(kind, count, 2026, tmp_path / "log") for kind, count in (("training", 40), ("inference", 20))]
     total = sum(one.count for one in found)
     assert total == 60
     assert sum(one.first for one in found) >= 0.85 * total
     assert sum(one.three for one in found) >= 0.95 * total
-    assert sum(one.close for one in found) >= 0.9 * total
+    assert sum(one.close for one in found) >= 0.95 * total
 
 
 # --- changes that were published -------------------------------------------------------------------------------------

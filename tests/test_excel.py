@@ -235,6 +235,8 @@ def test_check_finds_nothing_wrong(windows, capsys):
     said = capsys.readouterr().out
     assert f"{len(functions())} functions" in said
     assert said.endswith("nothing is wrong\n")
+    assert run(["install", "excel", "--check", str(windows)]) == 0
+    assert capsys.readouterr().out == said
 
 
 @pytest.mark.parametrize(

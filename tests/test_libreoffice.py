@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import openpyxl
 import pytest
+from host_calls import NETWORK
 from libreoffice_office import Office, python_with_uno
 from openpyxl.worksheet.formula import ArrayFormula
 
@@ -198,15 +199,6 @@ def handle_cell(path):
     return sheet.strip("'"), cell
 
 
-def first_cell(path, sheet, function):
-    """First cell of a sheet that calls a function."""
-    for line in openpyxl.load_workbook(path)[sheet].iter_rows():
-        for cell in line:
-            if cell.data_type == "f" and f"{function}(" in str(cell.value):
-                return cell.coordinate
-    raise LookupError(function)
-
-
 def test_an_edit_of_a_bandwidth_moves_the_cells_that_depend_on_it(office, shipped):
     office.open(shipped)
     book = openpyxl.load_workbook(shipped)
@@ -237,9 +229,16 @@ def test_an_edit_of_a_bandwidth_moves_the_cells_that_depend_on_it(office, shippe
     compare_plans(office, shipped, edited)
 
 
+def stretches(flags):
+    """First and last place of each run of flags that are set."""
+    ends = [number for number, flag in enumerate(flags) if flag != (number > 0 and flags[number - 1])]
+    ends += [len(flags)] * (len(ends) % 2)
+    return [(first, after - 1) for first, after in zip(ends[::2], ends[1::2], strict=True)]
+
+
 def test_a_row_typed_under_a_table_belongs_to_it(office, shipped, tmp_path):
     """On the next blank row of a sheet: hardware of one's own, and a plan that names it as people write names."""
-    book = openpyxl.load_workbook(shipped)
+    book, letter = openpyxl.load_workbook(shipped), openpyxl.utils.get_column_letter
 
     def typed(kind, like, changes):
         area = book[kind].tables[kind].ref
@@ -250,11 +249,11 @@ def test_a_row_typed_under_a_table_belongs_to_it(office, shipped, tmp_path):
         schema = table_schema(kind).by_name
         place = next(number for number, row in enumerate(cells) if number and not row[0])
         assert 0 < bottom - top - place < 10, "blank rows are left inside the table"
-        for position, (name, value) in enumerate(zip(names, source, strict=True)):
-            own = changes.get(name, value)
-            if name in schema and own not in (None, ""):
-                letter = openpyxl.utils.get_column_letter(position + 1)
-                office("enter", sheet=kind, area=f"{letter}{top + place}", value=own)
+        given = (changes.get(name, value) for name, value in zip(names, source, strict=True))
+        own = ["" if value is None else value for value in given]
+        for first, last in stretches([name in schema for name in names]):
+            area = f"{letter(first + 1)}{top + place}:{letter(last + 1)}{top + place}"
+            office("fill", sheet=kind, area=area, rows=[own[first : last + 1]])
         return names, top + place
 
     before = office.open(shipped) or office.values("checks", used(office, "checks"))
@@ -267,7 +266,7 @@ def test_a_row_typed_under_a_table_belongs_to_it(office, shipped, tmp_path):
     names, row = typed("training", plan["name"][0], changes)
 
     def result(name):
-        return office.value("training", f"{openpyxl.utils.get_column_letter(names.index(name) + 1)}{row}")
+        return office.value("training", f"{letter(names.index(name) + 1)}{row}")
 
     assert result("reason").startswith("accelerator mc1 taken as My Chip")
     time_ = result("step_time")
@@ -293,7 +292,7 @@ def test_a_row_typed_under_a_table_belongs_to_it(office, shipped, tmp_path):
 def test_edits_of_a_package_and_a_server_move_the_costs_that_depend_on_them(office, tmp_path):
     tables = read_tables(workbook())
     path = tmp_path / "costs.xlsx"
-    path.write_bytes(workbook_package(tables))
+    path.write_bytes(workbook_package({**tables, "training": [], "inference": []}))
     office.open(path)
     book = openpyxl.load_workbook(path)
 
@@ -575,25 +574,37 @@ def test_values_that_a_file_was_saved_with_are_computed_anew(office, sheet, cata
     assert office.values("s", "H1:H2") == [[time_], [time_ * 2]]
 
 
-def test_a_worker_that_dies_is_replaced_and_handles_survive(office, shipped, catalog):
-    office.open(shipped)
-    cell = first_cell(shipped, "training", "XLPERF_STEP_TIME")
-    handle, before = office.value(*handle_cell(shipped)), office.value("training", cell)
+@pytest.fixture
+def linked(sheet, row):
+    """A plan, its network as a table of the sheet, the handle of that table, and the step time of the plan."""
+    rows = [[*HEADER, "network"], [*row, "N"], [], *NETWORK]
+    return sheet(rows, J1="=XLPERF_CATALOG(A4:E5)", J2="=XLPERF_STEP_TIME(A1:G2,J1)")
+
+
+@pytest.fixture
+def linked_time(catalog, row):
+    own = catalog.with_tables([table_from_rows("networks", NETWORK[0], NETWORK[1:])])
+    return expected(own, [[*row, "N"]], "step_time", [*HEADER, "network"])[0]
+
+
+def test_a_worker_that_dies_is_replaced_and_handles_survive(office, linked, linked_time):
+    office.open(linked)
+    handle = office.value("s", "J1")
+    assert office.value("s", "J2") == linked_time
     (worker,) = office.workers()
     os.kill(worker, signal.SIGKILL)
-    formula = office("cells", sheet="training", area=cell)[0][0]["formula"]
-    other = "=XLPERF_DIE_YIELD(100;0.1)"
-    for entered in (formula, other, formula):  # known cells need no worker, a new one does
-        office("enter", sheet="training", area=cell, formula=entered)
-        assert (office.value("training", cell) == before) == (entered == formula)
+    formula, other = "=XLPERF_STEP_TIME(A1:G2;J1)", "=XLPERF_DIE_YIELD(100;0.1)"
+    for entered in (formula, other, formula):
+        office("enter", sheet="s", area="J2", formula=entered)
+        assert (office.value("s", "J2") == linked_time) == (entered == formula)
     (again,) = office.workers()
     assert again != worker
-    assert office.value(*handle_cell(shipped)) == handle
+    assert office.value("s", "J1") == handle
 
 
-def test_handles_survive_a_restart_and_the_worker_ends_with_its_host(office, sheet, catalog, row, shipped):
-    office.open(shipped)
-    handle = office.value(*handle_cell(shipped))
+def test_handles_survive_a_restart_and_the_worker_ends_with_its_host(office, linked, linked_time):
+    office.open(linked)
+    handle = office.value("s", "J1")
     assert re.fullmatch(r"xlperf:[0-9a-f]{24}", handle)
     workers = office.workers()
     assert len(workers) == 1
@@ -604,8 +615,11 @@ def test_handles_survive_a_restart_and_the_worker_ends_with_its_host(office, she
         time.sleep(0.1)
     assert not office.workers()
     office.start()
-    office.open(sheet([HEADER, row], H1="=XLPERF_STEP_TIME(A1:F2,H2)", H2=handle))
-    assert office.value("s", "H1") == expected(load_catalog(shipped), [row], "step_time")[0]
+    book = openpyxl.load_workbook(linked)
+    book["s"]["J1"] = handle  # the text alone: what it names was kept
+    book.save(linked)
+    office.open(linked)
+    assert office.value("s", "J2") == linked_time
 
 
 def test_the_function_wizard_shows_texts_with_units(office):

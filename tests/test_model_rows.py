@@ -286,6 +286,9 @@ def test_a_bad_line_of_a_card_is_named(line: str, problem: str) -> None:
 def test_a_card_without_generation_or_far_beyond_others_is_said(command: Command, tmp_path: Path) -> None:
     card = tmp_path / "chip.txt"
     card.write_text(CARD.replace("4.8 TB/s", "48000 TB/s"), encoding="utf-8")
+    done = command("accelerator", card, "--like", "H200-SXM-141GB")
+    assert (done.code, "memory bandwidth" in done.err) == (2, True)  # beyond what any machine can have
+    card.write_text(CARD.replace("4.8 TB/s", "4.8 MB/s"), encoding="utf-8")
     done = command("accelerator", card)
     assert (done.code, "needs a line generation" in done.err) == (2, True)
     done = command("accelerator", card, "--like", "H200-SXM-141GB", "--json")

@@ -17,8 +17,7 @@ from xlperf.engine import evaluate
 from xlperf.explore.candidates import candidates, with_mapping
 from xlperf.explore.found import Search
 from xlperf.explore.frontier import unbeaten_rows
-from xlperf.explore.objectives import limit_of, objective_of
-from xlperf.explore.result_bands import DECILE, band_factor
+from xlperf.explore.objectives import DECILE, band_factor, limit_of, objective_of
 from xlperf.explore.robust import MEASURES, robust
 from xlperf.explore.search import search
 from xlperf.explore.solve import solve_plan

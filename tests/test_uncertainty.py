@@ -216,3 +216,13 @@ def test_the_worksheet_function_spills_a_tornado(catalog: Catalog) -> None:
     swings = [row[header.index("swing")] for row in usual[1:]]
     assert swings == sorted(swings, reverse=True) and swings[0] > 0.0
     assert swings[-1] == 0.0 and usual[-1][header.index("input")] == "prices.rental price"
+
+
+def test_servers_and_chiplets_are_ranked_as_what_decides(catalog: Catalog) -> None:
+    """The price follows from them where they vary: prices that would stand above them are drawn no more."""
+    asked = varied("training", "servers.life=x0.8..x1.2", "chiplets.memory price=x0.6..x1.4")
+    ranges = sheet_ranges(table(TRAIN), catalog, asked.varied)
+    assert not {"rental_price", "capex"} & {one.name for one in ranges}
+    whole = Sweep(table(TRAIN), catalog, {}, asked.varied, Sampling(64, LATIN_HYPERCUBE))
+    low, high = (np.quantile(Uncertainty(whole, "cost", False).draws()[0][0], end) for end in (0.0, 1.0))
+    assert high > 1.1 * low

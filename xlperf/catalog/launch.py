@@ -111,8 +111,8 @@ def launch_lines(plan: Table, stack: str) -> list[str]:
 
 
 def _version(known: Sequence[Flag]) -> str:
-    """The newest version that a flag of the stack itself is of."""
-    own = [flag.version for flag in known if flag.version[-1].isdigit()]
+    """The newest version of the stack that a flag of a column is of."""
+    own = [flag.version for flag in known if flag.column and flag.version[-1].isdigit()]
     own = [version for version in own if version.split()[0] == own[0].split()[0]]
     return max(own, key=lambda version: [int(part) for part in version.rpartition(" ")[2].split(".")])
 

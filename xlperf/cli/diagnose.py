@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="'RESULT=NUMBER'",
     help="What was measured, in the unit of the result or with one: step time, ttft, tpot, tokens per second, memory, "
-    "time optimizer ... May be repeated: each narrows the causes down. The waterfall is of the first. Without it: the "
-    "columns of the plan that are so named, measured step time (s) ...",
+    "time optimizer ... May be repeated: each narrows the causes down. Remainder and waterfall are of the first "
+    "outside its band. Without it: the columns of the plan that are so named, measured step time (s) ...",
 )
 @click.option(
     "--log",
@@ -180,6 +180,7 @@ def diagnose(
     if output is None:
         for rank, advice in enumerate(found.explanations["advice"].tolist(), 1):
             say(f"{rank}: {advice}")
+        say(*(words for words in (found.unexplained, found.telling) if words))
 
 
 def _logged(paths: tuple[str, ...]) -> tuple[str, ...]:

@@ -142,17 +142,19 @@ def new(file: str, empty: bool, small: bool, study: str | None, force: bool) -> 
     ),
 )
 @click.argument("host", type=click.Choice(_INSTALLED))
-@click.argument("folder", required=False)
+@click.argument("folder", metavar="[FOLDER | FILE]", required=False)
 @click.option("--output", metavar="FILE", type=OutputFile(".xlam", ".bas"), help="excel: build the add-in file there.")
-@click.option("--check", "checked", is_flag=True, help="excel: say what is installed (or what --output names is).")
+@click.option("--check", "checked", is_flag=True, help="excel: say what is installed, or what FILE is.")
 @click.option("--python", metavar="PATH", help="excel: the interpreter to compute with, on the machine of FILE.")
 @click.option("--wheel", metavar="URL", help="lite: where xlwings Lite gets xlperf from; else the package index.")
 def install(
     host: str, folder: str | None, output: str | None, checked: bool, python: str | None, wheel: str | None
 ) -> int:
     """Add the worksheet functions to HOST for this user; cells are computed by the environment that installs."""
+    if checked and folder and not output:
+        folder, output = None, folder  # the file to look at
     for name, given, only in (
-        ("FOLDER", folder, "lite"),
+        ("a folder", folder, "lite"),
         ("--output", output, "excel"),
         ("--check", checked, "excel"),
         ("--python", python, "excel"),

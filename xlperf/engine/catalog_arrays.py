@@ -148,21 +148,10 @@ def _lengths(topology: str, text: str, places: float) -> tuple[int, ...]:
 
 
 def switched_networks(catalog: Catalog, accelerators: np.ndarray, networks: np.ndarray) -> np.ndarray:
-    """Whether the networks of plans are made of switches only.
+    """Whether the networks of plans are made of switches only, (rows,); true too where there is none.
 
-    Parameters
-    ----------
-    catalog : Catalog
-        Whose networks are meant.
-    accelerators : np.ndarray
-        Row of the accelerator of each plan, (rows,).
-    networks : np.ndarray
-        Position of the network that it names, -1 where it names none, (rows,).
-
-    Returns
-    -------
-    np.ndarray
-        True too where there is no network, (rows,).
+    ``accelerators`` are the rows of their accelerators, ``networks`` the positions of the networks that they name, -1
+    where they name none.
     """
     if not catalog.networks:
         return np.full(len(networks), True)
@@ -503,17 +492,6 @@ def _memory_energy(catalog: Catalog, accelerators: Table) -> Array:
 
 
 def catalog_models(catalog: Catalog) -> tuple[Model, np.ndarray]:
-    """All models of a catalog as the equations need them.
-
-    Parameters
-    ----------
-    catalog : Catalog
-        Whose sheet ``models`` is meant.
-
-    Returns
-    -------
-    tuple of Model and np.ndarray
-        One entry per row of the sheet, and what of each is not modelled as a dense decoder ("" where all is).
-    """
+    """All models of a catalog as the equations need them, and what of each is not modelled ("" where all is)."""
     arrays = catalog_arrays(catalog, np.zeros(0, dtype=np.int64))
     return Model(*arrays.model), arrays.unmodelled

@@ -17,9 +17,8 @@ from xlperf.equations.plan.records import Remark
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.serving.energy import decode_step_traffic, token_flop
+from xlperf.equations.training.step import MESSAGE_PARTS
 
-_MESSAGES = ("time_tensor_parallel", "time_context_parallel", "time_expert_parallel", "time_pipeline_communication",
-             "time_data_parallel", "hidden_communication_time")  # fmt: skip
 _STEP = ("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead")
 _TILE = (256.0, 128.0)
 _USUAL_CACHE = 50.0 * 2.0**20
@@ -85,7 +84,9 @@ def training_power(machine: Machine, model: Model, plan: TrainingPlan, results: 
         (rows,). [W]
     """
     (device, _, constants), step = machine, results["step_time"]
-    sending = np.minimum(sum((results[name] for name in _MESSAGES), 0.0 * step) / step, 1.0)
+    sending = np.minimum(
+        sum((results[name] for name in (*MESSAGE_PARTS, "hidden_communication_time")), 0.0 * step) / step, 1.0
+    )
     flop = results["hfu"] * device.peak_flop_rate[:, 0]
     traffic = flop / constants["compute_intensity"][:, 0]
     missing = _from_memory(device, model, plan.tokens, plan.tensor_parallel, plan.product_size)

@@ -22,7 +22,6 @@ from xlperf.engine.join import (
     join,
     named_rows,
     plan_columns,
-    prefill_networks,
     prefill_rows,
 )
 from xlperf.engine.notes import (
@@ -241,7 +240,7 @@ def served_plans(plans: Table, catalog: Catalog, named: Named, architecture: Arc
     rows = np.arange(len(plans))
     twice = np.concatenate([rows, rows])
     prefilling = prefill_rows(plans, catalog, named.accelerators)
-    networks = np.concatenate([named.networks, prefill_networks(plans, catalog, named.networks)])
+    networks = np.concatenate([named.networks, prefill_rows(plans, catalog, named.networks, "network")])
     both_named = Named(named.models[twice], np.concatenate([named.accelerators, prefilling]), networks)
     both_plans = plans.take(twice)
     columns = {**both_plans.columns, "num_accelerators": pools.num_accelerators}

@@ -152,48 +152,15 @@ class Joined:
     software: Words
 
     def keys_for(self, codes: np.ndarray) -> Keys:
-        """Calibration keys of the plans at another precision.
-
-        Parameters
-        ----------
-        codes : np.ndarray
-            Positions of its names in PRECISION_NAMES, (rows,).
-
-        Returns
-        -------
-        Keys
-            For :meth:`xlperf.catalog.calibration.Calibration.constants_of`.
-        """
+        """Calibration keys of the plans at another precision, by its positions in PRECISION_NAMES, (rows,)."""
         return combined_keys(self.generation, Words(codes, PRECISION_KEYS), self.software)
 
     def keys_named(self, codes: np.ndarray) -> Keys:
-        """Calibration keys of the plans by the names of precisions themselves: INT4 weights are not 16-bit ones.
-
-        Parameters
-        ----------
-        codes : np.ndarray
-            Their positions in PRECISION_NAMES, (rows,).
-
-        Returns
-        -------
-        Keys
-            For :meth:`xlperf.catalog.calibration.Calibration.constants_of`.
-        """
+        """The same by the names of precisions themselves: INT4 weights are not 16-bit ones."""
         return combined_keys(self.generation, Words(codes, PRECISION_NAMES), self.software)
 
     def peak_for(self, codes: np.ndarray) -> Array:
-        """Dense peak of the plans' accelerators at another precision.
-
-        Parameters
-        ----------
-        codes : np.ndarray
-            Positions of its names in PRECISION_NAMES, (rows,).
-
-        Returns
-        -------
-        Array
-            NaN where the accelerator states none, (rows,). [FLOP/s]
-        """
+        """Dense peak of the accelerators at another precision, NaN where they state none, (rows,). [FLOP/s]"""
         return np.asarray(self.peaks[np.arange(len(codes)), codes])
 
 
@@ -253,8 +220,8 @@ def named_rows(plans: Table, catalog: Catalog) -> Named:
     return named
 
 
-def prefill_rows(plans: Table, catalog: Catalog, accelerators: np.ndarray) -> np.ndarray:
-    """Accelerators that prefill: those of the plan but where separate pools have others.
+def prefill_rows(plans: Table, catalog: Catalog, rows: np.ndarray, column: str = "accelerator") -> np.ndarray:
+    """Rows of the pools that prefill: those of the plan but where separate pools have others.
 
     Parameters
     ----------
@@ -262,51 +229,28 @@ def prefill_rows(plans: Table, catalog: Catalog, accelerators: np.ndarray) -> np
         Training or inference plans, (rows,).
     catalog : Catalog
         What they refer to.
-    accelerators : array of int64
-        Rows of the sheet accelerators that the plans name, (rows,).
+    rows : array of int64
+        What the plans name: rows of the sheet accelerators, or positions of networks, -1 where blank, (rows,).
+    column : {"accelerator", "network"}
+        Which of the two.
 
     Returns
     -------
     array of int64
-        Rows of the same sheet, (rows,).
+        Rows or positions alike, (rows,).
 
     Raises
     ------
     InputError
-        Naming every cell of ``prefill_accelerator`` whose name is not in the catalog.
+        Naming every cell of ``prefill_accelerator`` or ``prefill_network`` whose name is not in the catalog.
     """
-    if "prefill_accelerator" not in plans:
-        return accelerators
-    given = catalog.rows("accelerators", plans.text("prefill_accelerator"), plans, "prefill_accelerator")
-    return np.where((given >= 0) & (plans.filled("mode") == "disaggregated"), given, accelerators)
-
-
-def prefill_networks(plans: Table, catalog: Catalog, networks: np.ndarray) -> np.ndarray:
-    """Networks of the pools that prefill: those of the plan but where separate pools have others.
-
-    Parameters
-    ----------
-    plans : Table
-        Inference plans, (rows,).
-    catalog : Catalog
-        What they refer to.
-    networks : array of int64
-        Positions of the networks that the plans name, -1 where blank, (rows,).
-
-    Returns
-    -------
-    array of int64
-        Positions alike, (rows,).
-
-    Raises
-    ------
-    InputError
-        Naming every cell of ``prefill_network`` whose name is not in the catalog.
-    """
-    if "prefill_network" not in plans:
-        return networks
-    given = catalog.network_index(plans.text("prefill_network"), plans, "prefill_network")
-    return np.where((given >= 0) & (plans.filled("mode") == "disaggregated"), given, networks)
+    own = f"prefill_{column}"
+    if own not in plans:
+        return rows
+    names = plans.text(own)
+    looked_up = catalog.rows("accelerators", names, plans, own) if column == "accelerator" else None
+    given = catalog.network_index(names, plans, own) if looked_up is None else looked_up
+    return np.where((given >= 0) & (plans.filled("mode") == "disaggregated"), given, rows)
 
 
 def architecture_codes(named: Named, catalog: Catalog) -> np.ndarray:

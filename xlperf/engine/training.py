@@ -29,6 +29,7 @@ from xlperf.equations.cost.tco import carbon_of_energy
 from xlperf.equations.cost.tokens import ALL_IN, Terms, drawn_terms, energy_per_token, run_cost, token_costs
 from xlperf.equations.hardware.kernels import without_input_casts, without_launch_time
 from xlperf.equations.model.model import Architecture, Model
+from xlperf.equations.network.collectives import OPERATIONS
 from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
 from xlperf.equations.plan.training_plan import TrainingPlan, with_defaults
 from xlperf.equations.plan.training_rules import TRAINING_RULES
@@ -37,9 +38,9 @@ from xlperf.equations.training.communication import used_families
 from xlperf.equations.training.memory import memory_of
 from xlperf.equations.training.rates import training_rates
 from xlperf.equations.training.run import run_results
-from xlperf.equations.training.step import STEP_PARTS
+from xlperf.equations.training.step import COMPUTE_PARTS, MESSAGE_PARTS, STEP_PARTS
 
-_KERNELS = ("gemm", "experts", "vector", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
+_KERNELS = ("gemm", "experts", "vector", *OPERATIONS)
 _WIDE_KERNELS = ("attention", "attention_backward")
 _HYBRID_KERNELS = ("linear_attention",)
 RUN_COLUMNS = (
@@ -53,18 +54,8 @@ RUN_COLUMNS = (
     "run_carbon",
 )
 """Results of whole runs, for plans that say how many tokens they train on."""
-_STATES = {
-    "compute": ("time_forward", "time_backward", "time_recompute", "time_optimizer"),
-    "message": (
-        "time_tensor_parallel",
-        "time_context_parallel",
-        "time_expert_parallel",
-        "time_pipeline_communication",
-        "time_data_parallel",
-    ),
-    "host": ("time_overhead",),
-}
-"""States of an accelerator and the parts of a step in which it is in them; else, in the bubble, it is idle."""
+_STATES = {"compute": COMPUTE_PARTS, "message": MESSAGE_PARTS}
+"""States of an accelerator and the parts of a step in which it is in them; else it waits for the host or idles."""
 _MEMORY = ("memory", *(f"memory_{part}" for part in (
     "weights", "gradients", "optimizer", "activations", "layer_activations", "first_stage", "middle_stage",
     "last_stage", "reserved", "capacity", "share")), "fits")  # fmt: skip

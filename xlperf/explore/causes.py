@@ -154,6 +154,16 @@ class Variants:
                 factors[self.having(number)] *= change.factor
         return factors
 
+    @cached_property
+    def as_published(self) -> np.ndarray:
+        """Variant with the changes of the plan alone: a fault of the machine leaves the band as it is."""
+        faulty = np.array([change.sheet != PLAN for change in self.tried] + [True])
+        settings = [np.where(faulty[number], NONE, number) for number in (self.first, self.second)]
+        own = np.arange(len(self.first))
+        return np.where(
+            faulty[self.first] | (faulty[self.second] & (self.second != NONE)), 1 + np.max(settings, 0), own
+        )
+
     def evaluated_on(self, catalog: Catalog) -> tuple[Table, Catalog]:
         """The variants as plans, and the catalog with the rows of changed accelerators and networks."""
         columns = {name: np.repeat(values, len(self.first)) for name, values in self.plan.columns.items()}

@@ -22,20 +22,28 @@ from xlperf.explore.objectives import LARGER, Objective, limit_of, objective_of
 BANDED = {"training": "step_time", "inference": "tpot"}
 """Result with a band of its own, by kind of plan; rates and other whole times share it."""
 SPREADS = (
-    ("ttft|queue_time|prefill_time", 1.5),
-    ("memory", 1.12),
-    ("time_|decode_time", 1.25),
+    ("ttft|queue_time|prefill_time", 1.5, 1.05),
+    ("memory", 1.12, 1.02),
+    ("time_|decode_time", 1.25, 1.03),
 )
-"""80 % of measurements of results without a band lie within this factor of predictions (sheet of validation; time_:
-heuristic, this work): pattern of the name, factor. [-]"""
-LEAST_SPREAD = 1.02
-"""Factor within which 80 % of repeated measurements lie: no band is narrower. [-]"""
-CANCELLED = 0.7
-"""Share of the error of a prediction (its logarithm) that stays in the ratio of two runs: heuristic, this work. [-]"""
+"""Results without a band: pattern of the name, factor of predictions within which 80 % of measurements lie (sheet of
+validation; time_: heuristic, this work), and the same of repeated measurements (heuristic, this work). [-]"""
+OF_CHANGE, REPEATED = 1.25, 1.02
+"""The same factors for other results: a change of the whole time is one of a part of it. [-]"""
 SMALL_PART = 0.01
 """Share of the whole time below which the size of a part says nothing. [-]"""
 LARGE = 0.25
 """Likelihood of a change that makes a plan too large for the memory it fitted in, over that of others. [-]"""
+RIVAL = 1.0 / 3.0
+"""Share of the probability of the first explanation from which the second is a rival to be told apart. [-]"""
+TELLING = {
+    "training": ("memory", "accelerator_power", "time_forward", "time_backward", "time_recompute", "time_optimizer",
+                 "time_tensor_parallel", "time_pipeline_communication", "time_expert_parallel", "time_data_parallel",
+                 "step_time"),
+    "inference": ("memory_weights", "memory_kv_cache", "accelerator_power", "ttft", "time_matrix", "time_attention",
+                  "time_communication", "running_batch", "tpot"),
+}  # fmt: skip
+"""Results that logs, timers and profiles have, by kind of plan."""
 _MEASURED = re.compile(r"\s*(.+?)\s*=\s*([-+.\deE]+)\s*(\S*)\s*")
 
 
@@ -92,7 +100,7 @@ def read_measured(kind: str, texts: Sequence[str], before: Sequence[str] = ()) -
         for text in own:
             stated = _MEASURED.fullmatch(text)
             try:
-                if stated is None:
+                if stated is None or _infinite(stated.group(2)):
                     raise InputError(Fault(place, f'must be as "step time=38 s" or "memory=61 GiB", got "{text}"'))
                 name, *others = stated.group(1).split(" + ")
                 limit = limit_of(kind, "{} <= {} {}".format(name, *stated.groups()[1:]), place)
@@ -114,6 +122,13 @@ def read_measured(kind: str, texts: Sequence[str], before: Sequence[str] = ()) -
         Measured(own, value, earlier.get(names, nothing), names[1:])
         for names, (own, value) in found["--measured"].items()
     ]
+
+
+def _infinite(text: str) -> bool:
+    try:
+        return not np.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _joined(names: Sequence[str]) -> str:
@@ -162,15 +177,22 @@ class Diagnosis:
     explanations : Table
         ``diagnosis``: the most probable first; no rows where all readings are inside the band.
     steps : Table
-        ``diagnosis_steps``: from the prediction to the measurement of the first reading, change by change.
+        ``diagnosis_steps``: from the prediction to the measurement of a reading, change by change: the first outside
+        its band, whole times and rates before their parts.
     likeliest : tuple of Change
         The changes of the first explanation.
+    telling : str
+        What to measure to tell the first two explanations apart; "" where the first is much likelier.
+    unexplained : str
+        What the first explanation leaves outside the band; "" for nothing.
     """
 
     readings: tuple[Reading, ...]
     explanations: Table
     steps: Table
     likeliest: tuple[Change, ...] = ()
+    telling: str = ""
+    unexplained: str = ""
 
     @property
     def inside(self) -> bool:
@@ -190,7 +212,8 @@ def diagnose(
 
     Every change of ``causes.csv`` and every pair is evaluated in one call. The probability of an explanation is its
     prior times the likelihood of the measurements: errors of predictions have a Laplace distribution whose 80 % are
-    the band. Values of one cause add up.
+    the band. Beside a run before the change the band is that of the ratio of two runs: narrow where a change alters
+    nothing, wide where it alters much. Values of one cause add up.
 
     Parameters
     ----------
@@ -229,12 +252,13 @@ def diagnose(
             why = str(results.text("reason")[0])
             problem = f"the plan has no {one.column.name.replace('_', ' ')}{f': {why}' if why else ''}"
             raise InputError(Fault(plan.place(0, "name"), problem))
-    spreads = np.stack([_spreads(plan.kind, results, one) for one in measured])
+    spreads = np.stack([_spreads(variants, results, one) for one in measured])
     before = np.array([one.before for one in measured])[:, None]
-    scale = np.where(np.isnan(before), 1.0, before / predicted[:, :1])
-    widths = np.log(spreads) * np.where(np.isnan(before), 1.0, CANCELLED)[:, :, None]
-    widths = np.maximum(widths, np.log(LEAST_SPREAD))
-    predicted = predicted * scale
+    floors = _floors(results, measured)
+    widths = np.where(
+        np.isnan(before)[:, :, None], np.log(np.maximum(spreads, REPEATED)), _paired_widths(predicted, floors, measured)
+    )
+    predicted = predicted * np.where(np.isnan(before), 1.0, before / predicted[:, :1])
     readings = tuple(
         Reading(one, *(float(predicted[n, 0] * np.exp(end)) for end in (0.0, -widths[n, 0, 0], widths[n, 0, 1])))
         for n, one in enumerate(measured)
@@ -242,12 +266,22 @@ def diagnose(
     if not ranked and all(reading.inside for reading in readings):
         return Diagnosis(readings, _table("diagnosis", []), _table("diagnosis_steps", []))
     with np.errstate(all="ignore"):
-        weights = _weights(variants, results, predicted, widths, measured)
+        weights = _weights(variants, results, predicted, widths, floors, measured)
+        outside = not all(reading.inside for reading in readings)
+        weights = np.where(_nearer(variants, predicted, widths, measured) | (not outside), weights, 0.0)
     found = _ranked(variants, weights)[:top]
-    lines = [_line(variants, rank, one, predicted, measured) for rank, one in enumerate(found, 1)]
-    steps = _steps(variants, found[0][0], predicted[0], measured[0]) if found else []
+    lead = _lead(readings)
+    lines = [_line(variants, rank, one, predicted, measured, lead) for rank, one in enumerate(found, 1)]
+    steps = _steps(variants, found[0][0], predicted[lead], measured[lead]) if found else []
     first = variants.made(found[0][0]) if found else ()
-    return Diagnosis(readings, _table("diagnosis", lines), _table("diagnosis_steps", steps), first)
+    return Diagnosis(
+        readings,
+        _table("diagnosis", lines),
+        _table("diagnosis_steps", steps),
+        first,
+        _telling(variants, results, found, measured),
+        _unexplained(found[0][0], predicted, widths, measured) if found else "",
+    )
 
 
 def as_it_ran(plan: Table, found: Diagnosis) -> Table:
@@ -291,32 +325,70 @@ def _predicted(variants: Variants, results: Table, one: Measured) -> Array:
     return values * variants.time_factors if whole else values
 
 
-def _spreads(kind: str, results: Table, one: Measured) -> Array:
+def _spreads(variants: Variants, results: Table, one: Measured) -> Array:
     """Factors from predictions down and up to the ends of the 80 % band, (variants, 2)."""
-    name = one.column.name
-    for pattern, factor in SPREADS:
+    name, kind = one.column.name, variants.plan.kind
+    for pattern, factor, _ in SPREADS:
         if re.match(pattern, name):
             return np.full((len(results), 2), factor)
     base = BANDED[kind]
     value = results.number(base)
     with np.errstate(all="ignore"):
         down, up = value / results.number(f"{base}_low"), results.number(f"{base}_high") / value
+    down, up = (ends[variants.as_published] for ends in (down, up))
     ends = (up, down) if one.objective.larger else (down, up)  # NaN where a variant is illegal
     return np.asarray(np.nan_to_num(np.stack(ends, axis=-1), nan=SPREADS[1][1]))
 
 
+def _nearer(variants: Variants, predicted: Array, widths: Array, measured: Sequence[Measured]) -> np.ndarray:
+    """Variants that are nearer to what was measured than without any of their changes, in widths of the plan's band."""
+    gaps = np.log(np.array([[one.value] for one in measured]) / predicted)
+    width = np.where(gaps < 0.0, widths[:, :1, 0], widths[:, :1, 1])
+    distance = np.abs(gaps / width).sum(axis=0)
+    alone = (np.where(variants.second == NONE, 0, 1 + number) for number in (variants.first, variants.second))
+    return np.asarray(np.all([distance < distance[rows] for rows in alone], axis=0))
+
+
+def _factors(name: str) -> tuple[float, float]:
+    """Factors of ``SPREADS`` of a result."""
+    known = ((predicted, repeated) for pattern, predicted, repeated in SPREADS if re.match(pattern, name))
+    return next(known, (OF_CHANGE, REPEATED))
+
+
+def _floors(results: Table, measured: Sequence[Measured]) -> Array:
+    """Times added to measured parts and to their predictions so that small ones say nothing, (measured, 1)."""
+    whole = SMALL_PART * results.number(BANDED[results.kind.removesuffix("_results")])[0]
+    return np.array([[whole if one.column.name.startswith("time_") else 0.0] for one in measured])
+
+
+def _paired_widths(predicted: Array, floors: Array, measured: Sequence[Measured]) -> Array:
+    """Logarithms of the ends of the 80 % band of the ratio of two runs, (measured, variants, 2).
+
+    Errors of one plan on one machine cancel in the ratio. What remains is that of a repeated measurement, and the
+    error of the change: its logarithm is predicted as well as a part of the time, or as memory.
+    """
+    factors = np.log([_factors(one.column.name) for one in measured])
+    with np.errstate(all="ignore"):
+        change = np.abs(np.log((predicted + floors) / (predicted[:, :1] + floors)))
+    width = factors[:, 1:] + factors[:, :1] * np.nan_to_num(change, posinf=0.0)
+    return np.repeat(width[:, :, None], 2, axis=-1)
+
+
 def _weights(
-    variants: Variants, results: Table, predicted: Array, widths: Array, measured: Sequence[Measured]
+    variants: Variants,
+    results: Table,
+    predicted: Array,
+    widths: Array,
+    floors: Array,
+    measured: Sequence[Measured],
 ) -> Array:
     """Prior times likelihood of each variant; 0 where it is illegal, or one of its changes alters nothing."""
-    whole = SMALL_PART * results.number(BANDED[results.kind.removesuffix("_results")])[0]
     weights = np.array([change.prior for change in variants.tried] + [1.0])
     found = weights[variants.first] * weights[variants.second]
     for number, one in enumerate(measured):
-        floor = whole if one.column.name.startswith("time_") else 0.0
-        gap = np.log((one.value + floor) / (predicted[number] + floor))
+        gap = np.log((one.value + floors[number]) / (predicted[number] + floors[number]))
         width = np.where(gap < 0.0, widths[number, :, 0], widths[number, :, 1])
-        found = found * np.exp(-np.log(5.0) * np.abs(gap) / width)
+        found = found * np.exp(-np.log(5.0) * np.abs(gap) / width) / widths[number].sum(axis=-1)
     fits = results.number("fits") == 1.0
     found = np.where(fits | ~fits[0], found, LARGE * found)
     single = np.searchsorted(variants.first[1 : len(variants.tried) + 1], np.arange(len(variants.tried))) + 1
@@ -344,8 +416,47 @@ def _ranked(variants: Variants, weights: Array) -> list[tuple[int, float]]:
     return [(best[key], sums[key] / total) for key in order]
 
 
+def _unexplained(row: int, predicted: Array, widths: Array, measured: Sequence[Measured]) -> str:
+    """Which measurements are outside the band of an explanation."""
+    left = []
+    for number, one in enumerate(measured):
+        gap = float(np.log(one.value / predicted[number, row]))
+        if not -widths[number, row, 0] <= gap <= widths[number, row, 1]:
+            left.append(f"{one.words(one.value)} ({np.expm1(gap):+.1%} from it)")
+    return f"outside the band of explanation 1 as well: {', '.join(left)}" if left else ""
+
+
+def _telling(
+    variants: Variants, results: Table, found: Sequence[tuple[int, float]], measured: Sequence[Measured]
+) -> str:
+    """Which result, not measured yet, differs most between the first two explanations, in widths of its band."""
+    if len(found) < 2 or found[1][1] < RIVAL * found[0][1]:
+        return ""
+    kind = variants.plan.kind
+    asked = [objective_of(kind, name) for name in TELLING[kind] if all(name not in one.names for one in measured)]
+    rivals, best, words = [row for row, _ in found[:2]], 1.0, "no other result tells 1 from 2"
+    for objective in asked:
+        one = Measured(objective, 1.0)
+        values = (_predicted(variants, results, one) + _floors(results, [one])[0])[rivals]
+        with np.errstate(all="ignore"):
+            apart = abs(float(np.log(values[0] / values[1]))) / np.log(_factors(one.column.name)[0])
+        if apart > best:
+            first, second = (one.words(float(_predicted(variants, results, one)[row])) for row in rivals)
+            best, words = apart, f"to tell 1 from 2, measure {first} (1) or {second} (2)"
+    return words
+
+
+def _lead(readings: Sequence[Reading]) -> int:
+    """The reading of which the remainder and the steps are: the first outside its band, whole times and rates first."""
+    order = [
+        (reading.inside, any(re.match(pattern, reading.measured.column.name) for pattern, *_ in SPREADS), number)
+        for number, reading in enumerate(readings)
+    ]
+    return min(order)[2]
+
+
 def _line(
-    variants: Variants, rank: int, found: tuple[int, float], predicted: Array, measured: Sequence[Measured]
+    variants: Variants, rank: int, found: tuple[int, float], predicted: Array, measured: Sequence[Measured], lead: int
 ) -> dict[str, object]:
     row, probability = found
     made = [variants.tried[number] for number in (variants.first[row], variants.second[row]) if number != NONE]
@@ -354,7 +465,7 @@ def _line(
         "cause": " + ".join(change.cause for change in made),
         "change": "; ".join(change.words for change in made),
         "predicted": ", ".join(one.words(float(predicted[n, row])) for n, one in enumerate(measured)),
-        "remainder": measured[0].value / float(predicted[0, row]) - 1.0,
+        "remainder": measured[lead].value / float(predicted[lead, row]) - 1.0,
         "probability": probability,
         "advice": "; ".join(change.advice for change in made),
     }

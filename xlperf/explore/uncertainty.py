@@ -14,12 +14,11 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, table_schema, unit_of
 from xlperf.catalog.table import Table, uncertain_columns, values_in_case
 from xlperf.equations.plan.precisions import PRECISIONS
-from xlperf.explore.objectives import objective_of
+from xlperf.explore.objectives import TIMES, band_factor, is_rate, objective_of
 from xlperf.explore.reached_rows import REACHED
-from xlperf.explore.result_bands import TIMES, band_factor, is_rate
 from xlperf.explore.samples import RANDOM, Sampling, normal_scores, uniforms
 from xlperf.explore.sweep import BLOCK, Sweep
-from xlperf.explore.vary import SHEETS, TRIANGULAR, UNIFORM, Varied, sheet_rows
+from xlperf.explore.vary import SHEETS, TRIANGULAR, UNIFORM, Varied, blanked_prices, sheet_rows
 from xlperf.explore.workers import worked
 
 BAND = "calibration band"
@@ -328,6 +327,8 @@ def sheet_ranges(plans: Table, catalog: Catalog, without: Sequence[Varied] = ())
         Factors; where rows differ in them the widest.
     """
     others = {(one.sheet, one.name) for one in without}
+    for sheet, names in blanked_prices(catalog, plans, {one.sheet for one in without}).items():
+        others |= {(sheet, name) for name in names}
     named = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
     derived = (catalog.tables["accelerators"].text("device")[named] != "").any()
     found: list[Varied] = []
@@ -341,6 +342,8 @@ def sheet_ranges(plans: Table, catalog: Catalog, without: Sequence[Varied] = ())
                 rows = sheet_rows(catalog, plans, one)
             except InputError:  # no row of this sheet
                 continue
+            if (sheet, name) == ("prices", "capex") and not np.isnan(table.number("rental_price")[rows]).any():
+                continue  # all are rented
             low, base, high = (values_in_case(table, name, case)[rows] for case in ("low", "base", "high"))
             ends = np.nanmin(low / base, initial=1.0), np.nanmax(high / base, initial=1.0)
             if len(rows) and not np.isnan(base).any() and ends[0] < ends[1]:

@@ -17,7 +17,7 @@ from xlperf.catalog.names import MARK
 from xlperf.catalog.parse import convert
 from xlperf.catalog.schema import PLAN_TABLES, Column, is_count, table_schema, unit_of
 from xlperf.catalog.table import Table
-from xlperf.engine.join import prefill_networks
+from xlperf.engine.join import prefill_rows
 from xlperf.explore.reached_rows import REACHED, copied_rows, reached_rows
 from xlperf.explore.samples import normal_scores
 from xlperf.explore.space import MOST_PLANS
@@ -314,11 +314,25 @@ def _constant_name(header: str, shown: str, place: str) -> str:
     return name
 
 
-def _blanks(catalog: Catalog, plans: Table, sheets: set[str]) -> dict[str, tuple[str, ...]]:
+def blanked_prices(catalog: Catalog, plans: Table, sheets: set[str]) -> dict[str, tuple[str, ...]]:
     """Prices that are left blank so that servers or chiplets that vary count: by sheet, columns.
 
     The hour of an accelerator follows from its server where the sheet prices has no price, and its price there from
     its chiplets where the server's row has none.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        As it is.
+    plans : Table
+        Whose accelerators are meant.
+    sheets : set of str
+        What varies.
+
+    Raises
+    ------
+    InputError
+        Where an accelerator has no row of servers, which its cost would follow from.
     """
     own = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
     designed = sheets & {"chiplets", "packages", "process_nodes"}
@@ -355,7 +369,7 @@ def changed_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Vari
         Where a row has nothing to multiply, an accelerator follows from a device, or a plan names nothing there.
     """
     tables: dict[str, Table] = {}
-    for sheet, names in _blanks(catalog, plans, {varied.sheet for varied, _ in changes}).items():
+    for sheet, names in blanked_prices(catalog, plans, {varied.sheet for varied, _ in changes}).items():
         blank = {name: np.full(len(catalog.tables[sheet]), np.nan) for name in names}
         tables[sheet] = replace(catalog.tables[sheet], columns={**catalog.tables[sheet].columns, **blank})
     for varied, value in changes:
@@ -462,7 +476,7 @@ def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, 
     points, code = np.unique(stated, axis=1, return_inverse=True)
     changed_catalog(catalog, plans, [(one, float(points[row, 0])) for row, (one, _) in enumerate(changes)])
     sheets = {one.sheet for one, _ in changes}
-    blanks = _blanks(catalog, plans, sheets)
+    blanks = blanked_prices(catalog, plans, sheets)
     tables: dict[str, Table] = {}
     columns = dict(plans.columns)
 
@@ -529,7 +543,7 @@ def prefill_names(plans: Table, catalog: Catalog, networks: np.ndarray) -> np.nd
     rows = catalog.rows("accelerators", plans.text("prefill_accelerator"), plans, "prefill_accelerator")
     default = np.where(rows >= 0, catalog.default_networks[np.maximum(rows, 0)], networks)
     found = np.where(plans.text("network") == "", default, networks)
-    return np.where(plans.filled("mode") == "disaggregated", prefill_networks(plans, catalog, found), networks)
+    return np.where(plans.filled("mode") == "disaggregated", prefill_rows(plans, catalog, found, "network"), networks)
 
 
 def unmarked(results: Table) -> Table:

@@ -31,9 +31,10 @@ def write_diagnosis(path: str, found: Diagnosis, command: str, asked: Mapping[st
     book.remove(book.worksheets[0])
     add_styles(book)
     sheet = book.create_sheet("diagnosis")
-    top = len(found.readings) + 2
-    for number, reading in enumerate(found.readings, 1):
-        put(sheet.cell(number, 1), reading.words, wrapped=False)
+    said = [*(one.words for one in found.readings), *(words for words in (found.unexplained, found.telling) if words)]
+    top = len(said) + 2
+    for number, words in enumerate(said, 1):
+        put(sheet.cell(number, 1), words, wrapped=False)
     tables = {}
     for table, name, first in ((found.steps, "waterfall", 1), (found.explanations, "diagnosis", top)):
         if not len(table):
@@ -46,7 +47,6 @@ def write_diagnosis(path: str, found: Diagnosis, command: str, asked: Mapping[st
             for row in at.iter_rows(min_row=2, min_col=3):
                 for cell in row:
                     cell.number_format = "#,##0.00##"
-    said = [reading.words for reading in found.readings]
     if len(found.explanations):
         said.append(f"Most likely: {found.explanations['cause'][0]}. {found.explanations['advice'][0]}")
     add_front(book, command, asked, tables, said=said)

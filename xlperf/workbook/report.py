@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from xlperf.studies.outcome import Finding, Inputs, Outcome, Study
 
 REPORT_NAME = "xlperf_report"
-"""Name of the first cell of a report, by which the add-in knows it and draws no page ends over it."""
+"""Name of the second cell of a report, by which the add-in knows it and draws no page ends over it."""
 _TOP = 4
 
 
@@ -164,7 +164,7 @@ def report_workbook(
         else:
             fill(workbook[name])
     summary_sheet(workbook["summary"], report)
-    workbook.defined_names[REPORT_NAME] = DefinedName(REPORT_NAME, attr_text="summary!$A$1")
+    workbook.defined_names[REPORT_NAME] = DefinedName(REPORT_NAME, attr_text="summary!$A$2")
     set_paper(workbook)
     workbook.active = 0
     return workbook

@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 
 
 _LAST = 10
-_ACROSS = 138
+_ACROSS = 148
 _TONES = {"good": style.GOOD_INK, "plain": style.NAVY, "warning": style.WARN_INK, "bad": style.BAD_INK}
 _TOP_ROWS = 20
 _BARS = 14
-_CHART_WIDTH, _CHART_HEIGHT = 17.6, 9.6
+_CHART_WIDTH, _CHART_HEIGHT = 17.0, 9.6
 _TABLES = {
     "training": ("tokens_per_second_per_accelerator", "step_time mfu memory_reserved cost_per_million_tokens"),
     "inference": ("tokens_per_second_per_accelerator", "ttft tpot memory cost_per_million_output_tokens_all_in"),

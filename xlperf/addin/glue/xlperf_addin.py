@@ -31,7 +31,7 @@ except ImportError:  # the type library is not known yet while the extension is 
 ADDIN = "XLPERF"
 DOCUMENT_JOB = "org.xlperf.DocumentJob"
 CATALOG = "catalog"  # the name of the cell that every result refers to
-REPORT = "xlperf_report"  # the name of the first cell of a report
+REPORT = "xlperf_report"  # the name of a cell of a report
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 with open(os.path.join(FOLDER, "functions.json"), encoding="utf-8") as stream:

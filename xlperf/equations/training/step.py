@@ -43,17 +43,22 @@ PLACES = ("attention", "core", "local core", "mlp", "moe", "head", "embedding", 
 _LAYERS, _OUTSIDE, CORES = slice(0, 5), slice(5, 8), slice(1, 3)
 _HYBRID = (*PLACES, "linear")
 FIRST, MIDDLE, LAST = 0, 1, 2
-STEP_PARTS = (
-    "time_forward",
-    "time_backward",
-    "time_recompute",
+COMPUTE_PARTS = ("time_forward", "time_backward", "time_recompute", "time_optimizer")
+"""Results in which the accelerator computes."""
+MESSAGE_PARTS = (
     "time_tensor_parallel",
     "time_context_parallel",
     "time_expert_parallel",
     "time_pipeline_communication",
-    "time_pipeline_bubble",
     "time_data_parallel",
-    "time_optimizer",
+)
+"""Results in which nothing but messages are under way."""
+STEP_PARTS = (
+    *COMPUTE_PARTS[:3],
+    *MESSAGE_PARTS[:4],
+    "time_pipeline_bubble",
+    MESSAGE_PARTS[4],
+    COMPUTE_PARTS[3],
     "time_overhead",
 )
 """Results that add up to the step time."""
