@@ -185,7 +185,11 @@ def synthetic(kind: str, count: int, seed: int, path: Path) -> Score:
 
 
 def test_known_faults_are_found_again_from_logs(tmp_path: Path) -> None:
-    """60 logs in the formats of ten stacks; of 600 more runs, seeds 1 to 9 and 2026, see the README."""
+    """60 logs in the formats of ten stacks.
+
+    The ranking was developed on seeds 1 to 9 and 2026. Of 360 runs of six seeds drawn afterwards (72001 to 72006) the
+    first cause is right in 93 %, all causes are among the first three in 97 %, the remainder is under 5 % in 96 %.
+    """
     found = [synthetic(kind, count, 2026, tmp_path / "log") for kind, count in (("training", 40), ("inference", 20))]
     total = sum(one.count for one in found)
     assert total == 60
@@ -266,9 +270,9 @@ def published_pairs() -> list[tuple[PublishedPlans, int, int, str, dict[int, dic
 def test_changes_between_published_runs_are_named() -> None:
     """Of pairs of runs whose measurements differ by more than the band, the change is named first in 80 %.
 
-    The priors of the sheet were chosen with these pairs in view. With priors from the causes of the other half of the
-    sources alone it is 92 % of the half of papers, Megatron-Bridge and torchtitan, and 67 % of the DGX recipes, where
-    a fall-back to BF16 is taken for full recomputation: those rows state a time alone.
+    Nothing in the ranking was fitted on them: priors are counts of launch scripts, or all alike. Recipes of the same
+    precision family count as one cause; by source it is 92 % of memories, 90 % of the DGX recipes, 58 % of the layer
+    times, 57 % of Megatron-Bridge and half of torchtitan.
     """
     right = outside = 0
     for plans, one, other, cause, values in published_pairs():
@@ -325,12 +329,27 @@ def test_slow_links_change_the_tiers_that_they_are_of() -> None:
         assert after.tolist() == pytest.approx((first * factor).tolist())
 
 
+def test_a_change_away_from_the_measurement_is_no_explanation(command: Command) -> None:
+    """Three times the predicted rate: faults are not listed, and what is left is said."""
+    outcome = command("diagnose", workbook(), "--name", NAME, "--measured", "tokens per second=200000")
+    assert outcome.code == 0 and "slow" not in outcome.out and "power cap" not in outcome.out
+    assert "outside the band of explanation 1 as well: tokens per second" in outcome.out
+
+
+def test_what_tells_two_explanations_apart_is_named() -> None:
+    """One step time fits several causes; the result named differs between the first two by more than its band."""
+    found = diagnose(named(), load_catalog(), read_measured("training", ["step time=20.6 s"]))
+    assert re.match(r"to tell 1 from 2, measure [a-z ]+ [\d.]+ \w+ \(1\) or", found.telling)
+
+
 @pytest.mark.parametrize(
     ("texts", "before", "words"),
     [
         (["step tme=3"], [], "step time"),
         (["step time 3"], [], 'must be as "step time=38 s"'),
         (["step time=3 GiB"], [], "cannot be in GiB"),
+        (["step time=1e400"], [], 'must be as "step time=38 s"'),
+        (["step time=1-2"], [], 'must be as "step time=38 s"'),
         (["step time=-3"], [], "must be above 0"),
         (["step time=3", "step time=4"], [], "given twice"),
         (["step time=3"], ["memory=3"], "not among --measured"),

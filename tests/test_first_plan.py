@@ -161,3 +161,17 @@ def test_a_device_is_derived_only_for_a_plan_that_names_one(monkeypatch: pytest.
         assert values.tolist()[0] == alone[name].tolist()[0] or values[0] != values[0]
         assert values.tolist()[1] == derived[name].tolist()[0] or values[1] != values[1]
     assert derived["step_time"][0] > 0.0
+
+
+def test_a_first_plan_does_not_wait_for_the_equations_of_owners() -> None:
+    code = (
+        "import sys; from xlperf.catalog.catalog import load_catalog\n"
+        "from xlperf.catalog.parse import table_from_rows\n"
+        "from xlperf.engine.tables import evaluate\n"
+        "row = ['Llama3-8B', 'H100-SXM-80GB', 8, 8]\n"
+        "names = ['model', 'accelerator', 'num accelerators', 'tensor parallel']\n"
+        "evaluate(table_from_rows('training', names, [row]), load_catalog())\n"
+        "print([name for name in sys.modules if name in ('xlperf.engine.ownership', 'xlperf.equations.cost.designs')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == "[]"

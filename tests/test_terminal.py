@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from conftest import Outcome
+
+from xlperf.cli import output
 
 Run = Callable[..., Outcome]
 PLANS = (
@@ -66,3 +69,10 @@ def test_nothing_is_drawn_without_a_terminal_or_the_library(
     monkeypatch.setitem(sys.modules, "plotext", None)
     found = command("frontier", plans)
     assert (found.code, found.err) == (0, "") and "Frontier:" not in found.out
+
+
+def test_a_terminal_is_told_how_long_a_table_took(command: Run, plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_LONG", 0.0)
+    assert command("explain", plans).err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert re.search(r"\d+ operators in [\d.]+ s\n$", command("explain", plans).err)

@@ -63,6 +63,18 @@ def wrote(output: str, number: int, noun: str) -> None:
         say(f"{output}: {number:,} {noun}{'s' if number != 1 else ''}", err=True)
 
 
+_BEGUN = time.monotonic()
+_LONG = 1.0
+"""Time after which a terminal is told how long a table took. [s]"""
+
+
+def took(number: int, noun: str) -> None:
+    """Say on a terminal, as the last line, how many rows were shown and in what time, where it took over a second."""
+    seconds = time.monotonic() - _BEGUN
+    if sys.stderr.isatty() and seconds > _LONG:
+        say(f"{number:,} {noun}{'s' if number != 1 else ''} in {seconds:.1f} s", err=True)
+
+
 @contextmanager
 def progress(length: int, label: str) -> Iterator[Callable[[int], Any]]:
     """Show a progress bar on standard error; none where that is not a terminal.
@@ -209,6 +221,7 @@ def deliver(
     """Write a table and say of how many rows; print what of it a terminal shows where no output is named."""
     if output is None:
         say(*text_table(whole if shown is None else shown))
+        took(len(whole[0][1]) if number is None else number, noun)
     else:
         write_sheets(output, [(sheet, whole)], front)
         wrote(output, len(whole[0][1]) if number is None else number, noun)

@@ -167,6 +167,8 @@ class Joined:
 _NAMES = [field.name for field in fields(Model)]
 _FIRST_OPTIONAL = _NAMES.index("num_linear_layers")
 _OPTIONAL = [_NAMES.index(name) for name in ("num_linear_layers", "moe_latent_size", "num_selected_layers")]
+_ABSENT = [field.default_factory() for field in fields(Model)[_FIRST_OPTIONAL:] if callable(field.default_factory)]
+"""Fields of hybrid and sparse models in others; equations never write into them."""
 
 
 class Named(NamedTuple):
@@ -298,7 +300,7 @@ def _software(plans: Table) -> Words:
 def _model_of(columns: Array) -> Model:
     """Models with the fields of hybrid and sparse ones only where there is any: they are the last ones."""
     more = any(some(columns[index]) for index in _OPTIONAL)
-    return Model(*(columns if more else columns[:_FIRST_OPTIONAL]))
+    return Model(*(columns if more else (*columns[:_FIRST_OPTIONAL], *_ABSENT)))
 
 
 def _capped(

@@ -100,7 +100,7 @@ def read_measured(kind: str, texts: Sequence[str], before: Sequence[str] = ()) -
         for text in own:
             stated = _MEASURED.fullmatch(text)
             try:
-                if stated is None or _infinite(stated.group(2)):
+                if stated is None or not _finite(stated.group(2)):
                     raise InputError(Fault(place, f'must be as "step time=38 s" or "memory=61 GiB", got "{text}"'))
                 name, *others = stated.group(1).split(" + ")
                 limit = limit_of(kind, "{} <= {} {}".format(name, *stated.groups()[1:]), place)
@@ -124,9 +124,9 @@ def read_measured(kind: str, texts: Sequence[str], before: Sequence[str] = ()) -
     ]
 
 
-def _infinite(text: str) -> bool:
+def _finite(text: str) -> bool:
     try:
-        return not np.isfinite(float(text))
+        return bool(np.isfinite(float(text)))
     except ValueError:
         return False
 

@@ -305,6 +305,9 @@ def _charts(sheet: Any, data: Any, live: Live) -> None:
     heading(sheet, "F13", "From A to B: milliseconds of an accelerator per token", "K", live)
     chart: Any = bars(data, "K", (13, 21), "P Q R S", ("", NAVY, ORANGE, GREEN), "0.000", lying=False, gap=25,
                       stacked=True)  # fmt: skip
+    for letter, sign in (("R", "+"), ("S", "\N{MINUS SIGN}")):  # steps with their sign; none where nothing changes
+        for row in range(14, 22):
+            data[f"{letter}{row}"].number_format = f'[<0.0005]"";"{sign}"0.000'
     for series in chart.series[1:]:
         label(series, "inEnd" if series is chart.series[1] else "ctr", "FFFFFF" if series is chart.series[1] else INK)
     axis(chart.x_axis, size=8)

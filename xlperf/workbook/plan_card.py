@@ -42,7 +42,7 @@ TIME: Mapping[str, Parts] = {
         "tensor, context, experts": ("time_tensor_parallel", "time_context_parallel", "time_expert_parallel"),
         "pipeline": ("time_pipeline_communication", "time_pipeline_bubble"),
         "data parallel": ("time_data_parallel",),
-        "optimizer, fixed": ("time_optimizer", "time_overhead"),
+        "optimizer and fixed": ("time_optimizer", "time_overhead"),
     },
     "inference": {
         "matrix products": ("time_matrix",),

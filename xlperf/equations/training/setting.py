@@ -132,6 +132,10 @@ def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
         linear_small = others / tensor + model.num_blocks * (1.0 + model.layer_norm) * hidden
         linear = matrices / tensor + linear_small
     router = router + norm
+    experts = none
+    if some(model.num_experts):
+        each = expert_parameters(model.expert_hidden_size, model.expert_ffn_hidden_size, gated)
+        experts = ceil_div(model.num_experts, plan.expert_parallel) * each / plan.expert_tensor_parallel
     attention = (attention_matrix_parameters(model) - compressed) / tensor + compressed + small + sparse
     shared = expert_parameters(hidden, model.shared_ffn_hidden_size, gated) / tensor + router
     return RankParameters(
@@ -139,9 +143,7 @@ def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
         linear=linear,
         mlp=expert_parameters(hidden, model.ffn_hidden_size, gated) / tensor + norm,
         shared=shared + latent_projection_parameters(model),
-        experts=ceil_div(model.num_experts, plan.expert_parallel)
-        * expert_parameters(model.expert_hidden_size, model.expert_ffn_hidden_size, gated)
-        / plan.expert_tensor_parallel,
+        experts=experts,
         embedding=table + model.learned_positions * hidden,
         head=np.where((model.tied_embeddings > 0) & (plan.pipeline_parallel < 2), 0.0, table),
         mtp=2.0 * hidden**2 / tensor + 3.0 * (1.0 + model.layer_norm) * hidden,
