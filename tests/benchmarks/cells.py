@@ -85,6 +85,8 @@ def measure(office, book):
     filled = office("fill_down", sheet="cells", area=f"P2:P{NUM_PLANS + 1}") + computed(office, NUM_PLANS, "P")
     print(f"filled down {NUM_PLANS} new cells: {filled:.2f} s; bar 3 s")
     edits(office, edited, base, f"an accelerator edited under {NUM_PLANS} cells (bar 2 s)", 1.1)
+    searched = bandwidth_of(office, "H200-SXM-141GB")
+    edits(office, *searched, f"one that the front sheets search on, edited under {NUM_PLANS} cells (bar 2 s)", 1.1)
     print(f"recalculated {NUM_PLANS} cells whose plans did not change: {office('recalculate'):.2f} s")
     saved = f"{book}.saved.xlsx"
     office("save_as", path=saved)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 
 MOST_ROWS = 10_000  # in one message
+FIRST_ROWS = 1000  # in the first message about a column of cells; the next ones have more
 MOST_KEPT = 50_000
 BURST = 1.0  # new plans that are further apart are single edits [s]
 MOST_PATIENCE = 4096
@@ -162,7 +163,7 @@ class Neighbours:
                 if row in rows:
                     place = rows.index(row)
                     found = dict.fromkeys(one for one in rows[place:] + rows[:place] if one and one not in cells)
-                    return list(found)[:MOST_ROWS]
+                    return list(found)[: min(max(FIRST_ROWS, 4 * len(cells)), MOST_ROWS)]
         except Exception:  # a document that cannot be read is one without neighbours
             return []
         return []

@@ -55,7 +55,7 @@ class _Evaluation(NamedTuple):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as stream:
             stream.write_table(table)
-        return _Block(len(plans), "", sink.getvalue())
+        return _Block(len(plans), "", sink.getvalue().to_pybytes())
 
 
 def write_evaluated(

@@ -277,12 +277,16 @@ def rounded(value: float) -> str:
     return f"{value:.{decimals}f}" if decimals <= DIGITS + 4 else f"{value:.{DIGITS - 1}e}"
 
 
+_PAGE, _PAGES = 200.0, 4
+"""Characters that a page takes across, and pages across at the most: wider tables are printed smaller. [-]"""
+
+
 def _write_workbook(path: str, sheets: Iterable[tuple[str, list[Part]]], front: Front) -> None:
     from openpyxl import Workbook
 
     from xlperf.workbook.package import save_workbook
     from xlperf.workbook.result_front import add_front
-    from xlperf.workbook.style import add_styles
+    from xlperf.workbook.style import add_styles, page_setup
     from xlperf.workbook.tables import cell_value, write_table
 
     workbook = Workbook()
@@ -297,6 +301,8 @@ def _write_workbook(path: str, sheets: Iterable[tuple[str, list[Part]]], front: 
         rows = [list(row) for row in zip(*series, strict=True)]
         columns = [column for column, _ in block]
         write_table(sheet, columns, rows, top_left="A1", fitted=len(rows) <= FITTED_ROWS)
+        across = sum(sheet.column_dimensions[letter].width for letter in sheet.column_dimensions)
+        page_setup(sheet, 1, pages_wide=max(1, min(round(across / _PAGE), _PAGES)), key_columns="A:A")
         tables[name] = columns, rows
     command, asked = asked_of()
     add_front(workbook, command, asked, tables, front.wanted, front.said)

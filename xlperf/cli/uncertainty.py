@@ -174,7 +174,7 @@ def worth(
     With more of it a token costs less; the accelerator may then cost so much more that a token costs as before. Cells
     that say auto are chosen anew before and after, for the least cost per token. 0 is exact: the best plan does not use
     more of it. Beside it stands what the last unit is worth, which one less would lose: more where a plan only just
-    fits. More die area has rates, multiprocessors and cache in proportion. Blank: no plan fits and keeps the limits.
+    fits. More die area has rates and cache in proportion. Blank: no plan fits and keeps the limits.
     """
     from xlperf.explore.candidates import with_mapping
     from xlperf.explore.objectives import limits_of

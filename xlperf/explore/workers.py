@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +20,7 @@ from xlperf.base.errors import Fault, InputError
 SERIAL_BLOCKS = 3
 """Blocks that one process computes before others have started. [-]"""
 LARGE = 2**16
-"""Results that processes hand over as a file: a pipe is read while this process computes, piece by piece. [B]"""
+"""Content of files that processes hand over as one: a pipe is read while this process computes, bit by bit. [B]"""
 _AHEAD = 2
 _CONNECT = "30s"
 _worker: dict[str, Callable[[Any], Any]] = {}
@@ -103,9 +102,13 @@ def _end_with_parent() -> None:
 
 
 def _done(task: Any) -> Any:
+    """A result; where it is a file's content, or has some, that is handed over as a file."""
     done = _worker["work"](task)
-    content = pickle.dumps(done, protocol=5)
-    return done if len(content) < LARGE else _worker["file"](content)
+    content = getattr(done, "content", done)
+    if not isinstance(content, bytes) or len(content) < LARGE:
+        return done
+    written = _worker["file"](content)
+    return written if content is done else done._replace(content=written)
 
 
 def _written(content: bytes, folder: str) -> Path:
@@ -116,12 +119,13 @@ def _written(content: bytes, folder: str) -> Path:
 
 
 def _taken(found: Any) -> Any:
-    """A result, from its file where it is large."""
-    if not isinstance(found, Path):
+    """A result with its content, from its file where it is in one."""
+    written = getattr(found, "content", found)
+    if not isinstance(written, Path):
         return found
-    done = pickle.loads(found.read_bytes())  # noqa: S301 - written by a process of this run
-    found.unlink()
-    return done
+    content = written.read_bytes()
+    written.unlink()
+    return content if written is found else found._replace(content=content)
 
 
 def _in_order(

@@ -28,7 +28,6 @@ SMALL = 0.1
 """Share of a number up to which a change is small: what the last unit is worth is then asked as well. [-]"""
 _WITH_AREA = (
     *(f"peak_flop_rate_{name}" for name in ("fp32", "tf32", "bf16", "fp8", "int8", "fp4")),
-    "num_multiprocessors",
     "l2_capacity",
     "l2_bandwidth",
 )
@@ -43,9 +42,9 @@ Change = Varied | Limit
 def usual_changes(plan: Table, catalog: Catalog, limits: Sequence[Limit] = ()) -> list[Change]:
     """One per cent more of what decides most plans, and of every limit.
 
-    Memory bandwidth, memory, peak rate, area of the compute dies (with rates, multiprocessors and cache in
-    proportion) and power of the accelerators, bandwidth of their links, and where the plan has them its targets and its
-    power limit. Of accelerators that follow from a device area and power of that device, and their memory and links.
+    Memory bandwidth, memory, peak rate, area of the compute dies (with rates and cache in proportion) and power of the
+    accelerators, bandwidth of their links, and where the plan has them its targets and its power limit. Of accelerators
+    that follow from a device area and power of that device, and their memory and links.
 
     Parameters
     ----------

@@ -158,7 +158,7 @@ def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcom
     words += f"xlperf report STUDY.xlsx --study {study.name} -o REPORT.xlsx."
     put(sheet.cell(row + 1, 1), words, "xlperf note")
     sheet.merge_cells(start_row=row + 1, start_column=1, end_row=row + 1, end_column=4)
-    page_setup(sheet)
+    page_setup(sheet, pages_high=1)
 
 
 def _table_sheet(sheet: Worksheet, source: StudySheet) -> None:
