@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,12 @@ def test_regret_is_what_the_chosen_run_took_longer() -> None:
     assert (found.chosen, found.best) == ("b", "a")
     assert found.regret == pytest.approx(0.1)
     assert found.tau == pytest.approx(1.0 / 3.0)
+
+
+def test_no_plan_is_chosen_that_does_not_fit_where_one_does() -> None:
+    runs = [_run("a", 10.0, 9.0), replace(_run("b", 11.0, 8.5), fits=False), _run("c", 20.0, 21.0)]
+    assert choices({"training": runs, "inference": []})[0].chosen == "a"
+    assert choices({"training": [replace(one, fits=False) for one in runs], "inference": []})[0].chosen == "b"
 
 
 def test_two_runs_are_no_group() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from xlperf import load_catalog
+from xlperf.base.units import factor
 from xlperf.calibrate.comparison import predicted
 from xlperf.calibrate.fit import documented_constants, read_measured
 from xlperf.calibrate.fit_published import FEWEST_MEMORY_ROWS, fit_memory
@@ -65,3 +66,15 @@ def test_too_few_rows_and_papers_are_not_fitted() -> None:
     rows = stack_rows(60)
     papers = replace(rows, text={**rows.text, "group": ["papers"] * len(rows)})
     assert fit_memory(papers, catalog, "") == []
+
+
+def test_the_shipped_constants_of_allocators_are_what_a_fit_gives() -> None:
+    """The same bits: the part of ``calibrate --fit`` that takes seconds and stands on no other."""
+    catalog = load_catalog()
+    found = fit_memory(read_measured().training, catalog.with_tables([calibration_table(documented_constants(""))]), "")
+    table = catalog.tables["calibration"]
+    names = ("family", "generation", "precision", "software", "constant")
+    keys = zip(*(table.text(name).tolist() for name in names), strict=True)
+    shipped = dict(zip(keys, table.number("value").tolist(), strict=True))
+    given = {tuple(getattr(one, name) for name in names): one.value * factor(one.unit) for one in found}
+    assert given and given.items() <= shipped.items()

@@ -23,7 +23,7 @@ from xlperf.calibrate.accuracy import (
 )
 from xlperf.calibrate.bands import POOLING, bands_left_out, fit_bands, half_widths, with_checks
 from xlperf.calibrate.comparison import STEP_TIME, TIME_PER_TOKEN
-from xlperf.calibrate.cross_validation import cross_validated, not_published, refitted, rows_of, trial_values
+from xlperf.calibrate.cross_validation import cross_validated, not_published, refitted, rows_of
 from xlperf.calibrate.fit import SOURCES, Measured, belongs_to, read_measured, software_of, training_constants
 from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
 from xlperf.calibrate.fit_published import MOST_OF_SOFTWARE
@@ -34,6 +34,7 @@ from xlperf.calibrate.published import Published, package_rows, published_column
 from xlperf.calibrate.published_errors import Errors, plans_to_fit
 from xlperf.calibrate.published_errors import errors_of as published_entries
 from xlperf.calibrate.published_inference import inference_plans, prefill_utilization
+from xlperf.calibrate.responses import trial_values
 from xlperf.catalog.calibration import ANY, SOFTWARE_FAMILIES, declared_constants, generation_line
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.cli.app import cli
@@ -402,7 +403,7 @@ def test_every_fitted_constant_has_an_error_rows_a_date_and_a_source() -> None:
         assert str(table.text("fit_set")[row]), table.place(row, "fit_set")
         # All of them may be in one fold. Launches show in first tokens alone, which fewer rows have; an all-reduce of
         # an engine shows in no row alone; a mean or median of other constants has no rows of its own.
-        shared = str(table.text("notes")[row]).startswith(("median of the others", "mean of the generations"))
+        shared = str(table.text("notes")[row]).startswith(("median of the others", "mean of"))
         hidden = str(table.text("family")[row]) == "engine_all_reduce"
         fewest = 5 if str(table.text("constant")[row]) == "kernel_overhead_time" else 2
         few = shared or hidden or table.number("num_rows")[row] < fewest * FEWEST_ROWS
@@ -422,7 +423,8 @@ def test_software_has_few_constants_of_each_family_beside_documented_settings() 
     parts = "family", "generation", "software", "constant"
     for row in range(len(table)):
         family, generation, software, name = (str(table.text(part, ANY)[row]) for part in parts)
-        if family in SOFTWARE_FAMILIES and not family.endswith("_band") and str(table.text("kind")[row]) != "datasheet":
+        fitted = table.number("num_rows")[row] > 0.0
+        if family in SOFTWARE_FAMILIES and not family.endswith("_band") and fitted:
             line = generation_line(generation)
             seen.setdefault((family, line if line in OTHER_MACHINES else ANY, software), set()).add(name)
     assert any(line != ANY for _, line, _ in seen)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from xlperf.base.arrays import Array
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
@@ -157,3 +158,17 @@ def test_a_prefill_pool_has_to_hold_its_weights_and_a_prompt() -> None:
     assert found.number("fits").tolist() == [0.0, 1.0]
     assert "prefill pool: one prompt needs" in str(found.text("reason")[0])
     assert np.isfinite(found.number("ttft")).all()
+
+
+def test_an_engine_may_keep_the_whole_history_of_layers_with_a_window() -> None:
+    """18 of the 36 layers of gpt-oss attend to 128 tokens; vLLM drops what they no longer see."""
+    row = {"model": "gpt-oss-120b", "accelerator": "B200-SXM-180GB", "num_accelerators": 1, "precision": "fp4",
+           "prompt_length": 1000, "output_length": 9000, "memory_fraction": 0.9}  # fmt: skip
+    window, whole = (load_catalog().with_tables([_history(value)]) for value in (0.0, 1.0))
+    kept = [evaluate(table_of("inference", [row]), one).number("max_batch_size")[0] for one in (window, whole)]
+    assert kept[0] / kept[1] == pytest.approx(10_000 / (0.5 * 10_000 + 0.5 * 128), rel=0.02)
+
+
+def _history(value: float) -> Table:
+    key = ("serving_memory", "any", "any", "any", "whole_history")
+    return calibration_table([FittedConstant(*key, value, "", 0, math.nan, "", "")])

@@ -155,6 +155,34 @@ def test_the_host_pays_per_tensor_parallel_rank(catalog: Catalog) -> None:
     assert time(held, alone) == time(bare, alone)
 
 
+def _calls(name: str, value: float) -> FittedConstant:
+    return FittedConstant("training_calls", "any", "any", "any", name, value, "", 0, 0.0, "", "")
+
+
+def _waits(catalog: Catalog, name: str, value: float, **row: object) -> float:
+    """What a constant of calls adds to a step of a stack without constants of its own. [s]"""
+    one = FittedConstant("training_calls", "any", "any", "any", name, value, "", 0, 0.0, "", "")
+    bare, waits = (catalog.with_tables([calibration_table(rows)]) for rows in ([], [one]))
+    return time(waits, {**DENSE, **row}) - time(bare, {**DENSE, **row})
+
+
+def test_gradients_that_nothing_shards_may_be_added_up_tensor_by_tensor(catalog: Catalog) -> None:
+    """2 ms for each of the 20 layers of a stage and each of 4 replicas."""
+    assert _waits(catalog, "reduction_time", 2e-3, zero_stage=0) == pytest.approx(0.16)
+    assert _waits(catalog, "reduction_time", 2e-3, zero_stage=1) == 0.0
+
+
+def test_an_allocator_without_room_waits_in_each_micro_batch(catalog: Catalog) -> None:
+    """What is held beyond 95 % of the memory is given back and asked for again; below that nothing is waited for."""
+    sizes, bare = (1, 4), catalog.with_tables([calibration_table([])])
+    row = {**DENSE, "tensor_parallel": 8}
+    share = [evaluate(plans({**row, "micro_batch_size": size}), bare)["memory_share"][0] for size in sizes]
+    for size, held in zip(sizes, share, strict=True):
+        more = _waits(catalog, "retry_time", 0.5, tensor_parallel=8, micro_batch_size=size)
+        assert more == pytest.approx(0.5 * 32 / size if held > 0.95 else 0.0)
+    assert min(share) < 0.95 < max(share)
+
+
 def test_an_unbalanced_router_is_never_faster(catalog: Catalog) -> None:
     times = [time(catalog, MIXTURE, expert_imbalance=share) for share in (1.0, 1.3, 2.0)]
     assert times == sorted(times)

@@ -36,7 +36,10 @@ _QUESTION = ("source_id", "model", "gpu", "isl", "osl", "precision")
 
 @dataclass(frozen=True)
 class Alternative:
-    """One measured run: its times, and what it has in common with others. Times in the unit of the published row."""
+    """One measured run: its times, and what it has in common with others. Times in the unit of the published row.
+
+    ``fits`` says whether the memory that is predicted is there: a search proposes no plan that does not fit.
+    """
 
     row_id: str
     measured: float
@@ -46,6 +49,7 @@ class Alternative:
     load: float
     engine: str
     fields: Mapping[str, str]
+    fits: bool = True
 
     def rate(self, time: float) -> float:
         """Requests in flight over time and accelerators: proportional to the throughput of each accelerator."""
@@ -96,14 +100,17 @@ def alternatives_of(
     for rows in published:
         plans = plans_of(rows, catalog)
         place = {row_id: number for number, row_id in enumerate(rows.text["row_id"])}
-        for record in compare(plans, predicted(plans, progress)):
+        results = predicted(plans, progress)
+        fits = dict(zip(plans.index.tolist(), (results.number("fits") > 0.0).tolist(), strict=True))
+        for record in compare(plans, results):
             wanted = record.quantity == STEP_TIME if rows.kind == "training" else record.metric == "tpot_ms"
             if wanted and record.covered:
-                found[rows.kind].append(_alternative(rows, place[record.row_id], record))
+                row = place[record.row_id]
+                found[rows.kind].append(_alternative(rows, row, record, fits[row]))
     return found
 
 
-def _alternative(rows: Published, row: int, record: Record) -> Alternative:
+def _alternative(rows: Published, row: int, record: Record, fits: bool) -> Alternative:
     values = (record.measured, record.predicted, record.high)
     if record.metric in RATES:
         values = (1.0 / record.measured, 1.0 / record.predicted, 1.0 / record.low)
@@ -115,6 +122,7 @@ def _alternative(rows: Published, row: int, record: Record) -> Alternative:
         load=float(rows.number["concurrency"][row]) if rows.kind == "inference" else math.nan,
         engine=rows.text["framework" if rows.kind == "inference" else "software"][row].split(" ")[0],
         fields={name: rows.text[name][row].casefold() for name in names},
+        fits=fits,
     )
 
 
@@ -177,8 +185,11 @@ def _fastest(kind: str, group: Sequence[Alternative]) -> Choice:
 
 
 def _chosen(group: Sequence[Alternative]) -> Alternative:
-    """The fastest by prediction; of those that cannot be told apart from it the one with the least upper end."""
-    return group[most_robust(*(np.array([getattr(one, name) for one in group]) for name in ("predicted", "high")))]
+    """The fastest by prediction that fits, where one does; of those that cannot be told apart from it the one with the
+    least upper end.
+    """
+    own = [one for one in group if one.fits] or group
+    return own[most_robust(*(np.array([getattr(one, name) for one in own]) for name in ("predicted", "high")))]
 
 
 def _under_limit(group: Sequence[Alternative], limit: float) -> list[Choice]:

@@ -2,9 +2,9 @@
 
 Models are left out one by one, all with layers of one shape together: the constants that their rows use are fitted
 again without them, and they are predicted. Kernels keep their constants: they were fitted on measurements of kernels
-alone. A refit is cheap because the response of every row to every constant is sampled once, one constant at a time,
-and taken to be additive in the logarithm of the time; the rows left out are then predicted in full. Which constants a
-software has is not chosen again.
+alone. A refit is cheap because the response of every row to every constant is sampled once
+(:mod:`xlperf.calibrate.responses`); the rows left out are then predicted in full. Which constants a software has is
+not chosen again.
 """
 
 from __future__ import annotations
@@ -21,28 +21,23 @@ from xlperf.calibrate.comparison import MEMORY
 from xlperf.calibrate.fit import SOURCES, as_parameters, belongs_to, read_measured, software_of
 from xlperf.calibrate.fit_kernels import fit_kernels
 from xlperf.calibrate.fitted_constants import calibration_table, joined_tables
-from xlperf.calibrate.fitter import FEWEST_ROWS, SPREADS, Parameter, Problem, solve
+from xlperf.calibrate.fitter import FEWEST_ROWS, SPREADS, solve
 from xlperf.calibrate.published import Published, PublishedPlans
 from xlperf.calibrate.published_errors import (
     QUANTITIES,
     Errors,
     aligned,
     changed,
-    colours_of,
     errors_of,
     log_errors,
     may_be_fitted,
     plans_to_fit,
-    published_problem,
     taken,
-    users_of,
 )
-from xlperf.catalog.calibration import ANY, SOFTWARE_FAMILIES, declared_constants
+from xlperf.calibrate.responses import Responses, responses_of
+from xlperf.catalog.calibration import ANY, SOFTWARE_FAMILIES
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-
-_FACTORS = (0.5, 0.75, 1.0, 1.35, 2.0)
-_STEPS = (-0.4, -0.2, 0.0, 0.2, 0.4)
 
 Step = Callable[[str], None]
 
@@ -53,42 +48,6 @@ class CrossValidation:
 
     errors: Errors
     of_constant: Mapping[int, tuple[float, int]]
-
-
-@dataclass(frozen=True)
-class _Responses:
-    """Constants that were fitted on published rows, and how the errors of rows answer to them.
-
-    ``row`` is where each stands in the calibration sheet, ``users`` which entries use it; ``change`` is the change of
-    their errors at each of ``points``, (constants, points, entries).
-    """
-
-    parameters: list[Parameter]
-    row: list[int]
-    users: np.ndarray
-    points: Array
-    change: Array
-
-    def of(self, entries: np.ndarray) -> _Responses:
-        """The responses of some of the entries."""
-        return replace(self, users=self.users[:, entries], change=self.change[:, :, entries])
-
-    def problem(self, entries: Errors, chosen: np.ndarray) -> Problem:
-        """The sum of the responses as residuals of some entries."""
-        which = [np.flatnonzero(users) for users in self.users]
-        changes = [change[:, users] for change, users in zip(self.change, which, strict=True)]
-
-        def residuals(trials: Array) -> Array:
-            found = np.repeat(entries.fitted[None, :], len(trials), axis=0)
-            for values, errors in zip(trials, found, strict=True):
-                for value, points, users, change in zip(values, self.points, which, changes, strict=True):
-                    below = min(max(int(np.searchsorted(points, value, side="right")) - 1, 0), len(points) - 2)
-                    width = points[below + 1] - points[below]
-                    share = (value - points[below]) / width if width > 0.0 else 0.0
-                    errors[users] += (1.0 - share) * change[below] + share * change[below + 1]
-            return found
-
-        return Problem(residuals, entries.weights(chosen), self.users, colours_of(self.parameters))
 
 
 def cross_validated(
@@ -117,12 +76,12 @@ def cross_validated(
     entries = errors_of(plans, quantities)
     if not len(entries):
         return CrossValidation(entries, {})
-    responses = _responses(plans, entries, say)
-    errors = replace(entries, by_models=_left_out(plans, entries, responses, entries.model, say))
+    responses, rows = _responses(plans, entries, say)
+    errors = replace(entries, by_models=_left_out(plans, entries, responses, rows, entries.model, say))
     sizes = np.abs(np.expm1(errors.by_models))
     of_constant = {
         row: (float(np.nanmedian(sizes[users])), errors.num_rows(users))
-        for row, users in zip(responses.row, responses.users, strict=True)
+        for row, users in zip(rows, responses.users, strict=True)
         if not np.isnan(sizes[users]).all()
     }
     return CrossValidation(errors, of_constant)
@@ -142,7 +101,7 @@ def refitted(published: Published, catalog: Catalog) -> Catalog:
     entries = errors_of(plans)
     if not len(entries):
         return catalog
-    values, _ = _refitted(entries, _responses(plans, entries, _nothing), np.full(len(entries), True))
+    values, _ = _refitted(entries, *_responses(plans, entries, _nothing), np.full(len(entries), True))
     return catalog.with_tables([changed(catalog.tables["calibration"], values)])
 
 
@@ -150,62 +109,22 @@ def _nothing(_: str) -> None:
     return None
 
 
-def trial_values(family: str, name: str, value: float) -> Array:
-    """Values that the response of rows to a constant is sampled at, its own in the middle.
-
-    Parameters
-    ----------
-    family, name : str
-        The constant.
-    value : float
-        What was fitted, in the declared unit.
-
-    Returns
-    -------
-    Array
-        Within the declared bounds, rising.
-    """
-    declared = declared_constants()[family][name]
-    if declared.low == 0.0 and declared.high <= 1.0 and not name.endswith("_time"):
-        points = [value + step for step in _STEPS]
-    elif value == 0.0:
-        unit = declared.default or 0.1 * declared.high
-        points = [0.0, *(unit * factor for factor in _FACTORS[:4])]
-    else:
-        points = [value * factor for factor in _FACTORS]
-    return np.asarray(np.clip(np.array(points), declared.low, declared.high))
+def _responses(plans: PublishedPlans, entries: Errors, say: Step) -> tuple[Responses, list[int]]:
+    """Responses to the constants that were fitted on published rows of a kind, and where those stand in the sheet."""
+    parameters, rows = as_parameters(plans.catalog.tables["calibration"], entries.kind, MEMORY in entries.quantity)
+    return responses_of(plans, entries, parameters, say), rows
 
 
-def _responses(plans: PublishedPlans, entries: Errors, say: Step) -> _Responses:
-    """Constants that were fitted on published rows of this kind, with the response of the rows that use them."""
-    table = plans.catalog.tables["calibration"]
-    parameters, rows = as_parameters(table, entries.kind, MEMORY in entries.quantity)
-    points = np.array([trial_values(one.family, one.constant, one.first) for one in parameters]).reshape(-1, 5)
-    parameters = [
-        replace(one, low=float(low), high=float(high))
-        for one, low, high in zip(parameters, points[:, 0], points[:, -1], strict=True)
-    ]
-    colours, users = colours_of(parameters), users_of(plans, entries, parameters)
-    problem = published_problem(plans, entries, parameters, np.full(len(entries), True))
-    change = np.zeros((*points.shape, len(entries)))
-    for colour in dict.fromkeys(colours.tolist()):
-        group = np.flatnonzero(colours == colour)
-        for point in range(points.shape[1]):
-            say(f"{parameters[group[0]].family} {parameters[group[0]].constant}")
-            trial = np.array([one.first for one in parameters])
-            trial[group] = points[group, point]
-            change[group, point] = np.nan_to_num(problem.residuals(trial[None, :])[0] - entries.fitted) * users[group]
-    return _Responses(parameters, rows, users & (np.abs(change).max(axis=1) > 0.0), points, change)
-
-
-def _left_out(plans: PublishedPlans, entries: Errors, responses: _Responses, folds: np.ndarray, say: Step) -> Array:
+def _left_out(
+    plans: PublishedPlans, entries: Errors, responses: Responses, rows: Sequence[int], folds: np.ndarray, say: Step
+) -> Array:
     """Errors of the rows of each fold under constants that were fitted without it."""
     found = np.full(len(entries), math.nan)
     table, fitted = plans.catalog.tables["calibration"], may_be_fitted(plans, entries)
     for fold in sorted(set(folds.tolist())):
         say("folds")
         own = folds == fold
-        values, gone = _refitted(entries, responses, fitted & ~own, own)
+        values, gone = _refitted(entries, responses, rows, fitted & ~own, own)
         kept = np.setdiff1d(np.arange(len(table)), gone)
         some, errors = taken(plans, entries, own)
         catalog = some.catalog.with_tables([changed(table, values).take(kept)])
@@ -214,13 +133,17 @@ def _left_out(plans: PublishedPlans, entries: Errors, responses: _Responses, fol
 
 
 def _refitted(
-    entries: Errors, responses: _Responses, chosen: np.ndarray, left_out: np.ndarray | None = None
+    entries: Errors,
+    responses: Responses,
+    places: Sequence[int],
+    chosen: np.ndarray,
+    left_out: np.ndarray | None = None,
 ) -> tuple[dict[int, float], list[int]]:
     """Values of the constants by row of the sheet fitted to some entries, and those that these are too few for.
 
     Where a few entries are left out, only the constants that one of them uses are fitted again, from where they are.
     """
-    few = [entries.num_rows(users & chosen) < FEWEST_ROWS for users in responses.users]
+    few = [entries.num_rows(group & chosen) < FEWEST_ROWS for group in responses.group]
     spreads: Sequence[float] = SPREADS
     concerned = np.full(len(responses.parameters), True)
     if left_out is not None:
@@ -233,10 +156,8 @@ def _refitted(
     rows = np.flatnonzero(chosen)
     problem = responses.of(rows).problem(entries.take(rows), np.full(len(rows), True))
     values = solve(problem, parameters, spreads=spreads).values
-    gone = [
-        row for one, row, is_few in zip(parameters, responses.row, few, strict=True) if is_few and one.software != ANY
-    ]
-    return dict(zip(responses.row, values.tolist(), strict=True)), gone
+    gone = [row for one, row, is_few in zip(parameters, places, few, strict=True) if is_few and one.software != ANY]
+    return dict(zip(places, values.tolist(), strict=True)), gone
 
 
 # --- a generation or a software left out ---------------------------------------------------------------------------

@@ -141,7 +141,7 @@ def fit_all(
     date : str
         Date that the rows carry.
     step : callable, optional
-        Called with the name of each fit before it starts: kernels, training, memory, serving.
+        Called with the name of each fit before it starts: kernels, memory, training, serving.
     values_only : bool, default False
         Whether to take from the calibration of the catalog which constants training stacks have, and to start from
         their values.
@@ -156,11 +156,11 @@ def fit_all(
     say("kernels")
     done += fit_kernels(measured.kernels, _with(catalog, done), date)
     done += kernels_of_stacks(done)
-    say("training")
-    known = training_constants(catalog.tables["calibration"], date) if values_only else []
-    done += fit_training(measured.training, _with(catalog, done), date, known)
     say("memory")
-    done += fit_memory(measured.training, _with(catalog, done), date)
+    memory = fit_memory(measured.training, _with(catalog, done), date)
+    say("training")  # a step may wait for an allocator without room
+    known = training_constants(catalog.tables["calibration"], date) if values_only else []
+    done += fit_training(measured.training, _with(catalog, [*done, *memory]), date, known) + memory
     say("serving")
     done += fit_serving(measured.inference, _with(catalog, done), date)
     return without_repeats(done)

@@ -238,20 +238,25 @@ def _problem(rows: Sequence[_Rows], parameters: Sequence[Parameter]) -> Problem:
     def residuals(trials: Array) -> Array:
         return np.concatenate([problem.residuals(trials) for problem in problems], axis=1)
 
-    return Problem(
-        residuals,
-        np.concatenate([problem.weights for problem in problems]),
-        np.concatenate([users_of(one.plans, one.entries, parameters) for one in rows], axis=1),
-        colours_of(parameters),
-        step=0.05,
-    )
+    weights = np.concatenate([problem.weights for problem in problems])
+    return Problem(residuals, weights, _users(rows, parameters), colours_of(parameters), step=0.05)
+
+
+def _users(rows: Sequence[_Rows], parameters: Sequence[Parameter]) -> np.ndarray:
+    """Which entries of all kinds take a constant from which parameter: of a stack only those of runs of its kind."""
+    kinds = {"training": ("serving",), "inference": ("training",)}
+    found = []
+    for one in rows:
+        others = [parameter.family.startswith(kinds[one.entries.kind]) for parameter in parameters]
+        found.append(users_of(one.plans, one.entries, parameters) & ~np.array(others)[:, None])
+    return np.concatenate(found, axis=1)
 
 
 def _sheet_rows(
     rows: Sequence[_Rows], parameters: Sequence[Parameter], solution: Solution, date: str
 ) -> list[FittedConstant]:
     names = [name for one in rows for name in one.entries.row_ids.tolist()]
-    users = np.concatenate([users_of(one.plans, one.entries, parameters) for one in rows], axis=1)
+    users = _users(rows, parameters)
     found = []
     for at, one in enumerate(parameters):
         if not solution.identified[at]:

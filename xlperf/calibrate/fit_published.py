@@ -3,8 +3,8 @@
 ``fitted_families.csv`` says which constants a fit may have and from which level each is pooled: ``any > software`` is
 one value for all software and one for each software with enough rows, pooled towards the first. All are fitted
 together; those that save next to nothing of the misfit then go (backward elimination), so that what stays is what the
-rows ask for, and the rest is fitted again. Kernels keep the constants of their own measurements, but those of a stack
-that are said to be slower.
+rows ask for, and the rest is fitted again, each on responses of the rows that are sampled anew in a few turns. Kernels
+keep the constants of their own measurements, but those of a stack that are said to be slower.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from xlperf.calibrate.published_errors import (
     taken,
     users_of,
 )
+from xlperf.calibrate.responses import responses_of
 from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog
 
@@ -42,10 +43,13 @@ MOST_CONSTANTS = {"training": 40, "inference": 52}
 OF_SOFTWARE, MOST_OF_SOFTWARE = ("training_software", "serving_software"), 4
 """Constants of one software in its own family."""
 FEWEST_MEMORY_ROWS = 30
+_TURNS = 3
+"""How often responses are sampled around what was found: a constant moves at most by a factor of two in a turn. [-]"""
 _MANY_ROWS = 24
 _SLOWEST, _SLOWER, _MEASURED = 0.1, 0.8, "measured"
 _SOURCE = "published rows of the sheet {} in validation.xlsx"
 _AT_BOUND, _NEARLY = 1e-6, 0.999
+_OF_OTHERS = "mean of those of software, for software without one of its own"
 _UNIDENTIFIED = "unidentifiable parameter; held fixed at the value of all software, or at the declared default"
 
 
@@ -96,14 +100,26 @@ def _fit_times(
         parameters = family_parameters(published.kind, plans, entries, every)
     if not known:
         some, errors = taken(plans, entries, _thinned(entries))
-        parts = np.full(len(errors), True)
-        solution = solve(published_problem(some, errors, parameters, parts), parameters)
+        parameters, solution = _solved(some, errors, parameters, SPREADS)
         groups = [one.software if one.family in OF_SOFTWARE else "" for one in parameters]
         kept = most_telling(parameters, solution, MOST_CONSTANTS[published.kind], groups, MOST_OF_SOFTWARE)
         parameters = _selected(_started(parameters, solution), kept)
-    problem = published_problem(plans, entries, parameters, every)
-    solution = solve(problem, parameters, spreads=SPREADS if known else SPREADS[-1:])
+    parameters, solution = _solved(plans, entries, parameters, SPREADS if known else SPREADS[-1:])
     return _sheet_rows(plans, entries, parameters, solution, published, date)
+
+
+def _solved(
+    plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter], spreads: Sequence[float]
+) -> tuple[list[Parameter], Solution]:
+    """The parameters that suit the rows, by responses that are sampled anew around what was found before."""
+    found, every = list(parameters), np.full(len(entries), True)
+    for turn in range(_TURNS):
+        responses = responses_of(plans, entries, found)
+        solution = solve(
+            responses.problem(entries, every), responses.parameters, spreads=spreads if not turn else spreads[-1:]
+        )
+        found = _started(found, solution)
+    return found, solution
 
 
 def _thinned(entries: Errors) -> np.ndarray:
@@ -234,9 +250,14 @@ def family_parameters(fit: str, plans: PublishedPlans, entries: Errors, chosen: 
 
 
 def _named_software(software: np.ndarray, patterns: str) -> np.ndarray:
-    """Which entries are of the software that patterns name; blank: all."""
-    wanted = patterns.split() or ["*"]
-    return np.array([any(fnmatchcase(name, one) for one in wanted) for name in software.tolist()], dtype=bool)
+    """Which entries are of the software that patterns name, and of none with a ! before it; blank: all."""
+    others = [one[1:] for one in patterns.split() if one.startswith("!")]
+    wanted = [one for one in patterns.split() if not one.startswith("!")] or ["*"]
+
+    def named(name: str, some: Sequence[str]) -> bool:
+        return any(fnmatchcase(name, one) for one in some)
+
+    return np.array([named(name, wanted) and not named(name, others) for name in software.tolist()], dtype=bool)
 
 
 def _below_measured(one: Parameter, plans: PublishedPlans) -> Parameter:
@@ -312,14 +333,16 @@ def _sheet_rows(
                 date=date,
                 source=_SOURCE.format(published.kind),
                 kind="measured" if identified else "assumption",
-                notes=_at_bound(one, float(solution.values[at])) if identified else _UNIDENTIFIED,
+                notes=_said(one, float(solution.values[at]), bool(users[at].any())) if identified else _UNIDENTIFIED,
             )
         )
     return found
 
 
-def _at_bound(one: Parameter, value: float) -> str:
-    """What it means that a constant was found at the end of where it may lie, "" inside."""
+def _said(one: Parameter, value: float, taken_itself: bool) -> str:
+    """What a constant is that no row takes itself, or that was found at the end of where it may lie; "" for others."""
+    if not taken_itself:
+        return _OF_OTHERS
     low, high = one.bounds
     place = "at_low" if value <= low + _AT_BOUND * (high - low) else "at_high" if value >= high * _NEARLY else ""
     for row in package_rows("fitted_families.csv"):

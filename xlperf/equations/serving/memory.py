@@ -28,6 +28,7 @@ _OF_ENGINE = (
     "reserve",
     "reserve_per_token",
     "reserve_per_rank",
+    "whole_history",
 )
 
 
@@ -236,8 +237,8 @@ def largest_batch(
     return np.asarray(np.maximum(np.maximum(capped, growing), 0.0))
 
 
-def _cache_tokens(model: Model, plan: InferencePlan, architecture: Architecture, context: Array) -> Array:
-    """Tokens of a context that one of the ranks that share it keeps, mean over the layers."""
+def _cache_tokens(model: Model, plan: InferencePlan, architecture: Architecture, context: Array, whole: Array) -> Array:
+    """Tokens of a context that one of the ranks that share it keeps, mean over the layers; ``whole`` history or not."""
     if architecture.sparse_attention:
         layers = (model.num_layers, model.num_global_layers, model.num_local_layers)
         sparse = (model.num_selected_layers, model.num_compressed_layers)
@@ -248,7 +249,8 @@ def _cache_tokens(model: Model, plan: InferencePlan, architecture: Architecture,
         return np.asarray(model.num_attention_layers / model.num_layers * np.ceil(context / plan.context_parallel))
     if not architecture.local_attention:
         return np.asarray(np.ceil(context / plan.context_parallel))
-    near = model.num_local_layers * np.ceil(np.minimum(context, model.window) / plan.context_parallel)
+    window = np.where(whole > 0.0, context, np.minimum(context, model.window))
+    near = model.num_local_layers * np.ceil(window / plan.context_parallel)
     context = np.ceil(context / plan.context_parallel)
     return np.asarray((near + model.num_global_layers * context) / model.num_layers)
 
@@ -331,13 +333,15 @@ class ReplicaMemory(NamedTuple):
         return BatchMemory(self.weights, own * self.kv_cache_size + self.prefix_cache_size, activations, usable)
 
 
-def _cache_sizes(model: Model, plan: InferencePlan, architecture: Architecture) -> tuple[Array, Array, Array]:
+def _cache_sizes(
+    model: Model, plan: InferencePlan, architecture: Architecture, whole: Array
+) -> tuple[Array, Array, Array]:
     """Cache of one sequence, of the prefix that all share, and the state of linear attention in the former. [B]"""
     layers = np.ceil(model.num_layers / plan.pipeline_parallel) + plan.layers_drafted
     token_size = layers * cache_elements(model, plan.attention_parallel, architecture.one_vector)
     own_context = plan.new_tokens + plan.running_output
-    cache = token_size * _cache_tokens(model, plan, architecture, own_context) * plan.kv_size
-    prefix = token_size * _cache_tokens(model, plan, architecture, plan.prefix_tokens) * plan.kv_size
+    cache = token_size * _cache_tokens(model, plan, architecture, own_context, whole) * plan.kv_size
+    prefix = token_size * _cache_tokens(model, plan, architecture, plan.prefix_tokens, whole) * plan.kv_size
     if np.any(plan.kv_offload > 0.0):  # two layers on their way stay
         here = 1.0 - plan.kv_offload * np.maximum(1.0 - _BUFFERED_LAYERS / layers, 0.0)
         cache, prefix = cache * here, prefix * here
@@ -396,7 +400,7 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     engine = {name: values[:, 0] for name, values in deployment.software.items() if name in _OF_ENGINE}
     capacity, reserved = deployment.device.memory_capacity[:, 0], deployment.reserved_memory
     weights = rank_weights_size(model, plan, architecture)
-    cache, prefix, state = _cache_sizes(model, plan, architecture)
+    cache, prefix, state = _cache_sizes(model, plan, architecture, engine["whole_history"])
     working_set = _sequence_activations(model, plan, architecture)
     most = np.maximum(plan.prefill_tokens / plan.own_tokens, 1.0)
     outside = engine["reserve"] + engine["reserve_per_token"] * plan.prefill_tokens

@@ -13,6 +13,9 @@ from xlperf.equations.plan.records import ContextMethod, QuantizedCopies, Tensor
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.setting import Setting, StageParameters, quantized_weights
 
+_ROOM = 0.95
+"""Share of the memory beyond which an allocator finds no room: the rest is of buffers of communication. [-]"""
+
 
 class Collective(NamedTuple):
     """One call of a collective operation, (rows,): its operation, seconds and bytes."""
@@ -358,3 +361,38 @@ def context_time(setting: Setting, communication: Communication, forward_core: A
     ring[:, 0] += gathered + waited
     ring[:, 1] += 2.0 * gathered + waited
     return ring
+
+
+def waits_of_calls(setting: Setting, layers: Array, reserved: Array) -> Array | float:
+    r"""What a step waits for calls of the host: of collectives tensor by tensor, and of an allocator without room.
+
+    .. math:: t = L\,(n_{shards} t_{shard} + n_{replicas} t_{reduction}) + [R > 0.95 M]\,m\,t_{retry}
+
+    With ZeRO 1 and 2 slices of tensors are handed to collectives one by one; where nothing is sharded, gradients may
+    be added up tensor by tensor in rings. Where the allocator holds all that buffers of communication leave, it gives
+    its cache back to the driver and asks for it again in each of the m micro-batches. Heuristic, this work.
+
+    Parameters
+    ----------
+    setting : Setting
+        Plan, device and calibration. [-]
+    layers : Array
+        Layers of a stage, (rows,). [-]
+    reserved : Array
+        What the allocator holds, (rows,). [B]
+
+    Returns
+    -------
+    Array or float
+        (rows,). [s]
+    """
+    plan, calls = setting.plan, setting.constants["training_calls"]
+    shard = setting.constants["training_software"]["shard_overhead_time"][:, 0]
+    reduction, retry = calls["reduction_time"][:, 0], calls["retry_time"][:, 0]
+    if not some(shard + reduction + retry):
+        return 0.0
+    between = (plan.zero_stage > 0) & (plan.zero_stage < 3) & (plan.zero_shards > 1)
+    apart = (plan.zero_stage < 1) & (plan.shards > 1)
+    full = reserved > _ROOM * setting.device.memory_capacity[:, 0]
+    handed = np.where(between, plan.zero_shards * shard, 0.0) + np.where(apart, plan.shards * reduction, 0.0)
+    return np.asarray(layers * handed + np.where(full, plan.num_micro_batches * retry, 0.0))

@@ -21,9 +21,15 @@ from xlperf.equations.plan.pipeline import (
 )
 from xlperf.equations.plan.records import Graphs, OffloadTarget, PipelineSchedule, QuantizedCopies, Recompute
 from xlperf.equations.plan.training_plan import LAYOUTS
-from xlperf.equations.training.communication import Communication, communication_of, context_time, tensor_times
+from xlperf.equations.training.communication import (
+    Communication,
+    communication_of,
+    context_time,
+    tensor_times,
+    waits_of_calls,
+)
 from xlperf.equations.training.kernels import kernel_parts, selected_share
-from xlperf.equations.training.memory import kept_activations
+from xlperf.equations.training.memory import kept_activations, memory_of
 from xlperf.equations.training.setting import (
     WORD,
     Part,
@@ -325,15 +331,6 @@ def _data_parallel_time(
     return np.asarray((repeats - 1.0) * (seen(behind_backward, hidden) + again) + last)
 
 
-def _sharding_time(setting: Setting, layers: Array) -> Array | float:
-    """Time in which the host hands out the shards of a stage's layers, once a step, (rows,). [s]"""
-    plan, each = setting.plan, setting.constants["training_software"]["shard_overhead_time"][:, 0]
-    if not some(each):
-        return 0.0
-    between = (plan.zero_stage > 0) & (plan.zero_stage < 3) & (plan.zero_shards > 1)
-    return np.where(between, layers * plan.zero_shards * each, 0.0)
-
-
 def _copied_weights(setting: Setting, quantized: Array) -> Array:
     """Bytes moved once a step to cast the quantized copies of the weights, unless they are cast when gathered. [B]"""
     plan = setting.plan
@@ -426,6 +423,9 @@ def step(setting: Setting) -> Step:
     traffic = _optimizer_traffic(setting)
     optimizer = vector_time(setting.device, setting.constants["vector"], traffic[:, None], 0.0)[:, 0]
     waiting: Array = np.asarray(batches * critical.waiting)
+    layers, reserved = setting.pipeline.middle.layers, 0.0 * batches
+    if some(setting.constants["training_calls"]["retry_time"]):
+        reserved = memory_of(setting)["memory_reserved"]
     overlap = setting.constants["training_software"]["data_parallel_overlap"][:, 0]
     data_parallel, all_data = (
         _data_parallel_time(setting, communication, times.stage(FIRST), share) for share in (overlap, 0.0)
@@ -448,14 +448,14 @@ def step(setting: Setting) -> Step:
         _bubble(setting, times, which, both_ways),
         data_parallel,
         optimizer,
-        waiting + _sharding_time(setting, setting.pipeline.middle.layers),
+        waiting + waits_of_calls(setting, layers, reserved),
     )
     transfers = np.maximum(batches * both_ways - exposed, 0.0)
     hidden = all_data - data_parallel + transfers + batches * critical.hidden
     results = {
         "step_time": total(side_by_side(*times_of_parts)),
         **dict(zip(STEP_PARTS, times_of_parts, strict=True)),
-        "layer_time": stage_time[:, MIDDLE] / setting.pipeline.middle.layers,
+        "layer_time": stage_time[:, MIDDLE] / layers,
         "hidden_communication_time": hidden,
     }
     rows = np.arange(len(which))
