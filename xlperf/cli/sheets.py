@@ -154,8 +154,8 @@ def install(
 
     excel builds xlperf.xlam from the add-in file of the installed xlwings and puts it into
     %APPDATA%\Microsoft\Excel\XLSTART; no administrator's rights are needed. One Python process per running Excel serves
-    all its workbooks; settings and paths come from the add-in alone, never from files beside a workbook. Rows of one table are evaluated
-    together; after an edit of the catalog, those that cells show.
+    all its workbooks; settings and paths come from the add-in alone, never from files beside a workbook. Rows of one
+    table are evaluated together; after an edit of the catalog, those that cells show.
 
     Add-ins or macros barred: --output xlperf.bas writes the functions as text, with how to import them into one
     workbook. Where that is barred too, use xlwings Lite, which runs no macros.
