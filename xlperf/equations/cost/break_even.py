@@ -12,7 +12,7 @@ def break_even_cost_rate(cost_rate: Numeric, cost: Numeric, other_cost: Numeric)
 
     .. math:: c^* = c\,\frac{k_2}{k_1}
 
-    The cost of a token is that of a second over the tokens of a second, by definition.
+    By definition: the cost of a token is that of a second over the tokens of a second.
 
     Parameters
     ----------
@@ -60,6 +60,11 @@ def break_even_price(price: Numeric, cost_rate: Numeric, free_cost_rate: Numeric
     -------
     price : numeric
         Purchase price; NaN where the energy alone costs more. [USD]
+
+    References
+    ----------
+    .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 6,
+       doi:10.2200/S00874ED3V01Y201809CAC046.
 
     Examples
     --------
