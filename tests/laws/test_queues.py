@@ -168,7 +168,7 @@ def test_requests_that_arrive_are_as_many_as_in_a_closed_loop(catalog: Catalog, 
     outputs = np.array([plan["output_length"] for plan in plans])[:, None]
     ratio = (tokens / outputs / rate)[in_flight > 8.0]
     assert np.median(ratio) == pytest.approx(1.0, abs=0.05)
-    assert np.quantile(ratio, 0.02) > 0.75
+    assert np.quantile(ratio, 0.02) > 0.7
     assert np.quantile(ratio, 0.98) < 1.6
 
 

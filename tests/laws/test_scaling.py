@@ -139,7 +139,8 @@ def test_every_layer_takes_the_same(mode: str) -> None:
 
     Not so what of the reduction of gradients is exposed: more layers hide more of it. Nor the ends of the band of the
     memory: between them it is wide where little is used. Activations that are sent to the host hide behind the logits
-    too, which are no layer: what is seen of them at no layers is above the time of those below zero.
+    too, which are no layer: what is seen of them at no layers is above the time of those below zero. An allocator that
+    finds no room with more layers waits in each micro-batch, which is a step and no line.
     """
     plans = plans_of(mode)
     models = shipped().tables["models"]
@@ -151,6 +152,8 @@ def test_every_layer_takes_the_same(mode: str) -> None:
         whole &= (plans.filled("offload_activations") == 0.0) & (plans.filled("offload_optimizer") == 0.0)
     plans = plans.take(np.flatnonzero(whole))
     one, two, three = (evaluate(plans, with_layers(times)) for times in (1.0, 2.0, 3.0))
+    room = [each["memory_share"] <= 0.95 for each in (one, two, three)]
+    alike = (mode != "training") | ((room[0] == room[1]) & (room[1] == room[2]))
     names = [name for name in one.columns if name.startswith(("time_", "memory_"))]
     names += ["ttft", "tpot"] if mode == "static" else []
     for name in names:
@@ -160,12 +163,14 @@ def test_every_layer_takes_the_same(mode: str) -> None:
         line = np.isclose(
             values[2] - values[1], values[1] - values[0], rtol=1e-6, atol=1e-9 * np.nan_to_num(values[2]).max()
         )
+        line |= ~alike & (name == "time_overhead")
         hold(f"{name} is a line", line | np.isnan(values[0]), plans, one=values[0], two=values[1], three=values[2])
         rest = 2.0 * values[0] - values[1]
         if name == "time_overhead" and mode == "training":
             hidden = sum(2.0 * one[part] - two[part] for part in ("time_forward", "time_backward"))
             rest = rest + np.where(plans.filled("offload_activations") > 0.0, hidden, 0.0)
-        hold(f"{name} of no layers", ~(rest < -1e-9 * values[0]), plans, one=values[0], two=values[1])
+        below = (rest < -1e-9 * values[0]) & (alike | (name != "time_overhead"))
+        hold(f"{name} of no layers", ~below, plans, one=values[0], two=values[1])
 
 
 def _on_torus(plans: Table) -> np.ndarray:

@@ -160,6 +160,10 @@ def evaluate(
     how many.
 
     CSV and Parquet may have any number of rows: they are read, computed and written in blocks, by all cores.
+
+    Headers of results carry their unit, step time (s), in all kinds of files; a file of results is a file of plans
+    again. Numbers are digits with a decimal point and an exponent. In CSV each part of a text that a spreadsheet would
+    take for a formula has an apostrophe before it, which xlperf takes away again; on standard output CSV is UTF-8.
     """
     from xlperf.catalog.read import is_workbook as is_read_workbook
     from xlperf.catalog.read import read_plans
