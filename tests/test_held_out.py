@@ -20,6 +20,7 @@ from xlperf.calibrate.accuracy import (
     kernel_errors,
     kernel_table,
     markdown,
+    short_table,
 )
 from xlperf.calibrate.bands import POOLING, bands_left_out, fit_bands, half_widths, with_checks
 from xlperf.calibrate.comparison import STEP_TIME, TIME_PER_TOKEN
@@ -442,6 +443,8 @@ def test_tables_as_text() -> None:
     assert lines[0][:6] == ("training: dense", STEP_TIME, "4", "2", "10.0 %", "20.0 %")
     assert lines[0][-2:] == ("75 %", "1.20")
     assert TIME_PER_TOKEN not in lines[0]
+    shown = short_table((header, [lines[0], (*lines[0][:3], "5", *lines[0][4:])]))
+    assert shown[1] == [("training: dense", STEP_TIME, "5", "10.0 %", "20.0 %", lines[0][8], "75 %", "1.20")]
     text = markdown("cross-validation", (header, lines))
     assert text.startswith(MARKERS["cross-validation"][0]) and text.endswith(MARKERS["cross-validation"][1] + "\n")
     one = KernelError("all-reduce", "", "", 30, 0.04, 0.2, 0.08)

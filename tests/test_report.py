@@ -355,9 +355,13 @@ def test_a_new_result_column_appears_by_itself(monkeypatch: pytest.MonkeyPatch) 
     ]
     grown = {**schema(), "training_results": TableSchema("training_results", (*known.columns, *new))}
     monkeypatch.setattr(schema_module, "schema", lambda: grown)
-    plans, results = samples.training(8)
-    columns = {**results.columns, "time_rebalancing": np.full(8, 0.5), "memory_buffers": np.full(8, 2.0**30)}
-    made = made_of(plans, Table(results.kind, columns))
+    table_schema.cache_clear()
+    try:
+        plans, results = samples.training(8)
+        columns = {**results.columns, "time_rebalancing": np.full(8, 0.5), "memory_buffers": np.full(8, 2.0**30)}
+        made = made_of(plans, Table(results.kind, columns))
+    finally:
+        table_schema.cache_clear()
     assert samples.records(made["training"])[0]["time rebalancing (s)"] == 0.5
     assert "rebalancing (%)" in samples.records(made["step time"], "step_time_training")[0]
     assert samples.records(made["memory"], "memory_training")[0]["buffers (GiB)"] == 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -11,6 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import report_samples as samples
+from conftest import Outcome
 from cost_samples import DESIGN, NODE, PACKAGE, SERVER
 from openpyxl import Workbook, load_workbook
 
@@ -18,7 +20,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, evaluate_designs, evaluate_ownership, evaluate_servers
-from xlperf.equations.cost.tco import crossover_volume
+from xlperf.equations.cost.break_even import crossover_volume
 from xlperf.workbook.build import table_of
 from xlperf.workbook.report import report_workbook, write_report
 
@@ -179,3 +181,40 @@ def test_reports_without_rows_of_cost_have_no_sheets_of_cost(catalog: Catalog) -
         own = catalog.with_tables(tables)
         book = report_workbook(own, [plans], [evaluate(plans, own)], date=datetime.date(2026, 11, 21))
         assert [name for name in book.sheetnames if name in SHEETS] == left
+
+
+def test_a_report_says_how_sure_times_and_costs_are() -> None:
+    """Percentiles hold the results and their bands, come again with the same seed, and only when asked for."""
+    refused = {**PLANS, "tensor parallel": [8.0, 8.0, 3.0]}
+    plans, catalog = _plans("training", refused), load_catalog()
+    served = _plans("inference", SERVED)
+    results = [evaluate(table, catalog) for table in (plans, served)]
+    assert np.isnan(results[0].number("step_time")[2])
+
+    def records(uncertain: bool) -> list[list[dict[str, object]]]:
+        day = datetime.date(2026, 11, 21)
+        book = report_workbook(catalog, [plans, served], results, date=day, uncertain=uncertain)
+        names = ("uncertainty_training", "uncertainty_inference")
+        assert ("uncertainty" in book.sheetnames) == uncertain
+        return [samples.records(book["uncertainty"], name) for name in names] if uncertain else []
+
+    assert records(False) == []
+    found = records(True)
+    assert found == records(True)
+    trained, inferred = found
+    assert [row["plan"] for row in trained] == ["small", "large"] and [row["plan"] for row in inferred] == ["served"]
+    for rows, own, time, unit in ((trained, results[0], "step time", 1.0), (inferred, results[1], "tpot", 1e-3)):
+        name = time.replace(" ", "_")
+        for place, row in enumerate(rows):
+            below, middle, above, cheap, cost, dear = list(row.values())[1:7]
+            low, base, high = (own.number(f"{name}{end}")[place] / unit for end in ("_low", "", "_high"))
+            assert below < low < base < high < above, "80 % of the band lie within 5th and 95th percentile"  # type: ignore[operator]
+            assert middle == pytest.approx(base, rel=0.05)
+            assert cheap < 0.9 * cost < cost < 1.1 * cost < dear  # type: ignore[operator]
+            assert row["decides"] == "prices.rental price"
+            assert row["cost high (%)"] == pytest.approx(100.0 * (dear / cost - 1.0))  # type: ignore[operator]
+
+
+def test_percentiles_are_not_of_studies(command: Callable[..., Outcome]) -> None:
+    said = command("report", "--study", "recompute", "--uncertain")
+    assert said.code == 2 and "--uncertain goes with the plans of a workbook" in said.err

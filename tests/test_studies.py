@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
+import numpy as np
 import openpyxl
 import pytest
 
 from xlperf.base.errors import InputError
 from xlperf.catalog.xlsx import show
+from xlperf.engine import evaluate
 from xlperf.studies import NAMES, study
 from xlperf.studies import outcome as outcome_module
 from xlperf.studies import study as shelved
@@ -500,3 +503,43 @@ def test_a_second_kind_for_the_prompts_pays_where_its_price_is_below_its_worth()
                 assert (price > rents[prefill]) == (pair < costs.numbers(decode)[row]), (decode, prefill)
                 checked += 1
     assert checked > 10
+
+
+def test_a_break_even_price_makes_tokens_as_cheaply() -> None:
+    """A machine has room where its rent is below its worth; energy and years that both pay hardly move a price.
+
+    At its break-even purchase price a machine is evaluated again: a token then costs as much as on the other.
+    """
+    inputs, rent = read_inputs(study("break-even")), sheet("break-even", "rent")
+    assert len(rent.rows) == 6
+    ratio = rent.numbers("break_even_rent") / rent.numbers("rent")
+    assert ratio - 1.0 == pytest.approx(rent.numbers("room") / 100.0)
+    assert cell(rent, "serving, H100-SXM-80GB against A100-SXM4-80GB", "work_of_one") > 3.0
+    assert 1.4 < cell(rent, "serving, B200-SXM-180GB against H200-SXM-141GB", "work_of_one") < 2.3
+    for name, most in (("energy price", 1.3), ("years", 1.1), ("utilization", 1.1)):
+        found = sheet("break-even", name)
+        for series in (column.name for column in found.columns[1:]):
+            values = found.numbers(series)
+            assert (values > 0.0).all() and values.max() / values.min() < most, (name, series)
+    prices = inputs.catalog.tables["prices"]
+    machines, wanted = prices.text("price"), "B200-SXM-180GB"
+    price = cell(sheet("break-even", "purchase"), f"serving, {wanted} against H200-SXM-141GB", "break_even_price")
+    capex = np.where(machines == wanted, price, prices.number("capex"))
+    owned = {**prices.columns, "rental_price": np.full(len(prices), np.nan), "capex": capex}
+    plans = inputs.plans["inference"]
+    results = evaluate(plans, inputs.catalog.with_tables([replace(prices, columns=owned)]))
+    good = (results.number("fits") == 1) & (results.number("tpot") <= 0.04)
+    cost = results.number("cost_per_million_output_tokens_all_in")
+    new, old = (np.nanmin(cost[good & (plans.text("accelerator") == name)]) for name in (wanted, "H200-SXM-141GB"))
+    assert new == pytest.approx(old, rel=1e-9)
+
+
+def test_pairs_that_are_none_are_said() -> None:
+    inputs = read_inputs(study("break-even"))
+    with pytest.raises(InputError, match=r'^break-even.xlsx \[study\]: pairs must be "MACHINE against MACHINE"'):
+        study("break-even").analyse(replace(inputs, settings={**inputs.settings, "pairs": ("H100-SXM-80GB",)}))
+    with pytest.raises(InputError, match='pairs: no plan is on "B300"'):
+        study("break-even").analyse(replace(inputs, settings={**inputs.settings, "pairs": ("B300 against MI355X",)}))
+    serving = {"inference": inputs.plans["inference"]}
+    nothing = replace(inputs, plans=serving, settings={**inputs.settings, "tpot_target": 0.1})
+    assert study("break-even").analyse(nothing).findings[0].tone == "warning"

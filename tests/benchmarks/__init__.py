@@ -1,1 +1,1 @@
-"""Speed, measured: ``python tests/benchmarks`` prints the figures of the README."""
+"""Speed, measured: ``python tests/benchmarks`` prints the figures of workbooks/accuracy.md."""

@@ -30,7 +30,11 @@ _CROSS = (
     "rows", "quantity", "number", "configurations", "median error", "p90", "as a factor", "p90 as a factor", "bias",
     "by row: median", "by row: p90", "in the fit: median", "in the fit: p90", "in the 80 % band", "width of the band",
 )  # fmt: skip
-_LONG_ONLY = ("as a factor", "by row: median", "by row: p90", "in the fit: p90")
+_SHORT = (
+    "rows", "quantity", "configurations", "median error", "p90", "bias", "in the 80 % band", "width of the band",
+)  # fmt: skip
+FEWEST_CONFIGURATIONS = 5
+"""Groups of fewer are left to the long table: their quantiles say little."""
 _LEFT_OUT = ("left out", "rows", "quantity", "number", "median error", "p90", "median with them in the fit", "p90")
 _KERNELS = ("operation", "accelerator", "precision", "held-out shapes", "median error", "p90", "target")
 LONG = 50.0
@@ -194,7 +198,7 @@ def cross_validation_table(errors: Sequence[Errors]) -> Table:
 
 
 def short_table(table: Table) -> Table:
-    """The columns of the table of models left out that a first page shows.
+    """The table of models left out as a first page shows it: few columns, and groups of ``FEWEST_CONFIGURATIONS``.
 
     Parameters
     ----------
@@ -202,8 +206,9 @@ def short_table(table: Table) -> Table:
         As :func:`cross_validation_table` gives it.
     """
     header, lines = table
-    kept = [at for at, name in enumerate(header) if name not in _LONG_ONLY]
-    return tuple(header[at] for at in kept), [tuple(line[at] for at in kept) for line in lines]
+    kept, count = [header.index(name) for name in _SHORT], header.index("configurations")
+    shown = [line for line in lines if int(line[count]) >= FEWEST_CONFIGURATIONS]
+    return _SHORT, [tuple(line[at] for at in kept) for line in shown]
 
 
 def _statistics(errors: Array) -> tuple[str, str]:

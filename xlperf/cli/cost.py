@@ -96,6 +96,19 @@ def cost(
     with the network counted from the topology of the plan; cells that say auto are chosen as xlperf search does.
     Columns with results of an earlier run are left out when they are read, so that a file of results can be edited and
     computed again.
+
+    All commands cost a plan by the sheet prices, each pool by the row of its own accelerator: the rental price where
+    there is one, else capex over life, energy and running cost (cost basis says which). Without either the first row of
+    servers with the accelerator counts, then its device; an accelerator without any has no cost, and reason says so.
+    Input and output tokens share the cost by accelerator time; the all-in cost is all of it over the output tokens.
+    Results that start with owned are what an owner pays by the sheet servers, with the carbon of making dies, memory
+    and packages spread over the tokens of their life.
+
+    Energy, grid power and carbon take the accelerators by their work (operations on their node, bytes, messages,
+    running clocks), the rest of the server at full load, and the building. What is provisioned is full load, or the
+    plan's power limit, which caps an accelerator, whose clock then falls.
+
+    A row of chiplets that names a device takes its blank cells from there, and the device costs what that row costs.
     """
     from xlperf.catalog.read import read_designs
     from xlperf.engine.designs import evaluate_designs

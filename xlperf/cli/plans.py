@@ -72,6 +72,12 @@ BLOCK = 32_768  # rows that are evaluated and written at a time: bounds the memo
 )
 @click.option("--study", metavar="NAME", help="Answer the question of a study instead; --study list names them.")
 @click.option("--full", is_flag=True, help="The long run of a study that has one.")
+@click.option(
+    "--uncertain",
+    is_flag=True,
+    help="Add a sheet with the 5th, 50th and 95th percentile of times and costs, drawn within the low and high values "
+    "of the sheets and the bands of the calibration.",
+)
 @bounds_options
 @catalog_option
 def report(
@@ -79,6 +85,7 @@ def report(
     output: str,
     study: str | None,
     full: bool,
+    uncertain: bool,
     bounds: Bounds,
     catalog: str | None,
 ) -> None:
@@ -94,6 +101,8 @@ def report(
     from xlperf.workbook.report import write_report
 
     if study is not None:
+        if uncertain:
+            raise click.UsageError("--uncertain goes with the plans of a workbook, not with --study")
         _study(study, workbook, output, full, catalog)
         return
     if full:
@@ -102,7 +111,8 @@ def report(
     tables = read_plans(source)
     known = catalog_for(catalog, source, tables)
     computed = [pair for table in tables for pair in _evaluated(table, known, len(table), bounds)]
-    write_report(output, known, *map(list, zip(*computed, strict=True)), date=datetime.date.today())
+    pairs = map(list, zip(*computed, strict=True))
+    write_report(output, known, *pairs, date=datetime.date.today(), uncertain=uncertain)
     say(f"{output}: {_counted(tables)}", err=True)
 
 
@@ -160,6 +170,10 @@ def evaluate(
     how many.
 
     CSV and Parquet may have any number of rows: they are read, computed and written in blocks, by all cores.
+
+    Headers of results carry their unit, step time (s), in all kinds of files; a file of results is a file of plans
+    again. Numbers are digits with a decimal point and an exponent. In CSV each part of a text that a spreadsheet would
+    take for a formula has an apostrophe before it, which xlperf takes away again; on standard output CSV is UTF-8.
     """
     from xlperf.catalog.read import is_workbook as is_read_workbook
     from xlperf.catalog.read import read_plans

@@ -150,7 +150,30 @@ def new(file: str, empty: bool, small: bool, study: str | None, force: bool) -> 
 def install(
     host: str, folder: str | None, output: str | None, checked: bool, python: str | None, wheel: str | None
 ) -> int:
-    """Add the worksheet functions to HOST for this user; cells are computed by the environment that installs."""
+    r"""Add the worksheet functions to HOST for this user; cells are computed by the environment that installs.
+
+    excel builds xlperf.xlam from the add-in file of the installed xlwings and puts it into
+    %APPDATA%\Microsoft\Excel\XLSTART; no administrator's rights are needed. One Python process per running Excel serves
+    all its workbooks; settings and paths come from the add-in alone, never from files beside a workbook. Rows of one
+    table are evaluated together; after an edit of the catalog, those that cells show.
+
+    Add-ins or macros barred: --output xlperf.bas writes the functions as text, with how to import them into one
+    workbook. Where that is barred too, use xlwings Lite, which runs no macros.
+
+    Antivirus software may take xlwings' add-in for a threat, as its macros start a process. The file was built on this
+    machine and its text can be read in Excel (Alt+F11): ask for an exception, or use xlwings Lite.
+
+    32-bit Office: xlwings brings a library for it; Python itself may be of 64 bits.
+
+    #NAME? in a workbook that was open before, or made elsewhere: replace XLPERF_ by XLPERF_ (Ctrl+H), which enters the
+    formulas anew.
+
+    LibreOffice: a block of results wants Ctrl+Shift+Enter. Err:504 means that a range holds an error value, which
+    LibreOffice hands to no add-in. Compare texts as XLPERF_TRUST(A1:B5)&""="MEASURED".
+
+    lite: add xlwings Lite from Excel's add-ins, paste main.py and requirements.txt of FOLDER into its editor, restart
+    its Python. What XLPERF_CATALOG read lives as long as the session: recalculate after a restart.
+    """
     if checked and folder and not output:
         folder, output = None, folder  # the file to look at
     for name, given, only in (

@@ -14,6 +14,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import column, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
+from xlperf.equations.cost.break_even import break_even_cost_rate
 from xlperf.equations.plan.precisions import PRECISIONS
 from xlperf.explore.candidates import Bounds
 from xlperf.explore.found import Search
@@ -233,7 +234,7 @@ def break_even(
                 "cost": cost_of(here),
                 "cost_against": cost_of(there),
                 "hour_cost_against": hour,
-                "break_even_hour_cost": hour * cost_of(here) / cost_of(there),
+                "break_even_hour_cost": float(break_even_cost_rate(hour, cost_of(there), cost_of(here))),
                 "chosen": there.chosen_words if there.found else there.words,
             }
         )

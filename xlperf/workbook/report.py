@@ -35,6 +35,7 @@ from xlperf.workbook.report_data import GOOD, TOO_LARGE, Plans, Report, plural
 from xlperf.workbook.report_limits import Explain, Limits, curves, leading_plans, limits_sheet, roofline_sheet
 from xlperf.workbook.report_paper import set_paper
 from xlperf.workbook.report_summary import summary_sheet
+from xlperf.workbook.report_uncertainty import uncertainty_sheet
 from xlperf.workbook.style import add_styles, page_setup
 from xlperf.workbook.tables import data_rows, write_table
 
@@ -60,6 +61,7 @@ def write_report(
     study: str = "",
     explain: Explain | None = None,
     limits: Limits | None = None,
+    uncertain: bool = False,
 ) -> None:
     """Write a report workbook; the same arguments give the same bytes.
 
@@ -81,13 +83,17 @@ def write_report(
         Operators of one plan; :func:`xlperf.engine.explain` when not given.
     limits : callable, optional
         What a plan gives at every load; :func:`xlperf.explore.frontier.points` when not given.
+    uncertain : bool, default False
+        Whether a sheet has percentiles of times and costs, drawn anew.
 
     Raises
     ------
     InputError
         Where there are no plans, or the file cannot be written.
     """
-    workbook = report_workbook(catalog, plans, results, date=date, study=study, explain=explain, limits=limits)
+    workbook = report_workbook(
+        catalog, plans, results, date=date, study=study, explain=explain, limits=limits, uncertain=uncertain
+    )
     save_workbook(workbook, path, datetime.datetime(date.year, date.month, date.day))
 
 
@@ -131,6 +137,7 @@ def report_workbook(
     study: str = "",
     explain: Explain | None = None,
     limits: Limits | None = None,
+    uncertain: bool = False,
     found: Sequence[Finding] = (),
 ) -> Workbook:
     """A report in memory: the arguments of :func:`write_report`, without a path; ``found`` heads the findings.
@@ -151,6 +158,7 @@ def report_workbook(
     filled = {**_plan_sheets(report, limits), **_cost_sheets(report)}
     memory = [group for group in groups if group.memory_parts()]
     filled |= {
+        "uncertainty": partial(uncertainty_sheet, groups=groups, catalog=catalog) if uncertain else None,
         "memory": partial(memory_sheet, groups=memory) if memory else None,
         "roofline": partial(roofline_sheet, report=report) if operators else None,
         "reasons": partial(reasons_sheet, groups=groups),

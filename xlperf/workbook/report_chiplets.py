@@ -13,7 +13,7 @@ from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.base.units import MILLION
 from xlperf.catalog.table import Table
-from xlperf.equations.cost.tco import crossover_volume
+from xlperf.equations.cost.break_even import crossover_volume
 from xlperf.workbook.charts import SERIES, Cells, Points, curves
 from xlperf.workbook.report_data import Report, extra_column, number_words
 from xlperf.workbook.style import FONT, INK, chart_rows, even_rows, page_setup, put
