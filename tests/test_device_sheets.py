@@ -101,9 +101,9 @@ def test_a_device_that_cannot_be_built_makes_its_plans_illegal() -> None:
 def test_cost_is_that_of_the_chiplet_design() -> None:
     """The unit cost of H100 from its budgets is that of the same dies, stacks and spares as a row of chiplets."""
     row = {
-        "chiplet": "same", "package": "CoWoS-S", "node": "5 nm", "module_area": 814.0, "num_units": 144,
-        "num_units_needed": 132, "perfect_area_share": 0.25, "memory_stacks": 5, "stack_capacity": 16,
-        "memory_price": 15.0, "board_cost": 350.0, "margin_share": 0.8, "volume": 1e6,
+        "chiplet": "same", "package": "CoWoS-S 2023", "node": "5 nm", "module_area": 814.0, "die_width": 26.0,
+        "num_units": 144, "num_units_needed": 132, "perfect_area_share": 0.42, "memory_stacks": 5, "num_dummy_dies": 1,
+        "stack_capacity": 16, "memory_price": 13.75, "board_cost": 480.0, "margin_share": 0.881, "volume": 1.5e6,
     }  # fmt: skip
     expected = evaluate_designs(table_of("chiplets", [row]), catalog())
     results = evaluate_devices(product("H100 from budgets"), catalog())

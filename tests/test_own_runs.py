@@ -42,11 +42,11 @@ def own(tables: list[Table]) -> Catalog:
 
 
 def test_predictions_move_towards_a_run_and_bands_narrow(tmp_path: Path) -> None:
-    plans = training(tmp_path, "a,Llama3-70B,H100-SXM-80GB,64,8,128,8.4", "b,Llama3-70B,H100-SXM-80GB,128,8,256,")
+    plans = training(tmp_path, "a,Llama3-70B,H100-SXM-80GB,64,8,128,9.2", "b,Llama3-70B,H100-SXM-80GB,128,8,256,")
     known, other = load_catalog(), training(tmp_path, "c,GPT3-175B,H100-SXM-80GB,64,8,128,")[0]
     before, after = (evaluate(plans[0], each) for each in (known, own(plans)))
     ratio = after["step_time"] / before["step_time"]
-    measured = 8.4 / before["step_time"][0]
+    measured = 9.2 / before["step_time"][0]
     assert 1.0 < ratio[1] < ratio[0] < measured  # the farther plan moves less
     widths = [np.log(each["step_time_high"] / each["step_time_low"]) for each in (before, after)]
     assert (widths[1] < widths[0]).all() and widths[1][0] < widths[1][1]
@@ -113,7 +113,7 @@ def test_one_row_of_each_configuration_helps_its_others(kind: str, group: str, l
 
 
 def test_the_command(command: Command, tmp_path: Path) -> None:
-    training(tmp_path, "a,Llama3-70B,H100-SXM-80GB,64,8,128,8.4")
+    training(tmp_path, "a,Llama3-70B,H100-SXM-80GB,64,8,128,9.2")
     path, book = tmp_path / "runs.csv", tmp_path / "mine.xlsx"
     shown = command("calibrate", "--mine", path)
     assert shown.code == 0 and "8.4" in shown.out and "80 % band now" in shown.out
@@ -140,9 +140,9 @@ def test_what_cannot_be_a_run_gets_a_line(command: Command, tmp_path: Path) -> N
 
 
 def test_effects_name_what_moved(tmp_path: Path) -> None:
-    plans = training(tmp_path, "a,Llama3-70B,H100-SXM-80GB,64,8,128,8.4")
+    plans = training(tmp_path, "a,Llama3-70B,H100-SXM-80GB,64,8,128,9.2")
     (one,) = effects(plans, load_catalog(), own_runs(plans, load_catalog()))
-    assert one.measured == pytest.approx(8.4) and one.before[0] < one.after[0] < one.measured
+    assert one.measured == pytest.approx(9.2) and one.before[0] < one.after[0] < one.measured
     assert one.after[2] / one.after[1] < one.before[2] / one.before[1]
 
 

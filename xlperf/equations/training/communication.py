@@ -395,4 +395,5 @@ def waits_of_calls(setting: Setting, layers: Array, reserved: Array) -> Array | 
     apart = (plan.zero_stage < 1) & (plan.shards > 1)
     full = reserved > _ROOM * setting.device.memory_capacity[:, 0]
     handed = np.where(between, plan.zero_shards * shard, 0.0) + np.where(apart, plan.shards * reduction, 0.0)
-    return np.asarray(layers * handed + np.where(full, plan.num_micro_batches * retry, 0.0))
+    retried = np.where(np.isnan(reserved), reserved, np.where(full, plan.num_micro_batches * retry, 0.0))
+    return np.asarray(layers * handed + retried)
