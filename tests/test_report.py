@@ -212,7 +212,7 @@ def test_a_report_on_paper_is_its_charts_and_the_first_page_of_its_tables(book: 
         first, last = range_boundaries(area.rpartition("!")[2].replace("$", ""))[1::2]
         assert not any(top <= last and first <= bottom for _, top, _, bottom in tables)
     assert range_boundaries(str(book["calibration"].print_area).rpartition("!")[2].replace("$", ""))[3] <= 40
-    assert book["training"].page_setup.fitToHeight == 1
+    assert (book["training"].page_setup.fitToWidth, book["training"].page_setup.fitToHeight) == (1, 2)
 
 
 def test_findings_change_with_the_numbers() -> None:

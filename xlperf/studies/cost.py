@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
 import numpy as np
@@ -28,6 +28,7 @@ from xlperf.studies.outcome import (
     result_columns,
     sheet_of,
     shown,
+    span,
 )
 from xlperf.studies.technology import for_each
 
@@ -240,25 +241,14 @@ def _chiplet_findings(cases: Sequence[_Case], cost: np.ndarray, die_yield: np.nd
         said = []
         for node in dict.fromkeys(node for node, area in gains if area == areas[-1]):
             found = gains[node, areas[-1]]
-            said.append(f"{node} {_span([g for g, _, _ in found])} % with {_span([n for _, n, _ in found])} dies")
+            said.append(f"by {span([g for g, _, _ in found])} % at {node} with {span([n for _, n, _ in found])} dies")
             said[-1] += f" (yield of one die {found[0][2]:.0f} %)"
         most = max(gain for (_, area), found in gains.items() if area == areas[0] for gain, _, _ in found)
-        words = f"Dividing {areas[-1]:.0f} mm2 makes compute cheaper by {'; '.join(said)}. "
+        words = f"Dividing {areas[-1]:.0f} mm2 makes compute cheaper {', '.join(said)}. "
         yield Finding("In short", f"{words}At {areas[0]:.0f} mm2 it gains {most:.0f} % at the most.", "good")
     for node in dict.fromkeys(node for node, _ in counts):
-        own = [f"{_span(counts[known])} at {known[1]:.0f} mm2" for known in counts if known[0] == node]
+        own = [f"{span(counts[known])} at {known[1]:.0f} mm2" for known in counts if known[0] == node]
         yield Finding(node, f"Dies with the cheapest compute: {', '.join(own)}.")
-
-
-def _span(values: Iterable[float]) -> str:
-    """Smallest and largest of some values, as ``4 to 8``.
-
-    >>> _span([8.0, 4.0]), _span([2.0])
-    ('4 to 8', '2')
-    """
-    known = list(values)
-    ends = dict.fromkeys(f"{value:.0f}" for value in (min(known), max(known)))
-    return " to ".join(ends)
 
 
 def frontiers(inputs: Inputs) -> Outcome:

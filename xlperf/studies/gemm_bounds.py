@@ -161,11 +161,14 @@ def _batches(inputs: Inputs, plans: Table, legal: Sequence[int], names: Sequence
 def _findings(bounds: StudySheet, used: Sequence[str]) -> Iterator[Finding]:
     for phase in ("prefill", "decode"):
         own = [str(key).startswith(phase) for key in bounds.values("operator")]
-        parts = []
+        parts, found = [], 0
         for name in used:
             limits = [limit for limit, mine in zip(bounds.values(name), own, strict=True) if mine]
             parts.append(f"{limits.count('compute')} of {len(limits)} on {_machine(name)}")
-        yield Finding(phase.capitalize(), f"Compute-bound operators: {', '.join(parts)}.")
+            found += limits.count("compute")
+        yield Finding(
+            phase.capitalize(), f"Compute-bound operators: {', '.join(parts) if found else 'none on any machine'}."
+        )
 
 
 def _batch_finding(batch: StudySheet, used: Sequence[str], sizes: Sequence[float]) -> Finding:

@@ -9,7 +9,7 @@ import numpy as np
 
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine.devices import evaluate_devices
-from xlperf.studies.outcome import Chart, Finding, Inputs, StudySheet, own_column, sheet_of
+from xlperf.studies.outcome import Chart, Finding, Inputs, StudySheet, own_column, sheet_of, span
 from xlperf.studies.shares import devices_like
 
 MORE = 0.05
@@ -76,7 +76,19 @@ def marginal(inputs: Inputs, catalog: Catalog, nodes: Sequence[str], best: Seque
 
 def _sheet(nodes: Sequence[str], gain: np.ndarray, dearer: np.ndarray, per_dollar: np.ndarray) -> StudySheet:
     things = list(_THINGS)
-    count = len(things)
+    count, half = len(things), -(-len(nodes) // 2)
+    charts = [
+        Chart(
+            "bars",
+            f"Gain of a step, {nodes[first]} to {nodes[last - 1]}",
+            "case",
+            ["gain"],
+            y_title="share",
+            rows=(first * count, last * count),
+        )
+        for first, last in ((0, half), (half, len(nodes)))
+        if last > first
+    ]
     return sheet_of(
         "next unit",
         f"The best device of each node with {100 * MORE:.0f} % more of one thing and its best plan: what limits it.",
@@ -88,28 +100,31 @@ def _sheet(nodes: Sequence[str], gain: np.ndarray, dearer: np.ndarray, per_dolla
             (own_column("extra_cost", "USD", "What the accelerator then costs more to make"), dearer.ravel()),
             (own_column("gain_per_dollar", "1/USD", "Gain over that cost; blank: no dearer"), per_dollar.ravel()),
         ],
-        [Chart("bars", "Gain of a step", "case", ["gain"], y_title="share")],
+        charts,
     )
 
 
 def _findings(nodes: Sequence[str], gain: np.ndarray, per_dollar: np.ndarray) -> Iterator[Finding]:
+    """One finding for neighbouring nodes that the same thing limits and the same dollar helps."""
     things = list(_THINGS)
+    groups: list[tuple[tuple[str, str], list[str], list[float]]] = []
     for node, own, dollar in zip(nodes, gain, per_dollar, strict=True):
         if not np.isfinite(own).any():
             continue
-        gains = np.nan_to_num(own, nan=-np.inf)
-        first = int(np.argmax(gains))
-        if gains[first] < _STILL:
-            words = f"{node}: {100 * MORE:.0f} % more of no one thing makes a step {100 * _STILL:.1f} % faster"
+        gains, paid = np.nan_to_num(own, nan=-np.inf), np.nan_to_num(dollar, nan=-np.inf)
+        limit = things[int(np.argmax(gains))] if gains.max() >= _STILL else ""
+        key = limit, things[int(np.argmax(paid))] if limit and paid.max() > 0.0 else ""
+        if not groups or groups[-1][0] != key:
+            groups.append((key, [], []))
+        groups[-1][1].append(node)
+        groups[-1][2].append(100 * float(gains.max()))
+    for (limit, bought), own_nodes, gains_of in groups:
+        who = own_nodes[0] if len(own_nodes) == 1 else f"{own_nodes[0]} to {own_nodes[-1]}"
+        if not limit:
+            words = f"{who}: {100 * MORE:.0f} % more of no one thing makes a step {100 * _STILL:.1f} % faster"
             yield Finding("Next unit", f"{words}: what is left is latency, launches and the pipeline.")
             continue
-        words = (
-            f"{node} is limited by {things[first]}: {100 * MORE:.0f} % more makes a step {100 * gains[first]:.1f} % "
-        )
-        words += "faster"
-        area, watt = gains[things.index("die area")], gains[things.index("power")]
-        words += f"; as much more area {100 * area:+.1f} %, power {100 * watt:+.1f} %"
-        paid = np.nan_to_num(dollar, nan=-np.inf)
-        if paid.max() > 0.0:
-            words += f"; the next dollar buys most as {things[int(np.argmax(paid))]}"
-        yield Finding("Next unit", f"{words}.", "good" if first == 0 else "plain")
+        words = f"{who}: limited by {limit}, {100 * MORE:.0f} % more of it makes a step {span(gains_of, 1)} % faster"
+        if bought:
+            words += f"; the next dollar buys most as {bought}"
+        yield Finding("Next unit", f"{words}.", "good" if limit == things[0] else "plain")

@@ -168,5 +168,7 @@ def _width_findings(widths: StudySheet) -> Iterator[Finding]:
             words = (
                 f"{column.name.removeprefix('rate_')}: expert parallel {width[rate == best][-1]:.0f} trains fastest, "
             )
-            words += f"{best:.0f} tokens per second; the widest, {width[-1]:.0f}, reaches {rate[-1] / best:.2f} of it."
+            words += f"{best:,.0f} tokens per second and accelerator"
+            short = f"; the widest, {width[-1]:.0f}, reaches {rate[-1] / best:.2f} of it"
+            words += f"{short if rate[-1] < best else ', the widest that was tried'}."
             yield Finding("Width", words)

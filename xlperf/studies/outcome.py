@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -452,3 +453,25 @@ def result_columns(
         (fields[name], (results[name] if fields[name].kind != "result" else shown(results, name))[rows])
         for name in names
     ]
+
+
+def span(values: Iterable[float], digits: int = 0) -> str:
+    """Smallest and largest of the finite ones of some values, as ``4 to 8``.
+
+    Parameters
+    ----------
+    values : iterable of float
+        Values.
+    digits : int
+        Digits behind the point.
+
+    Returns
+    -------
+    str
+
+    >>> span([8.0, 4.0]), span([2.0])
+    ('4 to 8', '2')
+    """
+    finite = [value for value in values if math.isfinite(value)]
+    ends = [f"{value:,.{digits}f}" for value in (min(finite), max(finite))] if finite else ["-"]
+    return " to ".join(dict.fromkeys(ends))

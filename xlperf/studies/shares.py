@@ -11,7 +11,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import evaluate_devices
 from xlperf.studies.inputs import with_rows
-from xlperf.studies.outcome import Finding, Inputs, StudySheet, own_column, sheet_of
+from xlperf.studies.outcome import Finding, Inputs, StudySheet, own_column, sheet_of, span
 
 CORES = (0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.94, 0.97, 0.99)
 """Cores of the area that cores and cache have together. [-]"""
@@ -162,12 +162,16 @@ def _findings(
     losses: Sequence[np.ndarray],
     inner: np.ndarray,
 ) -> Iterator[Finding]:
-    """One finding for each node."""
-    for at, node in enumerate(nodes):
-        words = f"{node}: best with {100 * compute[at]:.0f} % of the dies for cores, {100 * cache[at]:.0f} % for cache "
-        words += f"({capacity[at] / 2.0**20:.0f} MiB) and {100 * edge[at]:.0f} % of the edge for memory"
-        words += f"; a step takes {100 * losses[0][at]:.0f} % longer with {100 * CORES[0]:.0f} % of that area for cores"
-        words += f", {100 * losses[1][at]:.0f} % longer with next to no cache"
-        if not inner[at]:
-            words += "; it lies at the end of what was tried"
-        yield Finding("Shares", f"{words}.", "good" if inner[at] else "plain")
+    """The shares of all nodes in one finding; the sheet has those of each."""
+    words = (
+        f"{nodes[0]} to {nodes[-1]}: best with {span(100 * compute)} % of the dies for cores, {span(100 * cache)} % "
+    )
+    words += (
+        f"for cache ({span(capacity / 2.0**20)} MiB) and {span(100 * edge)} % of the edge for memory; a step takes "
+    )
+    words += f"{span(100 * losses[0])} % longer with {100 * CORES[0]:.0f} % of that area for cores, "
+    words += f"{span(100 * losses[1])} % longer with next to no cache"
+    ends = [node for node, own in zip(nodes, inner, strict=True) if not own]
+    if ends:
+        words += f"; the best of {' and '.join(ends)} lies at the end of what was tried"
+    yield Finding("Shares", f"{words}.", "plain" if ends else "good")

@@ -18,9 +18,16 @@ _CHARTS = ("step time", "inference time", "limits", "memory", "roofline", "token
 """Sheets whose charts are printed, not the tables that these are drawn from."""
 _LONG = {"cost bridge": 45, "reasons": 30, "assumptions": 40, "calibration": 40, "models": 24, "networks": 40}
 """Sheets of which so many rows are printed. [-]"""
-_WIDEST = 190.0
-"""Letters of a page of a catalog sheet across. [-]"""
-_CM_PER_LETTER = 0.185
+_WIDEST = 220.0
+"""Letters of a page of a table across. [-]"""
+_PLANS_WIDE = 280.0
+"""Letters of a page of results of plans across. [-]"""
+_MOST_PLANS = 60
+"""Plans whose results are printed. [-]"""
+_MOST_ROWS = 130
+"""Rows of a study's table that are printed, about three pages. [-]"""
+_CM_PER_LETTER = 0.172
+"""Of the narrowest fonts that a program puts in the place of the workbook's: no chart is cut. [cm]"""
 _EMU_PER_CM = 360000
 _NOTE = "further rows and columns: in the workbook"
 
@@ -40,7 +47,7 @@ def set_paper(workbook: Workbook) -> None:
 
 
 def _results(sheet: Worksheet, first: str) -> None:
-    """The results of plans on one or two pages, beside their names."""
+    """The first results of plans on two pages, beside their names: as many columns as can be read."""
     table = next(iter(sheet.tables.values()), None)
     if table is None:
         return
@@ -50,8 +57,28 @@ def _results(sheet: Worksheet, first: str) -> None:
     last = names.get("reason", sheet.max_column + 1) - 1
     if start is None or last <= start:
         return
-    sheet.print_area = f"{get_column_letter(start)}{header}:{get_column_letter(last)}{sheet.max_row}"
-    sheet.page_setup.fitToWidth, sheet.page_setup.fitToHeight = 2, 1
+    end, letters = start, _width(sheet, 1) + _width(sheet, start)
+    while end < last and letters + _width(sheet, end + 1) <= _PLANS_WIDE:
+        end += 1
+        letters += _width(sheet, end)
+    bottom = min(header + _MOST_PLANS, sheet.max_row)
+    sheet.print_area = f"{get_column_letter(start)}{header}:{get_column_letter(end)}{bottom}"
+    sheet.page_setup.fitToWidth, sheet.page_setup.fitToHeight = 1, 2
+    _note(sheet)
+
+
+def first_rows(sheet: Worksheet) -> None:
+    """Print of a long table of a study the first rows, on as many pages as they take.
+
+    Parameters
+    ----------
+    sheet : Worksheet
+        Sheet of a study with its print area.
+    """
+    if sheet.max_row <= _MOST_ROWS:
+        return
+    area = str(sheet.print_area).rpartition("!")[2].replace("$", "")
+    sheet.print_area = area.rstrip("0123456789") + str(_MOST_ROWS)
     _note(sheet)
 
 

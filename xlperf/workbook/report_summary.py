@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from openpyxl.styles import Font
+from openpyxl.styles import Alignment, Font
 from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.base import resources
@@ -113,7 +113,10 @@ def _links(sheet: Worksheet, row: int) -> None:
     for i, name in enumerate(names):
         line, column = (row + i, 1) if i < half else (row + i - half, 3)
         link(sheet.cell(line, column), name, name)
+        sheet.cell(line, column).alignment = Alignment(vertical="top")
         put(sheet.cell(line, column + 1), SHEETS[name], "xlperf text")
+        if column == 1:
+            sheet.row_dimensions[line].height = 13.5 * -(-len(SHEETS[name]) // 54) + 4
         if column == 3:
             sheet.merge_cells(start_row=line, start_column=4, end_row=line, end_column=_LAST)
 

@@ -12,6 +12,7 @@ from openpyxl.chart.marker import Marker
 from openpyxl.chart.shapes import GraphicalProperties
 from openpyxl.drawing.line import LineProperties
 from openpyxl.formatting.rule import ColorScaleRule
+from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter
 
 from xlperf.studies import NAMES, study
@@ -36,6 +37,7 @@ from xlperf.workbook.charts import (
     scatter_chart,
 )
 from xlperf.workbook.package import replace_file, workbook_bytes
+from xlperf.workbook.report_paper import first_rows
 from xlperf.workbook.report_summary import finding_rows, wide_text
 from xlperf.workbook.style import (
     add_styles,
@@ -149,6 +151,9 @@ def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcom
             put(sheet.cell(row, 2), value, "xlperf input", "General")
             put(sheet.cell(row, 3), setting.unit if setting.unit != "-" else None, "xlperf text")
             put(sheet.cell(row, 4), setting.meaning, "xlperf text")
+            if isinstance(value, str) and len(value) > 46:
+                sheet.cell(row, 2).alignment = Alignment(vertical="top", horizontal="left", indent=1, wrap_text=True)
+                sheet.row_dimensions[row].height = 13.5 * -(-len(value) // 42) + 4
         row += 2
     row = heading(sheet, row, "Sheets of this study")
     for source in outcome.sheets:
@@ -182,7 +187,11 @@ def _table_sheet(sheet: Worksheet, source: StudySheet) -> None:
         drawn = study_chart(chart, source, sheet, top)
         sheet.add_chart(drawn, f"{'A' if across == 0 else left}{_TOP + down * each}")
     short = bool(deep) and len(rows) <= _ONE_PAGE
-    page_setup(sheet, None if deep else top, area=None if deep else area, pages_high=int(short))
+    page_setup(
+        sheet, None if deep else top, area=None if deep else f"A1:{area.partition(':')[2]}", pages_high=int(short)
+    )
+    if not deep:
+        first_rows(sheet)
 
 
 def _shade(sheet: Worksheet, source: StudySheet, names: Sequence[str], top: int) -> None:
