@@ -132,6 +132,7 @@ def _training_row(draw: Draw, number: int) -> Row:
         ("zero_group_size", (2, 4), 0.1),
         ("dimension_order", ("tp-cp-ep-dp-pp", "tp-pp-cp-ep-dp"), 0.2),
         ("gradient_precision", ("fp32", "bf16"), 0.3),
+        ("gradient_accumulation", ("fused", "separate"), 0.3),
         ("cross_entropy", ("parallel", "fused", "plain"), 0.3),
         ("optimizer", ("adam", "sgd"), 0.2),
         ("moment_precision", ("fp32", "bf16", "fp8"), 0.2),

@@ -44,6 +44,7 @@ _MODULES = {"rmsnorm+mla up-proj": "norm latent"}
 DEFAULTED = (
     "context_method",
     "cross_entropy",
+    "gradient_accumulation",
     "recompute_modules",
     "pipeline_schedule",
     "pipeline_overlap",

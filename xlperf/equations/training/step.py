@@ -350,7 +350,7 @@ def _optimizer_traffic(setting: Setting) -> Array:
     expert_owners = np.where(plan.zero_stage > 0, plan.expert_zero_shards, 1.0)
     state = optimizer_element_size(plan.adam, plan.element_size, WORD, plan.moment_size, plan.master_size)
     touched = 2.0 * plan.gradient_size + 2.0 * state + plan.element_size
-    sharded = (plan.zero_stage > 1) & ((plan.pipeline_parallel < 2) | plan.scatters | plan.regathers)
+    sharded = plan.sums_shards
     cleared = plan.gradient_size * (
         trained / np.where(sharded, owners, 1.0) + trained_experts / np.where(sharded, expert_owners, 1.0)
     )
