@@ -29,7 +29,7 @@ from xlperf.equations.hardware.attention import attention_time, decode_attention
 from xlperf.equations.hardware.gemm import gemm_time
 from xlperf.equations.hardware.roofline import vector_time
 from xlperf.equations.network.collectives import collective_time, ring_traffic
-from xlperf.equations.plan.choices import PRECISIONS
+from xlperf.equations.plan.records import PRECISIONS
 
 Row = Mapping[str, object]
 Constants = Mapping[str, Array]

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Remark, rows_of, some
+from xlperf.base.arrays import Array, rows_of, some
 from xlperf.base.units import YEAR, factor
 from xlperf.catalog.calibration import Words, coded_words
 from xlperf.catalog.catalog import Catalog
@@ -29,7 +29,7 @@ from xlperf.equations.hardware.roofline import MEMORY_ENERGY, vector_flop_rate
 from xlperf.equations.model.model import Model
 from xlperf.equations.network.topologies import FAT_TREE, Network
 from xlperf.equations.network.torus import torus_block
-from xlperf.equations.plan.choices import PRECISIONS
+from xlperf.equations.plan.records import PRECISIONS, Remark
 
 _AXES = 3
 _COLUMNS = ("size", "link_bandwidth", "latency", "links_per_peer", "in_network_reduction")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from xlperf.base.arrays import Array, PlanColumns, Remark, rows_of, some
+from xlperf.base.arrays import Array, rows_of, some
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.calibration import Keys, Words, coded_words, combined_keys
 from xlperf.catalog.catalog import Catalog
@@ -21,7 +21,7 @@ from xlperf.equations.hardware.power import PRODUCT_ENERGY, capped_clock_share, 
 from xlperf.equations.hardware.roofline import Device
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.topologies import Network
-from xlperf.equations.plan.choices import (
+from xlperf.equations.plan.records import (
     BLOCK_SCALED,
     CASTS,
     ELEMENT_SIZES,
@@ -31,6 +31,8 @@ from xlperf.equations.plan.choices import (
     PRECISION_KEYS,
     PRECISION_NAMES,
     WIDE_CODES,
+    PlanColumns,
+    Remark,
 )
 
 Record = TypeVar("Record", bound=PlanColumns)
