@@ -144,6 +144,7 @@ def _training_row(draw: Draw, number: int) -> Row:
         ("adapter_rank", (8, 16), 0.1),
         ("train_mtp", ("yes", "no"), 0.1),
         ("pipeline_overlap", ("yes", "no"), 0.3),
+        ("data_overlap", ("yes", "no"), 0.3),
         ("sequence_parallel", ("yes", "yes", "no"), 0.2),
         ("data_parallel", (replicas,), 0.2),
         ("accelerator_mtbf", (5_000, 50_000), 0.1),

@@ -57,6 +57,7 @@ DEFAULTED = (
     "dispatch_nodes",
     "expert_overlap",
     "tensor_overlap",
+    "data_overlap",
     "moment_precision",
     "activation_storage",
     "stage_dealing",

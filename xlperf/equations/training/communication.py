@@ -13,10 +13,10 @@ from xlperf.equations.plan.records import ContextMethod, QuantizedCopies, Tensor
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.setting import Setting, StageParameters, quantized_weights
 
-_ROOM = 0.95
+_ROOM = 0.94
 """Share of the memory beyond which an allocator finds no room: the rest is of buffers of communication. [-]"""
-_CERTAINTY = 25.0
-"""Steepness of the chance that an allocator finds no room, by what it is predicted to hold within 7 %: 1.7 / 0.07. [-]"""
+_CERTAINTY = 40.0
+"""Steepness of the chance that an allocator finds no room, by what it is predicted to hold within 4 %: 1.7 / 0.04. [-]"""
 
 
 class Collective(NamedTuple):
@@ -368,12 +368,12 @@ def context_time(setting: Setting, communication: Communication, forward_core: A
 def waits_of_calls(setting: Setting, layers: Array, reserved: Array) -> Array | float:
     r"""What a step waits for calls of the host: of collectives tensor by tensor, and of an allocator without room.
 
-    .. math:: t = L\,(n_{shards} t_{shard} + n_{replicas} t_{reduction}) + \frac{m\,t_{retry}}{1 + (0.95 M / R)^{k}}
+    .. math:: t = L\,(n_{shards} t_{shard} + n_{replicas} t_{reduction}) + \frac{m\,t_{retry}}{1 + (0.94 M / R)^{k}}
 
     With ZeRO 1 and 2 slices of tensors are handed to collectives one by one; where nothing is sharded, gradients may
     be added up tensor by tensor in rings. Where the allocator holds all that buffers of communication leave, it gives
     its cache back to the driver and asks for it again in each of the m micro-batches. What it holds is known to some
-    7 % (k = 25): the time is the expected one. Heuristic, this work.
+    4 % (k = 40): the time is the expected one. Heuristic, this work.
 
     Parameters
     ----------

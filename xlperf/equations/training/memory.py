@@ -323,7 +323,9 @@ def memory_of(setting: Setting) -> dict[str, Array]:
         "memory_optimizer": optimizer[rows, worst],
         "memory_activations": activations[rows, worst],
         "memory_layer_activations": layer_activations_kept[rows, worst],
-        "memory_reserved": (memory + software["gathered_share"][:, 0] * _gathered_inputs(setting, contents)[rows, worst])
+        "memory_reserved": (
+            memory + software["gathered_share"][:, 0] * _gathered_inputs(setting, contents)[rows, worst]
+        )
         * (1.0 + software["allocator_share"][:, 0])
         + software["allocator_base"][:, 0],
     }

@@ -426,7 +426,7 @@ def step(setting: Setting) -> Step:
     layers, reserved = setting.pipeline.middle.layers, 0.0 * batches
     if some(setting.constants["training_calls"]["retry_time"]):
         reserved = memory_of(setting)["memory_reserved"]
-    overlap = setting.constants["training_software"]["data_parallel_overlap"][:, 0]
+    overlap = plan.data_overlap * setting.constants["training_software"]["data_parallel_overlap"][:, 0]
     data_parallel, all_data = (
         _data_parallel_time(setting, communication, times.stage(FIRST), share) for share in (overlap, 0.0)
     )
