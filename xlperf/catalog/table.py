@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -191,6 +193,56 @@ class Table:
             partial(place_of_row, self.place, index),
             {name: values[index] for name, values in self.auto.items()},
         )
+
+
+class Words(NamedTuple):
+    """A column of words as codes into its distinct values: ``words[codes[row]]``."""
+
+    codes: np.ndarray
+    words: Sequence[str]
+
+    def take(self, rows: np.ndarray) -> Words:
+        """Words of some of the rows."""
+        return Words(self.codes[rows], self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Distinct (generation, precision, software) of many rows: ``distinct[codes[row]]``."""
+
+    codes: np.ndarray
+    distinct: tuple[tuple[str, str, str], ...]
+
+
+def coded_words(values: Sequence[str]) -> Words:
+    """Codes and distinct values of a column of words.
+
+    >>> coded_words(["a", "b", "a"]).codes.tolist()
+    [0, 1, 0]
+    """
+    seen = {value: code for code, value in enumerate(dict.fromkeys(values))}
+    return Words(np.array(list(map(seen.__getitem__, values)), dtype=np.int64), tuple(seen))
+
+
+def combined_keys(generation: Words, precision: Words, software: Words) -> Keys:
+    """Distinct combinations of three columns of words: generation, precision and software of plans."""
+    parts = (generation, precision, software)
+    if len(generation.codes) == 1:
+        first, second, third = (part.words[part.codes[0]] for part in parts)
+        return Keys(np.zeros(1, dtype=np.int64), ((first, second, third),))
+    pairs = generation.codes * len(precision.words) + precision.codes
+    index = pairs * len(software.words) + software.codes
+    present = np.zeros(math.prod(len(part.words) for part in parts), dtype=bool)
+    present[index] = True
+    found = np.flatnonzero(present)
+    place = np.zeros(len(present), dtype=np.int64)
+    place[found] = np.arange(len(found))
+    distinct = []
+    for code in found.tolist():
+        pair, third = divmod(code, len(software.words))
+        first, second = divmod(pair, len(precision.words))
+        distinct.append((generation.words[first], precision.words[second], software.words[third]))
+    return Keys(place[index], tuple(distinct))
 
 
 def key_faults(table: Table) -> list[tuple[int, str, str]]:

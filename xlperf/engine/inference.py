@@ -16,7 +16,7 @@ from xlperf.engine.join import (
     Named,
     PowerLimits,
     architecture_codes,
-    architecture_of,
+    constants_of,
     groups_of,
     in_batches,
     join,
@@ -24,6 +24,7 @@ from xlperf.engine.join import (
     plan_columns,
     prefill_rows,
 )
+from xlperf.engine.models import architecture_of
 from xlperf.engine.notes import (
     add_notes,
     name_notes,
@@ -147,7 +148,7 @@ def _constants(
 ) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
     found: dict[str, Mapping[str, Array]] = {}
     extrapolated: list[tuple[str, np.ndarray]] = []
-    found["gemm_wide"], _ = calibration.constants_of("gemm", joined.wide_keys)
+    found["gemm_wide"], _ = constants_of(calibration, "gemm", joined.wide_keys)
     for families, keys in (
         ((*_KERNELS, *(_EXPERTS if architecture.experts else ())), joined.keys),
         (("serving_experts",) if architecture.experts else (), joined.keys_named(plan.stored_in_table)),
@@ -156,11 +157,11 @@ def _constants(
         ((*_SOFTWARE, _POWER), joined.keys),
     ):
         for family in families:
-            found[family], far = calibration.constants_of(family, keys)
+            found[family], far = constants_of(calibration, family, keys)
             if family not in _BESIDE_OTHERS:
                 extrapolated.append((family, far))
     if (plan.graphs == 0.0).any():
-        found["serving_eager"], _ = calibration.constants_of("serving_eager", joined.keys)
+        found["serving_eager"], _ = constants_of(calibration, "serving_eager", joined.keys)
     return found, extrapolated
 
 

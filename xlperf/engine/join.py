@@ -11,15 +11,15 @@ import numpy as np
 
 from xlperf.base.arrays import Array, rows_of, some
 from xlperf.base.errors import Fault, InputError
-from xlperf.catalog.calibration import Keys, Words, coded_words, combined_keys
+from xlperf.catalog.calibration import Calibration, Found
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
-from xlperf.catalog.table import Table, default_value
+from xlperf.catalog.table import Keys, Table, Words, coded_words, combined_keys, default_value
 from xlperf.engine.catalog_arrays import DEVICE_COLUMNS, catalog_arrays, network_of, own_links, switched_networks
 from xlperf.equations.cost.tokens import Terms
 from xlperf.equations.hardware.power import PRODUCT_ENERGY, capped_clock_share, narrow_energy
 from xlperf.equations.hardware.roofline import Device
-from xlperf.equations.model.model import Architecture, Model
+from xlperf.equations.model.model import Model
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.records import (
     BLOCK_SCALED,
@@ -269,25 +269,9 @@ def architecture_codes(named: Named, catalog: Catalog) -> np.ndarray:
     Returns
     -------
     array of int64
-        For :func:`architecture_of`.
+        For :func:`xlperf.engine.models.architecture_of`.
     """
     return np.asarray(catalog_arrays(catalog, named.accelerators).architecture[named.models])
-
-
-def architecture_of(code: int) -> Architecture:
-    """Architecture of a code.
-
-    Parameters
-    ----------
-    code : int
-        One of :func:`architecture_codes`.
-
-    Returns
-    -------
-    Architecture
-        Which operators the layers have at all.
-    """
-    return Architecture(*(bool(code >> bit & 1) for bit in range(len(Architecture._fields))))
 
 
 def _software(plans: Table) -> Words:
@@ -421,6 +405,15 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         peaks=peaks,
         generation=generation,
         software=software,
+    )
+
+
+def constants_of(calibration: Calibration, family: str, keys: Keys) -> Found:
+    """Constants of a family for plans, and whose generation or software has none of its own; of one plan a look-up."""
+    return (
+        calibration.single[(family, *keys.distinct[0])]
+        if len(keys.codes) == 1
+        else calibration.constants_of(family, keys)
     )
 
 

@@ -7,21 +7,22 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from xlperf.base.arrays import Array, some, total
-from xlperf.catalog.calibration import Calibration, Keys
+from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import Keys, Table
 from xlperf.engine.energy import slowed_clock, training_power
 from xlperf.engine.join import (
     Joined,
     Named,
     architecture_codes,
-    architecture_of,
+    constants_of,
     groups_of,
     in_batches,
     join,
     named_rows,
     plan_columns,
 )
+from xlperf.engine.models import architecture_of
 from xlperf.engine.notes import add_notes, basis_words, extrapolation_notes, gibibytes, name_notes, unpriced_notes
 from xlperf.engine.own_runs import RATES, SHEET, Corrections, corrected_step, corrections, narrowed, own_runs_note
 from xlperf.engine.trust import band_ends, coordinates, ends_together, trust
@@ -114,7 +115,7 @@ def training_plan(plans: Table, joined: Joined, gradient_size: Array) -> Trainin
     return with_defaults(stated, joined.model, joined.max_sequence_length, gradient_size)
 
 
-def constants_of(
+def step_constants(
     calibration: Calibration, joined: Joined, architecture: Architecture, only_memory: bool = False
 ) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
     """Calibration constants of every family that a step uses.
@@ -139,7 +140,7 @@ def constants_of(
     extrapolated: list[tuple[str, np.ndarray]] = []
 
     def look_up(name: str, family: str, keys: Keys) -> None:
-        found[name], far = calibration.constants_of(family, keys)
+        found[name], far = constants_of(calibration, family, keys)
         extrapolated.append((family, far))
 
     if only_memory:
@@ -152,7 +153,7 @@ def constants_of(
         look_up(family, family, joined.wide_keys)
     for family in _SOFTWARE:
         look_up(family, family, joined.keys)
-    found["power"], _ = calibration.constants_of("power", joined.keys)
+    found["power"], _ = constants_of(calibration, "power", joined.keys)
     return found, extrapolated
 
 
@@ -180,7 +181,7 @@ def training_setting(
         Setting, the joined rows, and which families are extrapolated for which rows.
     """
     joined = join(plans, catalog, named)
-    constants, extrapolated = constants_of(catalog.calibration, joined, architecture, only_memory)
+    constants, extrapolated = step_constants(catalog.calibration, joined, architecture, only_memory)
     plan = training_plan(plans, joined, constants[_MEMORY_FAMILY]["gradient_size"][:, 0])
     kernels = constants if only_memory else stack_constants(constants, input_casts=False)
     alike = (named.models * len(catalog.tables["accelerators"]) + named.accelerators) * len(joined.keys.distinct)
