@@ -122,7 +122,7 @@ class PowerLimits(NamedTuple):
         """The own limits, not lowered."""
         return cls(own, own, np.ones_like(own))
 
-    def take(self, rows: slice) -> PowerLimits:
+    def take(self, rows: slice | np.ndarray) -> PowerLimits:
         """Those of some of the rows."""
         return PowerLimits(*(values[rows] for values in self))
 
@@ -222,8 +222,10 @@ def named_rows(plans: Table, catalog: Catalog) -> Named:
     return named
 
 
-def prefill_rows(plans: Table, catalog: Catalog, rows: np.ndarray, column: str = "accelerator") -> np.ndarray:
-    """Rows of the pools that prefill: those of the plan but where separate pools have others.
+def pool_rows(
+    plans: Table, catalog: Catalog, rows: np.ndarray, column: str = "accelerator", pool: str = "prefill"
+) -> np.ndarray:
+    """Rows of the pools that prefill, or of expert pools: those of the plan but where separate pools have others.
 
     Parameters
     ----------
@@ -235,6 +237,8 @@ def prefill_rows(plans: Table, catalog: Catalog, rows: np.ndarray, column: str =
         What the plans name: rows of the sheet accelerators, or positions of networks, -1 where blank, (rows,).
     column : {"accelerator", "network"}
         Which of the two.
+    pool : {"prefill", "expert"}
+        Which pool.
 
     Returns
     -------
@@ -244,9 +248,9 @@ def prefill_rows(plans: Table, catalog: Catalog, rows: np.ndarray, column: str =
     Raises
     ------
     InputError
-        Naming every cell of ``prefill_accelerator`` or ``prefill_network`` whose name is not in the catalog.
+        Naming every cell of such a column whose name is not in the catalog.
     """
-    own = f"prefill_{column}"
+    own = f"{pool}_{column}"
     if own not in plans:
         return rows
     names = plans.text(own)

@@ -14,7 +14,7 @@ from xlperf.catalog.table import Table, columns_of
 from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.engine.designs import evaluate_designs
 from xlperf.engine.devices import accelerators_of, design_of_devices
-from xlperf.engine.join import prefill_rows
+from xlperf.engine.join import pool_rows
 from xlperf.engine.tables import evaluate
 from xlperf.equations.cost.ownership import (
     OwnedPool,
@@ -123,7 +123,7 @@ class OwnedPlans(NamedTuple):
 def owned_plans(plans: Table, results: Table, catalog: Catalog, owner: str = "", case: str = "base") -> OwnedPlans:
     """Look up what plans are bought as; arguments as :func:`evaluate_ownership`."""
     accelerator = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
-    other = prefill_rows(plans, catalog, accelerator)
+    other = pool_rows(plans, catalog, accelerator)
     share = results["prefill_share"] if plans.kind == "inference" else np.zeros(len(plans))
     training = plans.kind == "training"
     server, first = _pool(

@@ -17,7 +17,7 @@ from xlperf.catalog.names import MARK
 from xlperf.catalog.parse import convert
 from xlperf.catalog.schema import PLAN_TABLES, Column, is_count, table_schema, unit_of
 from xlperf.catalog.table import Table
-from xlperf.engine.join import prefill_rows
+from xlperf.engine.join import pool_rows
 from xlperf.explore.reached_rows import REACHED, copied_rows, reached_rows
 from xlperf.explore.samples import normal_scores
 from xlperf.explore.space import MOST_PLANS
@@ -543,7 +543,7 @@ def prefill_names(plans: Table, catalog: Catalog, networks: np.ndarray) -> np.nd
     rows = catalog.rows("accelerators", plans.text("prefill_accelerator"), plans, "prefill_accelerator")
     default = np.where(rows >= 0, catalog.default_networks[np.maximum(rows, 0)], networks)
     found = np.where(plans.text("network") == "", default, networks)
-    return np.where(plans.filled("mode") == "disaggregated", prefill_rows(plans, catalog, found, "network"), networks)
+    return np.where(plans.filled("mode") == "disaggregated", pool_rows(plans, catalog, found, "network"), networks)
 
 
 def unmarked(results: Table) -> Table:

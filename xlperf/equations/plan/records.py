@@ -131,6 +131,12 @@ class OffloadTarget:
     HOST, DRIVE = 0.0, 1.0
 
 
+class LayerPart:
+    """What of its layers a pool computes: all, or what is not its feed-forward part, or that."""
+
+    WHOLE, ATTENTION, EXPERTS = 0.0, 1.0, 2.0
+
+
 class Mode:
     """How requests are batched."""
 
@@ -259,6 +265,14 @@ class Remark(NamedTuple):
     rows: np.ndarray
     sentence: str
     values: tuple[np.ndarray, ...] = ()
+
+    def of_rows(self, rows: np.ndarray, number: int, words: str) -> Remark:
+        """The sentence, with words before it, about those rows of a longer table that these plans are."""
+        places = np.zeros(number, dtype=np.int64)
+        places[rows] = np.arange(len(rows))
+        told = np.zeros(number, dtype=bool)
+        told[rows] = self.rows
+        return Remark(told, words + self.sentence, tuple(values[places] for values in self.values))
 
     def take(self, rows: slice) -> Remark:
         """The sentence about some of the plans."""
