@@ -12,6 +12,7 @@ from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.join import (
+    POOLS,
     Joined,
     Named,
     PowerLimits,
@@ -82,8 +83,6 @@ _BESIDE_OTHERS = (
     "power",
 )
 _MODES = ("static", "continuous", "disaggregated")
-POOLS = ("prefill", "expert")
-"""Pools beside the one that decodes, which may have an accelerator and a network of their own."""
 _OF_EXPERTS = ("expert_memory", "expert_memory_usable", "needed_batches", *POOL_SHARES)
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
 _BANDS = ("serving_band", "capacity_band")

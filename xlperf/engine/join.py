@@ -222,6 +222,10 @@ def named_rows(plans: Table, catalog: Catalog) -> Named:
     return named
 
 
+POOLS = ("prefill", "expert")
+"""Pools beside the one that decodes, which may have an accelerator and a network of their own."""
+
+
 def pool_rows(
     plans: Table, catalog: Catalog, rows: np.ndarray, column: str = "accelerator", pool: str = "prefill"
 ) -> np.ndarray:

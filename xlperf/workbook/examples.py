@@ -35,7 +35,7 @@ def example_tables(tables: Mapping[str, Table]) -> dict[str, Table]:
     models, accelerators, networks = set(MODELS), set(serve_sheet.OTHERS), set()
     for plans in chosen.values():
         models |= set(catalog.tables["models"].text("model")[catalog.rows("models", plans["model"], plans, "model")])
-        for column in ("accelerator", "prefill_accelerator"):
+        for column in ("accelerator", "prefill_accelerator", "expert_accelerator"):
             accelerators |= set(plans.text(column))
         networks |= set(plans.text("network"))
     kept = _named(tables["accelerators"], "accelerator", accelerators)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.equations.plan.records import Mode, OffloadTarget, Rule
+from xlperf.equations.plan.records import LayerPart, Mode, OffloadTarget, Rule
 from xlperf.equations.plan.serving_plan import POOL_DEGREES, InferencePlan
 
 
@@ -114,6 +114,12 @@ def _with_pool(plan: InferencePlan) -> np.ndarray:
     return np.asarray(~np.isnan(plan.expert_accelerators))
 
 
+def _feeds(plan: InferencePlan) -> np.ndarray:
+    """Where a pool computes the feed-forward layers."""
+    own = plan.computes(LayerPart.EXPERTS)
+    return np.ones(1, dtype=bool) if own is None else np.asarray(own > 0.0)
+
+
 _EXPERTS_DIVIDE = Rule[InferencePlan](
     lambda plan, model: (model.num_experts > 0.0) & (plan.expert_parallel > model.num_experts + plan.redundant_experts),
     "expert parallel {expert_parallel} is more than the {model.num_experts} experts and their copies; set redundant"
@@ -121,12 +127,14 @@ _EXPERTS_DIVIDE = Rule[InferencePlan](
 )
 _EXPERT_WIDTH = Rule[InferencePlan](
     lambda plan, model: (
-        (model.num_experts > 0.0) & _fraction(model.expert_ffn_hidden_size / plan.expert_tensor_parallel)
+        _feeds(plan) & (model.num_experts > 0.0) & _fraction(model.expert_ffn_hidden_size / plan.expert_tensor_parallel)
     ),
     "{expert_tensor_parallel} ranks that share an expert do not divide its width {model.expert_ffn_hidden_size}",
 )
 _DENSE_WIDTH = Rule[InferencePlan](
-    lambda plan, model: (model.num_dense_layers > 0.0) & _fraction(model.ffn_hidden_size / plan.attention_parallel),
+    lambda plan, model: (
+        _feeds(plan) & (model.num_dense_layers > 0.0) & _fraction(model.ffn_hidden_size / plan.attention_parallel)
+    ),
     "tensor parallel {attention_parallel} does not divide the feed-forward width {model.ffn_hidden_size}",
 )
 _EXPERT_PARALLEL = Rule[InferencePlan](

@@ -162,9 +162,9 @@ def _message_times(attention: Deployment, experts: Deployment, sequences: Array)
 
     start = sent(0.0 * own)
     group = other.expert_tensor_parallel
-    direct = [sent(own * copies * group * size) for size in (there, back)]
+    direct = sent(own * copies * group * there), sent(own * copies * group * back)
     if not np.any(group > 1.0):
-        return (*direct, np.maximum(*direct) - start)
+        return direct[0], direct[1], np.maximum(*direct) - start
     constants, gathering = experts.kernels, experts.kernels["all_gather"]
     gathered = own * copies * ranks[0] / other.expert_parallel
     steps = (("all_gather", there), ("reduce_scatter", back))
@@ -174,7 +174,7 @@ def _message_times(attention: Deployment, experts: Deployment, sequences: Array)
         )[:, 0]
         for name, size in steps
     ]
-    once = [sent(own * copies * size) for size in (there, back)]
+    once = sent(own * copies * there), sent(own * copies * back)
     passed = [one + more for one, more in zip(once, inside, strict=True)]
     shorter = passed[0] + passed[1] < direct[0] + direct[1]
     occupied = np.where(shorter, np.maximum(*once), np.maximum(*direct)) - start
