@@ -44,7 +44,8 @@ def distinct_ranks(ranks: Array, chosen: Array) -> Array:
     >>> distinct_ranks(np.array([1.0, 2.0]), np.array([2.0, 2.0])).tolist()
     [1.0, 1.5]
     """
-    return np.asarray(ranks * (1.0 - np.power(1.0 - 1.0 / ranks, chosen)))
+    number = array(ranks)
+    return np.asarray(number * (1.0 - np.power(1.0 - 1.0 / number, array(chosen))))
 
 
 def _exchange(deployment: Deployment, tokens: Array) -> tuple[Array, Array]:
