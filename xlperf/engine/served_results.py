@@ -235,7 +235,7 @@ def _pool_prices(served: Served) -> dict[str, tuple[np.ndarray, Array]]:
         cost_rate = np.where(same, 0.0, prefilling.terms.cost_rate)
         found["prefill "] = prefilling.accelerators, cost_rate
     if served.experts is not None:
-        accelerators, cost_rate = decoding.accelerators.copy(), 0.0 * decoding.terms.cost_rate
+        accelerators, cost_rate = decoding.accelerators.copy(), np.zeros(len(decoding.accelerators))
         same = served.experts.accelerators == accelerators[served.split]
         accelerators[served.split] = served.experts.accelerators
         cost_rate[served.split] = np.where(same, 0.0, served.experts.terms.cost_rate)

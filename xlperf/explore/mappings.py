@@ -9,8 +9,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.schema import column
-from xlperf.equations.plan.records import LayerPart
-from xlperf.equations.plan.serving_plan import POOL_DEGREES, InferencePlan
+from xlperf.equations.plan.serving_plan import POOL_DEGREES, InferencePlan, LayerPart
 from xlperf.equations.plan.training_plan import BLANKS, PLACEHOLDERS, TrainingPlan
 from xlperf.explore.space import (
     Mask,

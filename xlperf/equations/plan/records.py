@@ -215,12 +215,6 @@ class OffloadTarget:
     HOST, DRIVE = 0.0, 1.0
 
 
-class LayerPart:
-    """What of its layers a pool computes: all, or what is not its feed-forward part, or that."""
-
-    WHOLE, ATTENTION, EXPERTS = 0.0, 1.0, 2.0
-
-
 class Mode:
     """How requests are batched."""
 

@@ -10,7 +10,6 @@ from xlperf.equations.plan.records import (
     PRECISIONS,
     ContextMethod,
     ExpertDispatch,
-    LayerPart,
     PlanColumns,
     derived,
 )
@@ -39,6 +38,12 @@ POOL_DEGREES = (
 """Degrees that the prefill pool of separate pools has by itself."""
 
 
+class LayerPart:
+    """What of its layers a pool computes: all, or what is not its feed-forward part, or that."""
+
+    WHOLE, ATTENTION, EXPERTS = 0.0, 1.0, 2.0
+
+
 class InferencePlan(PlanColumns):
     """Columns of inference plans as the sheet ``inference`` has them, (rows,), and what follows from them.
 
@@ -57,7 +62,7 @@ class InferencePlan(PlanColumns):
     prompts_together : Array
         Prompts that a prefill takes while others are decoded; 0 where the whole batch is prefilled. [-]
     layer_part : Array
-        Part of the layers that a pool computes, a code of :class:`xlperf.equations.plan.records.LayerPart`; only where
+        Part of the layers that a pool computes, a code of :class:`LayerPart`; only where
         some plans have an expert pool. [-]
     """
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.equations.plan.records import LayerPart, Mode, OffloadTarget, Rule
-from xlperf.equations.plan.serving_plan import POOL_DEGREES, InferencePlan
+from xlperf.equations.plan.records import Mode, OffloadTarget, Rule
+from xlperf.equations.plan.serving_plan import POOL_DEGREES, InferencePlan, LayerPart
 
 
 def _fraction(values: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from xlperf.equations.hardware.roofline import transfer_time
 from xlperf.equations.model.serving import BOTH_PHASES, ServingShape, cache_elements
 from xlperf.equations.network.collectives import collective_time, quick_all_reduce_time
 from xlperf.equations.network.topologies import Network
-from xlperf.equations.plan.records import LayerPart
+from xlperf.equations.plan.serving_plan import LayerPart
 from xlperf.equations.serving.deployment import Batching, Deployment
 
 ALL_REDUCE, GATHERING, TRANSFER, EXCHANGE, CONTEXT = range(5)

@@ -29,8 +29,7 @@ from xlperf.equations.model.serving import (
     cache_elements,
 )
 from xlperf.equations.model.sparse import ATTENTION_KINDS
-from xlperf.equations.plan.records import LayerPart
-from xlperf.equations.plan.serving_plan import InferencePlan
+from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
 from xlperf.equations.serving.deployment import Batching, Deployment
 from xlperf.equations.serving.sparse import decode_sparse, prefill_sparse
 

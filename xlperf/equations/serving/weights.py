@@ -24,8 +24,7 @@ from xlperf.equations.model.parameters import (
 )
 from xlperf.equations.model.serving import linear_share
 from xlperf.equations.model.sparse import shared_vector_gemms, sparse_gemm_shares, sparse_gemms
-from xlperf.equations.plan.records import LayerPart
-from xlperf.equations.plan.serving_plan import InferencePlan
+from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
 from xlperf.equations.serving.kernels import wide_attention
 
 
