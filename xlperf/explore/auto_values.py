@@ -69,17 +69,7 @@ def server_sizes(plans: Table, catalog: Catalog) -> tuple[Array, Array]:
     A server is what the outermost tier of the network joins (8 accelerators of a DGX, 72 of an NVL72), or a cube where
     a torus is wired of cubes (64 of a TPU v4).
 
-    Parameters
-    ----------
-    plans : Table
-        Training or inference plans.
-    catalog : Catalog
-        With accelerators and networks.
-
-    Returns
-    -------
-    tuple of array
-        One per plan; 1 and infinity where there is no network. [-]
+    ``catalog``: with accelerators and networks. Returns one per plan; 1 and infinity where there is no network.
     """
     accelerators, networks = catalog.tables["accelerators"], catalog.tables["networks"]
     rows = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
@@ -161,22 +151,10 @@ def load_steps(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Numbers of requests in flight to try, from one per replica to as many as memory holds and targets allow.
 
-    Parameters
-    ----------
-    plans : Table
-        Inference plans; their own load does not matter.
-    catalog : Catalog
-        What they refer to.
-    num_points : int
-        Steps of each plan at the most, in equal ratios. [-]
-    limits : sequence of Limit
-        What results must keep beside the targets of the plans; those on times bound the load.
-
-    Returns
-    -------
-    tuple of array
-        Of each step: the plan, requests of a replica, and replicas. Plans that are illegal, that do not fit with a
-        single request or then miss a target have none.
+    ``plans``: inference plans; their own load does not matter. ``num_points``: steps of each plan at the most, in equal
+    ratios. ``limits``: what results must keep beside the targets of the plans; those on times bound the load. Of each
+    step: the plan, requests of a replica, and replicas. Plans that are illegal, that do not fit with a single request
+    or then miss a target have none.
     """
     columns = {**plans.columns, **dict.fromkeys(LOADS, np.full(len(plans), np.nan))}
     copies = replicas(plans)
@@ -234,21 +212,8 @@ def replicas(plans: Table) -> np.ndarray:
 def finer_loads(plans: Table, load: str, width: float, most: Array) -> Table:
     """Plans with whole numbers of requests of a replica around their load, in even steps where there are many.
 
-    Parameters
-    ----------
-    plans : Table
-        Inference plans with their loads.
-    load : str
-        ``concurrency`` or ``batch_size``.
-    width : float
-        Ratio of the ends to the load. [-]
-    most : array
-        Requests that a replica has memory for. [-]
-
-    Returns
-    -------
-    Table
-        :data:`FINER` rows for each plan at the most, without its own load.
+    ``load``: concurrency or batch_size. ``width``: ratio of the ends to the load. ``most``: requests that a replica
+    has memory for. :data:`FINER` rows for each plan at the most, without its own load.
     """
     copies = replicas(plans) if load == "concurrency" else np.ones(len(plans))
     own = np.maximum(np.round(plans.number(load) / copies), 1.0)
