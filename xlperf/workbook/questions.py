@@ -299,7 +299,7 @@ def example_tables(tables: Mapping[str, Table]) -> dict[str, Table]:
     models, accelerators, networks = set(MODELS), set(SOLD), set()
     for plans in chosen.values():
         models |= set(catalog.tables["models"].text("model")[catalog.rows("models", plans["model"], plans, "model")])
-        for column in ("accelerator", "prefill_accelerator"):
+        for column in ("accelerator", "prefill_accelerator", "expert_accelerator"):
             accelerators |= set(plans.text(column))
         networks |= set(plans.text("network"))
     kept = _rows_named(tables["accelerators"], "accelerator", accelerators)

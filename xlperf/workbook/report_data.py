@@ -16,7 +16,7 @@ from xlperf.base.errors import XlperfError
 from xlperf.catalog.schema import CATALOG_TABLES, Column, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import accelerators_of
-from xlperf.engine.join import prefill_rows
+from xlperf.engine.join import POOLS, pool_rows
 from xlperf.workbook.package import data_rows, write_table
 from xlperf.workbook.style import column_widths, page_setup, put
 
@@ -156,15 +156,19 @@ class Report:
         if kind in ("accelerators", "models"):
             rows = [self.index(kind, group) for group in self.groups]
             if kind == "accelerators":
-                rows += [prefill_rows(group.plans, self.catalog, self.index(kind, group)) for group in self.groups]
+                rows += [
+                    pool_rows(group.plans, self.catalog, self.index(kind, group), pool=pool)
+                    for pool in POOLS
+                    for group in self.groups
+                ]
             return np.unique(np.concatenate(rows)) if rows else np.zeros(0, dtype=np.int64)
         accelerators = self.catalog.tables["accelerators"]
         names: set[str] = set()
         for group in self.groups:
             own = self.index("accelerators", group)
-            own = np.concatenate([own, prefill_rows(group.plans, self.catalog, own)])
+            own = np.concatenate([own, *(pool_rows(group.plans, self.catalog, own, pool=pool) for pool in POOLS)])
             if kind == "networks":
-                given = np.tile(group.plans.text("network"), 2)
+                given = np.tile(group.plans.text("network"), 1 + len(POOLS))
                 shown = np.where(given == "", accelerators.text("default_network")[own], given)
             else:
                 shown = accelerators.text("accelerator")[own]
