@@ -69,10 +69,8 @@ def declared_constants() -> dict[str, dict[str, Constant]]:
 def calibration_keys(generation: Sequence[str], precision: Sequence[str], software: Sequence[str]) -> Keys:
     """Distinct keys of rows, to look many families up with.
 
-    Parameters
-    ----------
-    generation, precision, software : sequence of str
-        One entry per row; in :class:`Calibration` upper and lower case are alike, fp16 is bf16.
+    ``generation``, ``precision``, ``software``: one entry per row; in :class:`Calibration` upper and lower case are
+    alike, fp16 is bf16.
     """
     return combined_keys(*(coded_words(values) for values in (generation, precision, software)))
 
@@ -112,15 +110,8 @@ class _Single(dict[tuple[str, str, str, str], Found]):
 class Calibration:
     """Constants of kernel families, collective operations and software.
 
-    Parameters
-    ----------
-    table : Table
-        Rows of the calibration sheet.
-
-    Raises
-    ------
-    InputError
-        When a row names an unknown family, constant or unit, or a value is beyond the declared bounds.
+    ``table``: rows of the calibration sheet. Raises InputError when a row names an unknown family, constant or unit, or
+    a value is beyond the declared bounds.
     """
 
     def __init__(self, table: Table) -> None:
@@ -149,20 +140,11 @@ class Calibration:
         generation, on its line, on any; default. Bands: what holds on the generation or line goes before the software
         on any.
 
-        Parameters
-        ----------
-        family : str
-            Kernel family, collective operation or software family of ``constants.csv``.
-        generation, precision, software : array of str
-            One entry per row.
-
-        Returns
-        -------
-        constants : dict of str to array
-            Every constant that the family declares, shape (rows, 1), in the units used inside.
-        extrapolated : array of bool
-            Rows whose generation (software families: whose software) has no row of its own in a family of which others
-            have; a family that nobody has measured is the same for all.
+        ``family``: kernel family, collective operation or software family of ``constants.csv``. ``generation``,
+        ``precision``, ``software``: one entry per row. Returns ``constants``: every constant that the family declares,
+        shape (rows, 1), in the units used inside; ``extrapolated``: rows whose generation (software families: whose
+        software) has no row of its own in a family of which others have; a family that nobody has measured is the same
+        for all.
         """
         return self.constants_of(family, calibration_keys(generation.tolist(), precision.tolist(), software.tolist()))
 

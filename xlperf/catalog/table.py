@@ -320,19 +320,8 @@ def _tier_faults(table: Table) -> list[tuple[int, str, str]]:
 def values_in_case(table: Table, name: str, case: str) -> np.ndarray:
     """Values of a column in one of the cases, blanks as the schema has them.
 
-    Parameters
-    ----------
-    table : Table
-        A table of a cost sheet.
-    name : str
-        Column.
-    case : str
-        ``low`` or ``high``: the values of the column of that case where they are given; ``base``: the column's own.
-
-    Returns
-    -------
-    np.ndarray
-        In the units used inside, one per row.
+    ``table``: a table of a cost sheet. ``case``: ``low`` or ``high``: the values of the column of that case where they
+    are given; ``base``: the column's own. In the units used inside, one per row.
     """
     values: np.ndarray = table.filled(name)
     other = f"{name}_{case}"
@@ -345,19 +334,8 @@ def values_in_case(table: Table, name: str, case: str) -> np.ndarray:
 def columns_of(table: Table, rows: np.ndarray | None = None, case: str = "base") -> Columns:
     """Columns of a table for the equations.
 
-    Parameters
-    ----------
-    table : Table
-        Any sheet.
-    rows : array of int, optional
-        Row of each result; NaN or "" where it is -1. All rows in their order where it is not given.
-    case : str, default "base"
-        As :func:`values_in_case`.
-
-    Returns
-    -------
-    Columns
-        In the units used inside.
+    ``table``: any sheet. ``rows``: row of each result; NaN or "" where it is -1. All rows in their order where it is
+    not given. ``case``: as :func:`values_in_case`. In the units used inside.
     """
     if rows is None:
         return Columns(lambda name: values_in_case(table, name, case))
@@ -380,15 +358,7 @@ def columns_of(table: Table, rows: np.ndarray | None = None, case: str = "base")
 def uncertain_columns(table: Table) -> list[str]:
     """Columns of a table that have a low or a high value in at least one row.
 
-    Parameters
-    ----------
-    table : Table
-        A table of a cost sheet.
-
-    Returns
-    -------
-    list of str
-        In the order of the schema.
+    ``table``: a table of a cost sheet. In the order of the schema.
     """
     known = table.schema.by_name
     return [

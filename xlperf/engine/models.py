@@ -123,13 +123,7 @@ def _sparse(found: LayerKinds, row: int, text: str, layers: float, window: float
 
 
 def model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
-    """Shapes of models by name, and what of each is not modelled ("" where all is).
-
-    Parameters
-    ----------
-    models : Table
-        The sheet models.
-    """
+    """Shapes of models by name, and what of each is not modelled ("" where all is)."""
     heads = models.number("num_attention_heads")
     hidden = models.number("hidden_size")
     position = models.filled("position_embedding")

@@ -90,19 +90,7 @@ _SOFTWARE = ("training_software", _MEMORY_FAMILY, "training_calls", "training_ba
 def training_plan(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
     """A table of training plans with its blanks filled.
 
-    Parameters
-    ----------
-    plans : Table
-        Plans as read.
-    joined : Joined
-        What they refer to.
-    gradient_size : Array
-        Bytes of an element of the gradient buffer of their software, (rows,). [B]
-
-    Returns
-    -------
-    TrainingPlan
-        Every column, (rows,).
+    ``gradient_size``: bytes of an element of the gradient buffer of their software, (rows,) [B].
     """
     reads, fused_reads, turns = joined.casts
     stated = plan_columns(plans, TrainingPlan).replaced(
@@ -120,21 +108,8 @@ def step_constants(
 ) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
     """Calibration constants of every family that a step uses.
 
-    Parameters
-    ----------
-    calibration : Calibration
-        Constants of the catalog.
-    joined : Joined
-        Plans with their keys.
-    architecture : Architecture
-        Structure that their models share.
-    only_memory : bool
-        Whether nothing but memory is asked for.
-
-    Returns
-    -------
-    tuple
-        Family -> constants (rows, 1); and family -> rows whose generation or software has none of its own.
+    ``only_memory``: whether nothing but memory is asked for. Returns family -> constants (rows, 1); and family -> rows
+    whose generation or software has none of its own.
     """
     found: dict[str, Mapping[str, Array]] = {}
     extrapolated: list[tuple[str, np.ndarray]] = []
@@ -162,23 +137,8 @@ def training_setting(
 ) -> tuple[Setting, Joined, list[tuple[str, np.ndarray]]]:
     """Everything that the step of a block of plans of one architecture depends on.
 
-    Parameters
-    ----------
-    plans : Table
-        Training plans.
-    catalog : Catalog
-        What they refer to.
-    named : Named
-        Rows that they name.
-    architecture : Architecture
-        Structure that their models share.
-    only_memory : bool
-        Whether nothing but memory is asked for.
-
-    Returns
-    -------
-    tuple
-        Setting, the joined rows, and which families are extrapolated for which rows.
+    ``only_memory``: whether nothing but memory is asked for. Returns setting, the joined rows, and which families are
+    extrapolated for which rows.
     """
     joined = join(plans, catalog, named)
     constants, extrapolated = step_constants(catalog.calibration, joined, architecture, only_memory)
@@ -193,20 +153,9 @@ def training_setting(
 def evaluate_training(plans: Table, catalog: Catalog, results: Collection[str] | None = None) -> dict[str, np.ndarray]:
     """Results of a block of training plans.
 
-    Parameters
-    ----------
-    plans : Table
-        Training plans.
-    catalog : Catalog
-        What they refer to.
-    results : collection of str, optional
-        Columns that are asked for: equations that they do not take are left out. All by default.
-
-    Returns
-    -------
-    dict of str to array
-        Every column of ``training_results``, in the units used inside; or those asked for and what comes with them,
-        and a ``reason`` that says why a plan is illegal but has no notes.
+    ``results``: columns that are asked for: equations that they do not take are left out. All by default. Returns every
+    column of ``training_results``, in the units used inside; or those asked for and what comes with them, and a
+    ``reason`` that says why a plan is illegal but has no notes.
     """
     named = named_rows(plans, catalog)
     codes = architecture_codes(named, catalog)
