@@ -183,6 +183,7 @@ SERVING_TILES = np.concatenate(
     ],
     axis=1,
 )
+_SHORTEST = 64.0  # rows of the shortest tile of products in training, where the library has any as tall
 USUAL_SHARED_MEMORY = 98304.0  # B; room for the tiles that every library has
 SUM_WIDTH = 2.0  # sums over a part of the depth are in FP32, outputs in 16 bits
 
@@ -218,14 +219,15 @@ def _many_products_time(
     calls = {splits: batch * splits for splits in {shape[2] for shape in shapes}}
     share = constants["cache_share"]
     reading = {
-        edge: share * (edge * element_size / device.l2_bandwidth)
+        edge: edge * element_size / device.l2_bandwidth
         for edge in {height + width for height, width, _ in shapes}
     }
     arithmetic = {area: 2.0 * area / peak for area in {height * width for height, width, _ in shapes}}
     outputs = m * n * batch / device.l2_bandwidth
     best: Array | None = None
     for (height, width, splits), legal in zip(shapes, fits, strict=True):
-        time = arithmetic[height * width] + reading[height + width]
+        read = reading[height + width]
+        time = np.maximum(arithmetic[height * width] + share * read, read)
         time = (time * (at_once / splits)) * k
         time += wave_time * splits
         waves = tall[height] * wide[width]
@@ -250,10 +252,10 @@ def _gemm_time(
     batch: Numeric,
     element_size: Numeric,
     output_element_size: Numeric,
-    tiles: Array,
+    least_rows: float,
 ) -> Array:
-    """Time of :func:`gemm_time` with the fastest of the given tiles that fit."""
-    tiles, fits, block = _fitting(device, tiles)
+    """Time of :func:`gemm_time` with the fastest of the tiles of so many rows at least that fit."""
+    tiles, fits, block = _fitting(device, constants["largest_tile_rows"], least_rows)
     heights, widths, splits = tiles
     sum_size = SUM_WIDTH * array(output_element_size)
     burst = (
@@ -303,15 +305,21 @@ def _gemm_time(
     return np.asarray(fixed + blended_time(compute, memory, constants["serial_share"]))
 
 
-def _fitting(device: Device, tiles: Array) -> tuple[Array, np.ndarray, tuple[Array, Array]]:
+def _fitting(
+    device: Device, most_rows: Array, least_rows: float
+) -> tuple[Array, np.ndarray, tuple[Array, Array]]:
     """Tiles that fit the shared memory of any of the devices, which of them fit each, and the largest of each.
 
-    The smallest tile always fits; where the shared memory is not known it is the usual one.
+    The smallest tile always fits; where the shared memory is not known it is the usual one. A library whose tallest
+    tile is shorter than the least rows asked for has all that are no taller.
     """
     room = device.shared_memory_capacity
     room = np.where(np.isnan(room), USUAL_SHARED_MEMORY, room)
+    tiles = SERVING_TILES
+    legal = (tiles[0] >= np.minimum(least_rows, most_rows)) & (tiles[0] <= most_rows)
     needed = tile_memory(tiles[0], tiles[1])
-    fits = needed <= np.maximum(room, needed.min())
+    smallest = np.where(legal, needed, np.inf).min(axis=0)
+    fits = legal & (needed <= np.maximum(room, smallest))
     used = fits.any(axis=(1, 2)) | (fits.size == 0)  # of no devices at all every tile stays
     tiles, fits = tiles[:, used], fits[used]
     largest = np.where(fits, tiles[0] * tiles[1], 0.0).argmax(axis=0)
@@ -368,7 +376,7 @@ def gemm_time(
     .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
        doi:10.1145/1498765.1498785.
     """
-    return _gemm_time(device, constants, m, n, k, batch, element_size, output_element_size, TILES)
+    return _gemm_time(device, constants, m, n, k, batch, element_size, output_element_size, _SHORTEST)
 
 
 def serving_gemm_time(
@@ -416,7 +424,7 @@ def serving_gemm_time(
     .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
        doi:10.1145/1498765.1498785.
     """
-    return _gemm_time(device, constants, m, n, k, batch, element_size, output_element_size, SERVING_TILES)
+    return _gemm_time(device, constants, m, n, k, batch, element_size, output_element_size, 0.0)
 
 
 def vector_time(

@@ -40,14 +40,15 @@ def tiled_product_time(
     r"""Compute time of a GEMM cut into tiles of one shape, in waves over the multiprocessors.
 
     Every tile computes ``tile_rows x tile_columns`` outputs over ``k / num_splits``, padding included, and reads its
-    two panels from the last-level cache; a share of that reading is not hidden behind the arithmetic. Sums of a
-    depth that is cut are written to that cache and read again.
+    two panels from the last-level cache; a share of that reading is not hidden behind the arithmetic, and no wave is
+    faster than its reading: small tiles are bound by that cache. Sums of a depth that is cut are written to that cache
+    and read again.
 
     .. math::
 
         t = \left\lceil \frac{s b \lceil m / T_m \rceil \lceil n / T_n \rceil}{p} \right\rceil \left(\frac{p k}{s}
-        \left(\frac{2 T_m T_n}{\eta P} + c\,\frac{(T_m + T_n) e}{B_{cache}}\right) + s\,t_w\right)
-        + [s > 1] \frac{2 s\,e_{sum}\,b m n}{B_{cache}}
+        \max\left(\frac{2 T_m T_n}{\eta P} + c\,r,\; r\right) + s\,t_w\right)
+        + [s > 1] \frac{2 s\,e_{sum}\,b m n}{B_{cache}}, \quad r = \frac{(T_m + T_n) e}{B_{cache}}
 
     Tiles and waves after [1]_; the part of the reading that is not hidden is a heuristic, this work.
 
@@ -107,10 +108,11 @@ def tiled_product_time(
     modelled = ~np.isnan(units)
     at_once = np.where(modelled, units, 1.0)
     arithmetic = 2.0 * height * width / (array(compute_efficiency) * array(peak_flop_rate))
-    reading = array(cache_share) * ((height + width) * array(element_size) / array(cache_bandwidth))
+    reading = (height + width) * array(element_size) / array(cache_bandwidth)
     start = np.where(modelled, wave_time, 0.0) * splits
     tiles = ceil_div(m, height) * ceil_div(n, width) * (array(batch) * splits)
-    one_wave = (arithmetic + reading) * (at_once / splits) * array(k) + start
+    per_depth = np.maximum(arithmetic + array(cache_share) * reading, reading)
+    one_wave = per_depth * (at_once / splits) * array(k) + start
     sums = np.where(splits > 1.0, 2.0 * splits, 0.0) * array(sum_size)
     outputs = array(m) * array(n) * array(batch)
     return np.asarray(np.ceil(tiles / at_once) * one_wave + sums * (outputs / array(cache_bandwidth)))
