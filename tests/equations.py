@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from xlperf.base.arrays import Columns
+from xlperf.base.arrays import Columns, PlanColumns
 from xlperf.catalog.schema import table_schema, unit_of
-from xlperf.equations.plan.records import PlanColumns
 
 RECORDS = {"TrainingPlan": "training", "InferencePlan": "inference"}  # records made from the schema, and their sheets
 COUNTED = {"FLOP", "token", "request"}  # numbers of things: an equation may count them out of sizes

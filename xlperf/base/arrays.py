@@ -1,9 +1,11 @@
-"""Array helpers that every equation uses: float64, broadcasting, whole-number division, look-up."""
+"""Array helpers that every equation uses, records of columns, and rules and remarks about their rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeAlias, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -212,3 +214,223 @@ def distinct_rows(*columns: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], np
                 codes = np.unique(codes, return_inverse=True)[1]
     _, first, which = np.unique(codes, return_index=True, return_inverse=True)
     return first, which
+
+
+# --- records of columns ----------------------------------------------------------------------------------------------
+
+Owner = TypeVar("Owner")
+Value = TypeVar("Value")
+
+
+class derived(Generic[Owner, Value]):  # noqa: N801 - a decorator, written as a property is
+    """A property that is computed when it is first asked for, and kept.
+
+    ``functools.cached_property`` takes a lock before Python 3.12, which a plan with forty of them notices.
+
+    >>> class Die(PlanColumns):
+    ...     area = derived(lambda die: die.width * die.height)
+    >>> Die({"width": np.array([26.0]), "height": np.array([33.0])}).area.tolist()
+    [858.0]
+    """
+
+    def __init__(self, compute: Callable[[Owner], Value]) -> None:
+        self._compute, self.__doc__ = compute, compute.__doc__
+
+    def __set_name__(self, owner: type[Owner], name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, record: None, owner: type[Owner]) -> Self: ...
+
+    @overload
+    def __get__(self, record: Owner, owner: type[Owner]) -> Value: ...
+
+    def __get__(self, record: Owner | None, owner: type[Owner]) -> Self | Value:
+        if record is None:
+            return self
+        found = record.__dict__[self._name] = self._compute(record)
+        return found
+
+
+class PlanColumns(Columns):
+    """Columns of plans by name: ``plan.tensor_parallel``.
+
+    The schema of a sheet says which columns there are: a number as it is, a yes or no as 1 or 0, a choice as its
+    position among the choices. What follows from columns is a property of a subclass. A record never changes.
+    """
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Array: ...
+
+    else:
+
+        def __getattr__(self, name):
+            raise AttributeError(f"{type(self).__name__} has no column {name}")
+
+    def __init__(
+        self,
+        columns: Mapping[str, np.ndarray],
+        words: Mapping[str, np.ndarray] | None = None,
+        given: Collection[str] = (),
+    ) -> None:
+        """Columns by name; what the sheet says in those of words; and which columns the sheet has at all."""
+        self.__dict__.update(columns, _columns=columns, _words=words or {}, _given=given)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__}.{name} is read-only; replaced() makes a changed record")
+
+    def __len__(self) -> int:
+        columns: Mapping[str, np.ndarray] = self.__dict__["_columns"]
+        return next((len(values) for values in columns.values() if values.ndim), 1)
+
+    @property
+    def numbers(self) -> Mapping[str, Array]:
+        """The columns of numbers by name."""
+        columns: Mapping[str, np.ndarray] = self.__dict__["_columns"]
+        return {name: values for name, values in columns.items() if values.dtype != object}
+
+    def has(self, name: str) -> bool:
+        """Whether the sheet has a column; else every row has its default."""
+        return name in self.__dict__["_given"]
+
+    def words(self, name: str) -> np.ndarray:
+        """What the sheet says in a column of words, (rows,); "" where it says nothing."""
+        stated: Mapping[str, np.ndarray] = self.__dict__["_words"]
+        return stated[name] if name in stated else np.full(len(self), "", dtype=object)
+
+    def take(self, rows: np.ndarray | slice) -> Self:
+        """The record of some rows, in the order given; a column of one value for all keeps it."""
+        columns, words = (
+            {name: values[rows] if values.ndim else values for name, values in self.__dict__[kind].items()}
+            for kind in ("_columns", "_words")
+        )
+        return type(self)(columns, words, self.__dict__["_given"])
+
+    def replaced(self, **columns: np.ndarray) -> Self:
+        """A record with some columns changed or added; what follows from columns follows anew."""
+        return type(self)({**self.__dict__["_columns"], **columns}, self.__dict__["_words"], self.__dict__["_given"])
+
+
+P = TypeVar("P", bound=PlanColumns)
+M = TypeVar("M")
+_PLACE = re.compile(r"\{([\w.]+)\}")
+
+
+@dataclass(frozen=True)
+class Rule(Generic[P, M]):
+    """A rule of legality as data: where a plan breaks it, and the reason.
+
+    ``reason`` names columns in braces, ``{tensor_parallel}`` of the plan, ``{model.num_layers}`` of its model, and
+    ``{words.recompute_modules}`` what the sheet says. ``column`` is an optional column that the rule is about: a
+    sheet without it cannot break the rule.
+    """
+
+    broken: Callable[[P, M], np.ndarray]
+    reason: str
+    column: str = ""
+
+    def values(self, plan: P, model: M) -> tuple[np.ndarray, ...]:
+        """The columns that the reason names, (rows,) each."""
+        return tuple(_named(name, plan, model) for name in _PLACE.findall(self.reason))
+
+
+class Remark(NamedTuple):
+    """A sentence about some plans: which, and what it says of them; ``{}`` takes the row's values."""
+
+    rows: np.ndarray
+    sentence: str
+    values: tuple[np.ndarray, ...] = ()
+
+    def take(self, rows: slice) -> Remark:
+        """The sentence about some of the plans."""
+        return Remark(self.rows[rows], self.sentence, tuple(values[rows] for values in self.values))
+
+
+def _named(name: str, plan: PlanColumns, model: object) -> np.ndarray:
+    kind, _, column = name.rpartition(".")
+    if kind == "words":
+        return plan.words(column)
+    return np.asarray(getattr(model if kind == "model" else plan, column))
+
+
+def broken_rules(rules: Sequence[Rule[P, M]], plan: P, model: M) -> list[Remark]:
+    """The rules that some of the plans break.
+
+    Parameters
+    ----------
+    rules : sequence of Rule
+        In the order in which they are said.
+    plan : PlanColumns
+        Plans, (rows,).
+    model : Model
+        Their models, (rows,).
+
+    Returns
+    -------
+    list of Remark
+        Which plans break each of them, and the reason.
+    """
+    found = []
+    for rule in rules:
+        if rule.column and not plan.has(rule.column):
+            continue
+        rows = rule.broken(plan, model)
+        if rows.item() if rows.size == 1 else some(rows):
+            found.append(Remark(rows, _PLACE.sub("{}", rule.reason), rule.values(plan, model)))
+    return found
+
+
+def remarks_of_rows(remarks: Sequence[Remark], num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Join the sentences about each row.
+
+    Parameters
+    ----------
+    remarks : sequence of Remark
+        In the order in which they are said.
+    num_rows : int
+        Rows of the table.
+
+    Returns
+    -------
+    tuple of np.ndarray
+        Whether there is any (bool), and the sentences joined by "; " (object array of str).
+    """
+    remarked = np.zeros(num_rows, dtype=bool)
+    sentences = np.full(num_rows, "", dtype=object)
+    for remark in remarks:
+        if not (remark.rows.item() if num_rows == 1 else some(remark.rows)):
+            continue
+        rows = np.flatnonzero(remark.rows)
+        remarked[rows] = True
+        before = sentences[rows].tolist()
+        sentences[rows] = [
+            f"{one}; {more}" if one else more for one, more in zip(before, _said(remark, rows), strict=True)
+        ]
+    return remarked, sentences
+
+
+def _said(remark: Remark, rows: np.ndarray) -> list[str]:
+    """The sentence for some rows; equal values are put into words once."""
+    if not remark.values:
+        return [remark.sentence.format()] * len(rows)
+    columns = [_in_words(column[rows].tolist()) for column in remark.values]
+    parts = remark.sentence.split("{}")
+    if len(parts) == 2 and len(columns) == 1:
+        return [f"{parts[0]}{word}{parts[1]}" for word in columns[0]]
+    if len(parts) == 3 and len(columns) == 2:
+        first, middle, last = parts
+        return [f"{first}{one}{middle}{other}{last}" for one, other in zip(*columns, strict=True)]
+    return [remark.sentence.format(*words) for words in zip(*columns, strict=True)]
+
+
+def _in_words(values: list[object]) -> list[str]:
+    """Values of a column as a sentence says them; equal ones are put into words once."""
+    known = {value: _plain(value) for value in set(values)}
+    return [known[value] for value in values]
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else f"{value:g}"
+    return str(value)

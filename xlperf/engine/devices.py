@@ -7,12 +7,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, Remark, remarks_of_rows
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import TECHNOLOGY_TABLES, results_of
 from xlperf.catalog.table import Table, columns_of
 from xlperf.equations.hardware.derived_device import PEAKS, DerivedDevice, Technologies, derived_device
-from xlperf.equations.plan.records import Remark, remarks_of_rows
 
 _FILLED = {
     **{f"peak_flop_rate_{name}": f"peak_flop_rate_{name}" for name in PEAKS},

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, Remark, broken_rules, remarks_of_rows
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
@@ -36,7 +36,6 @@ from xlperf.equations.cost.tokens import (
     Terms,
 )
 from xlperf.equations.model.model import Architecture
-from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
 from xlperf.equations.plan.serving_plan import InferencePlan, pool_plans, with_defaults
 from xlperf.equations.plan.serving_rules import (
     CAPACITY_RULES,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from xlperf.base.arrays import Array, rows_of, some
+from xlperf.base.arrays import Array, PlanColumns, Remark, rows_of, some
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.calibration import Keys, Words, coded_words, combined_keys
 from xlperf.catalog.catalog import Catalog
@@ -17,11 +17,11 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table, default_value
 from xlperf.engine.catalog_arrays import DEVICE_COLUMNS, catalog_arrays, network_of, own_links, switched_networks
 from xlperf.equations.cost.tokens import Terms
-from xlperf.equations.hardware.kernels import Device
 from xlperf.equations.hardware.power import PRODUCT_ENERGY, capped_clock_share, narrow_energy
+from xlperf.equations.hardware.roofline import Device
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.topologies import Network
-from xlperf.equations.plan.precisions import (
+from xlperf.equations.plan.choices import (
     BLOCK_SCALED,
     CASTS,
     ELEMENT_SIZES,
@@ -32,7 +32,6 @@ from xlperf.equations.plan.precisions import (
     PRECISION_NAMES,
     WIDE_CODES,
 )
-from xlperf.equations.plan.records import PlanColumns, Remark
 
 Record = TypeVar("Record", bound=PlanColumns)
 

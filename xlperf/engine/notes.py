@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from xlperf.base.arrays import Array, some
+from xlperf.base.arrays import Array, Remark, remarks_of_rows, some
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.equations.plan.records import Remark, remarks_of_rows
 
 
 def gibibytes(values: Array) -> Array:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, Remark, remarks_of_rows
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import results_of
@@ -24,13 +24,12 @@ from xlperf.equations.hardware.attention import (
     kv_cache_traffic,
     visible_pairs,
 )
-from xlperf.equations.hardware.kernels import Device, gemm_time, vector_time
-from xlperf.equations.hardware.roofline import product_traffic
+from xlperf.equations.hardware.gemm import gemm_time, product_traffic
+from xlperf.equations.hardware.roofline import Device, vector_time
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.serving import ServingGemms
 from xlperf.equations.network.collectives import collective_time
 from xlperf.equations.network.topologies import Network
-from xlperf.equations.plan.records import Remark, remarks_of_rows
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.communication import engine_all_reduce_time
 from xlperf.equations.serving.deployment import Deployment

@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, Remark
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.equations.plan.records import Remark
 
 SHEET = "my_cluster"
 """Measured runs to correct predictions by; an empty sheet corrects nothing."""

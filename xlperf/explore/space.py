@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, PlanColumns, Rule
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
@@ -18,7 +18,6 @@ from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.engine.join import choice_codes
 from xlperf.equations.model.model import Model
-from xlperf.equations.plan.records import PlanColumns, Rule
 
 MOST_PLANS = 1_000_000
 """Rows of a grid at the most: more is a slip rather than a wish, and does not fit in memory."""
@@ -221,7 +220,7 @@ class PartialPlan(PlanColumns):
 
 
 Record = TypeVar("Record", bound=PartialPlan)
-Rules = Sequence[tuple[type[PartialPlan], Rule[Any]]]
+Rules = Sequence[tuple[type[PartialPlan], Rule[Any, Any]]]
 
 
 class _ModelRows:
@@ -423,7 +422,7 @@ class Space:
         return Table(self.base.kind, {name: columns[name] for name in order}, place)
 
 
-def _broken(rule: Rule[Any], plan: PartialPlan) -> np.ndarray | None:
+def _broken(rule: Rule[Any, Any], plan: PartialPlan) -> np.ndarray | None:
     """Where plans break a rule; None while a column that it reads is open."""
     if rule.column and not plan.has(rule.column):
         return np.zeros(len(plan), dtype=bool)

@@ -9,7 +9,7 @@ import numpy as np
 from xlperf.base.arrays import Array, Numeric, array, side_by_side, some
 from xlperf.equations.model.model import Model
 from xlperf.equations.network.collectives import collective_time
-from xlperf.equations.plan.records import ContextMethod, QuantizedCopies, TensorOverlap, TokenDispatch
+from xlperf.equations.plan.choices import ContextMethod, QuantizedCopies, TensorOverlap, TokenDispatch
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.setting import Setting, StageParameters, quantized_weights
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, side_by_side, some
+from xlperf.equations.plan.choices import CrossEntropy, QuantizedCopies, Recompute
 from xlperf.equations.plan.pipeline import in_flight_micro_batches
-from xlperf.equations.plan.records import CrossEntropy, QuantizedCopies, Recompute
 from xlperf.equations.plan.training_plan import LAYOUTS, TrainingPlan
 from xlperf.equations.training.activations import LayerActivations, layer_activations
 from xlperf.equations.training.setting import (
