@@ -63,7 +63,7 @@ LIBRARY_TILES = {
         "fp8_blockscale_gemm_kernel.cuh, gemm_dispatch_sm89: only 32 x 128 x 128",
     )
 }
-"""Rows of the tallest tile of libraries that have no usual ones, by generation and precision, and where it stands. [-]"""
+"""Rows of the tallest tile of libraries without the usual ones, by generation and precision, and the source. [-]"""
 _ATTENTION = {
     "compute_efficiency": 0.6,
     "energy_per_flop": 0.9 * PRODUCT_ENERGY,
