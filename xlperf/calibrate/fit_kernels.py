@@ -193,8 +193,8 @@ def _choice(
     powers = np.unique(rows.machine.device.thermal_design_power)
     if family == "gemm":
         if software == DEEPGEMM:
-            own = ("compute_efficiency", "launch_time", "input_traffic")
-            return (*own, *(("energy_per_flop",) if len(powers) > 1 else ())), base  # else not told from the efficiency
+            energy = ("energy_per_flop",) if len(powers) > 1 else ()  # one machine does not tell it from the efficiency
+            return ("compute_efficiency", *energy, "launch_time", "input_traffic"), base
         if software == TENSORRT_1_2:
             return ("launch_time", "input_traffic"), base
         if precision == "bf16":

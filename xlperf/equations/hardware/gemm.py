@@ -248,18 +248,19 @@ def tiled_product_time(
     cache_share: Numeric = 0.0,
     wave_time: Numeric = 0.0,
     sum_size: Numeric = 0.0,
+    alone: Numeric = 0.0,
 ) -> Array:
     r"""Compute time of a GEMM cut into tiles of one shape, in waves over the multiprocessors.
 
     Every tile computes ``tile_rows x tile_columns`` outputs over ``k / num_splits``, padding included, and reads its
-    two panels from the last-level cache; a share of that reading is not hidden behind the arithmetic, and no wave is
-    faster than its reading: short tiles are bound by that cache. Sums of a depth that is cut are written to that cache
-    and read again.
+    two panels from the last-level cache; a share of that reading is not hidden behind the arithmetic. A wave of short
+    tiles, whose panels no neighbours share, is no faster than its reading. Sums of a depth that is cut are written to
+    that cache and read again.
 
     .. math::
 
         t = \left\lceil \frac{s b \lceil m / T_m \rceil \lceil n / T_n \rceil}{p} \right\rceil \left(\frac{p k}{s}
-        \max\left(\frac{2 T_m T_n}{\eta P} + c\,r,\; r\right) + s\,t_w\right)
+        \max\left(\frac{2 T_m T_n}{\eta P} + c\,r,\; [\text{alone}]\,r\right) + s\,t_w\right)
         + [s > 1] \frac{2 s\,e_{sum}\,b m n}{B_{cache}}, \quad r = \frac{(T_m + T_n) e}{B_{cache}}
 
     Tiles and waves after [1]_; the part of the reading that is not hidden is a heuristic, this work.
@@ -296,6 +297,9 @@ def tiled_product_time(
         Time to start and drain one wave, per split. [s]
     sum_size : numeric, default 0.0
         Size of one sum over a part of the depth. [B]
+    alone : numeric, default 0.0
+        1 where each multiprocessor reads its panels alone and the cache may bind; 0 where tiles are tall enough, or
+        neighbours share panels, so that it does not. [-]
 
     Returns
     -------
@@ -323,7 +327,7 @@ def tiled_product_time(
     reading = (height + width) * array(element_size) / array(cache_bandwidth)
     start = np.where(modelled, wave_time, 0.0) * splits
     tiles = ceil_div(m, height) * ceil_div(n, width) * (array(batch) * splits)
-    per_depth = np.maximum(arithmetic + array(cache_share) * reading, reading)
+    per_depth = np.maximum(arithmetic + array(cache_share) * reading, array(alone) * reading)
     one_wave = per_depth * (at_once / splits) * array(k) + start
     sums = np.where(splits > 1.0, 2.0 * splits, 0.0) * array(sum_size)
     outputs = array(m) * array(n) * array(batch)
@@ -353,7 +357,7 @@ def _many_products_time(
     tall = {height: np.ceil(m / height) for height in {shape[0] for shape in shapes}}
     wide = {width: np.ceil(n / width) for width in {shape[1] for shape in shapes}}
     calls = {splits: batch * splits for splits in {shape[2] for shape in shapes}}
-    share = constants["cache_share"]
+    share, alone = constants["cache_share"], _reads_alone(constants)
     edges = {height + width for height, width, _ in shapes}
     reading = {edge: edge * element_size / device.l2_bandwidth for edge in edges}
     arithmetic = {area: 2.0 * area / peak for area in {height * width for height, width, _ in shapes}}
@@ -361,7 +365,7 @@ def _many_products_time(
     best: Array | None = None
     for (height, width, splits), legal in zip(shapes, fits, strict=True):
         read = reading[height + width]
-        time = np.maximum(arithmetic[height * width] + share * read, read)
+        time = np.maximum(arithmetic[height * width] + share * read, alone * read)
         time = (time * (at_once / splits)) * k
         time += wave_time * splits
         waves = tall[height] * wide[width]
@@ -375,6 +379,11 @@ def _many_products_time(
         best = time if best is None else np.minimum(best, time, out=best)
     assert best is not None
     return best
+
+
+def _reads_alone(constants: Mapping[str, Array]) -> Array:
+    """1 for libraries with short tiles alone; those with the usual ones choose what the last-level cache can feed."""
+    return np.where(constants["largest_tile_rows"] < TILES["training"][0].min(), 1.0, 0.0)
 
 
 def _fitting(device: Device, most_rows: Array, stack: str) -> tuple[Array, np.ndarray, tuple[Array, Array]]:
@@ -485,6 +494,7 @@ def gemm_time(
                 cache_share=constants["cache_share"],
                 wave_time=constants["wave_time"],
                 sum_size=sum_size,
+                alone=_reads_alone(constants),
             ),
             np.inf,
         ).min(axis=0)
