@@ -43,6 +43,8 @@ NOT_DRAWN = {
     "serving.results.batch_times": "takes the five parts of a step that phase_times returns",
     "serving.results.streamed": "takes the results of a static batch",
     "network.topologies.tier_shape": "takes the number of a tier, part of collective_time",
+    "plan.records.broken_rules": "rules in words",
+    "plan.records.remarks_of_rows": "rules in words",
     "plan.training_plan.with_defaults": "the words of the sheet beside its numbers",
     "training.kernels.selected_share": "takes operators with their names",
     "plan.training_plan.group_strides": "sizes by name of the dimension",

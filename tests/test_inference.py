@@ -21,9 +21,9 @@ from inference_samples import (
     varied,
 )
 
-from xlperf.base.arrays import broken_rules, remarks_of_rows
 from xlperf.catalog.table import Table
 from xlperf.engine.join import plan_columns
+from xlperf.equations.plan.records import broken_rules, remarks_of_rows
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.plan.serving_rules import REQUEST_RULES, SERVING_RULES, WARNINGS
 from xlperf.equations.serving import BOUNDS, Deployment, serving_results, serving_work

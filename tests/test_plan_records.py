@@ -12,12 +12,12 @@ import equations
 import numpy as np
 import pytest
 
-from xlperf.base.arrays import PlanColumns
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import PLAN_TABLES, column, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.join import plan_columns
 from xlperf.equations.plan import records
+from xlperf.equations.plan.records import PlanColumns
 from xlperf.equations.plan.serving_plan import SERVED_PRECISIONS
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.plan.training_rules import TRAINING_RULES

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xlperf.base.arrays import Rule
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate
+from xlperf.equations.plan.records import Rule
 from xlperf.explore.auto_values import Counts, server_sizes, sold_counts, thinned
 from xlperf.explore.candidates import KINDS, candidates
 from xlperf.explore.objectives import limits_of
@@ -254,7 +254,7 @@ def test_candidates_keep_the_rules_of_the_engine_by_themselves(
     plan = table_from_rows("training", header, [[{**fixed, "zero_stage": 2}.get(name, "auto") for name in header]])
     tried = candidates(plan, catalog).plans
     assert not np.isnan(evaluate(tried, catalog)["memory"]).any()
-    refused = Rule[Any, Any](lambda plan, _: plan.tensor_parallel == 2.0, "a rule that the engine got today")
+    refused = Rule[Any](lambda plan, _: plan.tensor_parallel == 2.0, "a rule that the engine got today")
     cross, rules = KINDS["training"]
     monkeypatch.setitem(KINDS, "training", (cross, [*rules, (rules[0][0], refused)]))
     fewer = candidates(plan, catalog).plans

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Remark, broken_rules, divide, total
+from xlperf.base.arrays import Array, divide, total
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine.energy import serving_power, slowed_clock
 from xlperf.engine.notes import (
@@ -29,6 +29,7 @@ from xlperf.equations.cost.tokens import (
     split_costs,
     token_costs,
 )
+from xlperf.equations.plan.records import Remark, broken_rules
 from xlperf.equations.plan.serving_rules import WARNINGS
 from xlperf.equations.serving import BOUNDS, memory_of
 from xlperf.equations.serving.results import band_of_time, full_cache

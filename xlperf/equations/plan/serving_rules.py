@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.base.arrays import Rule
-from xlperf.equations.model.model import Model
-from xlperf.equations.plan.choices import Mode, OffloadTarget
+from xlperf.equations.plan.records import Mode, OffloadTarget, Rule
 from xlperf.equations.plan.serving_plan import POOL_DEGREES, InferencePlan
 
 
@@ -14,7 +12,7 @@ def _fraction(values: np.ndarray) -> np.ndarray:
     return np.asarray(values != np.floor(values))
 
 
-def _of_pools(name: str) -> Rule[InferencePlan, Model]:
+def _of_pools(name: str) -> Rule[InferencePlan]:
     """A column of the prefill pool, which only separate pools have."""
 
     def given(plan: InferencePlan) -> np.ndarray:
@@ -29,12 +27,12 @@ def _of_pools(name: str) -> Rule[InferencePlan, Model]:
     )
 
 
-def _whole(name: str) -> Rule[InferencePlan, Model]:
+def _whole(name: str) -> Rule[InferencePlan]:
     words = name.replace("_", " ")
     return Rule(lambda plan, model: _fraction(getattr(plan, name)), f"{words} must be a whole number, is {{{name}}}")
 
 
-MODE_RULES: tuple[Rule[InferencePlan, Model], ...] = (
+MODE_RULES: tuple[Rule[InferencePlan], ...] = (
     *map(_of_pools, ("prefill_accelerator", "prefill_accelerators", "prefill_network", "transfer_bandwidth")),
     *(_of_pools(f"prefill_{name}") for name in POOL_DEGREES),
     Rule(
@@ -74,7 +72,7 @@ MODE_RULES: tuple[Rule[InferencePlan, Model], ...] = (
 )
 """Columns that have a meaning in some modes only; of plans as the sheet has them."""
 
-POOL_RULES: tuple[Rule[InferencePlan, Model], ...] = (
+POOL_RULES: tuple[Rule[InferencePlan], ...] = (
     Rule(
         lambda plan, model: (plan.decode_pool_size < 1.0) | (plan.prefill_pool_size < 1.0),
         "{num_accelerators} accelerators cannot be divided into a prefill pool and a decoding pool; "
@@ -83,7 +81,7 @@ POOL_RULES: tuple[Rule[InferencePlan, Model], ...] = (
 )
 """Of plans with separate pools."""
 
-REQUEST_RULES: tuple[Rule[InferencePlan, Model], ...] = (
+REQUEST_RULES: tuple[Rule[InferencePlan], ...] = (
     Rule(
         lambda plan, model: ~np.isnan(plan.request_rate) & (plan.mode == Mode.STATIC),
         'request rate {request_rate} needs mode continuous or disaggregated, not "static"; '
@@ -102,7 +100,7 @@ REQUEST_RULES: tuple[Rule[InferencePlan, Model], ...] = (
 )
 """Load and precisions; of plans as the sheet has them."""
 
-SERVING_RULES: tuple[Rule[InferencePlan, Model], ...] = (
+SERVING_RULES: tuple[Rule[InferencePlan], ...] = (
     *map(
         _whole,
         (
@@ -231,7 +229,7 @@ SERVING_RULES: tuple[Rule[InferencePlan, Model], ...] = (
 )
 """Degrees, lengths and batch; of a pool or of all replicas, defaults filled in."""
 
-CAPACITY_RULES: tuple[Rule[InferencePlan, Model], ...] = (
+CAPACITY_RULES: tuple[Rule[InferencePlan], ...] = (
     Rule(
         lambda plan, model: np.isinf(plan.ttft),
         "request rate {request_rate} is more than the deployment can serve: at most {max_request_rate} requests/s",
@@ -239,7 +237,7 @@ CAPACITY_RULES: tuple[Rule[InferencePlan, Model], ...] = (
 )
 """Of plans with their results: with as many requests the queue grows without end."""
 
-WARNINGS: tuple[Rule[InferencePlan, Model], ...] = (
+WARNINGS: tuple[Rule[InferencePlan], ...] = (
     Rule(
         lambda plan, model: plan.context_length > plan.max_sequence_length,
         "prompt and output are {context_length} tokens, beyond the model's longest context of {max_sequence_length}",

@@ -7,9 +7,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from xlperf.base.arrays import Array, PlanColumns, derived, some
+from xlperf.base.arrays import Array, some
 from xlperf.equations.model.model import Model
-from xlperf.equations.plan.choices import (
+from xlperf.equations.plan.records import (
     ActivationStorage,
     Attention,
     DispatchPrecision,
@@ -18,9 +18,11 @@ from xlperf.equations.plan.choices import (
     MomentPrecision,
     Optimizer,
     PipelineSchedule,
+    PlanColumns,
     QuantizedCopies,
     Recompute,
     StageDealing,
+    derived,
 )
 
 FP32_SIZE, BF16_SIZE, FP8_SIZE = 4.0, 2.0, 1.0

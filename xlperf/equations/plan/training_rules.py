@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Rule
+from xlperf.base.arrays import Array
 from xlperf.equations.model.model import Model
-from xlperf.equations.plan.choices import ContextMethod, OffloadTarget, PipelineSchedule, QuantizedCopies, Recompute
+from xlperf.equations.plan.records import (
+    ContextMethod,
+    OffloadTarget,
+    PipelineSchedule,
+    QuantizedCopies,
+    Recompute,
+    Rule,
+)
 from xlperf.equations.plan.training_plan import (
     DIMENSIONS,
     FP32_SIZE,
@@ -41,7 +48,7 @@ def _experts(model: Model) -> np.ndarray:
     return np.asarray(model.num_experts > 0)
 
 
-def _whole_number(name: str) -> Rule[TrainingPlan, Model]:
+def _whole_number(name: str) -> Rule[TrainingPlan]:
     words = name.replace("_", " ")
     reason = f"{words} must be a whole number, is {{{name}}}"
     return Rule(lambda plan, _: _fraction(getattr(plan, name)), reason, name if name in _WHOLE_DEFAULT else "")
@@ -61,7 +68,7 @@ def _lacking_remainder(plan: TrainingPlan) -> np.ndarray:
     return np.asarray(split & (primary | (plan.element_size >= FP32_SIZE)))
 
 
-TRAINING_RULES: tuple[Rule[TrainingPlan, Model], ...] = (
+TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
     Rule(
         lambda plan, _: (plan.words("dimension_order") != "") & plan.misnamed_order,
         f"dimension order {{words.dimension_order}} must name {', '.join(DIMENSIONS)} once each, joined by hyphens",

@@ -10,11 +10,12 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from xlperf.base.arrays import Array, derived
+from xlperf.base.arrays import Array
 from xlperf.equations.hardware.roofline import Device, stack_constants
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.serving import ServingShape
 from xlperf.equations.network.topologies import Network
+from xlperf.equations.plan.records import derived
 from xlperf.equations.plan.serving_plan import InferencePlan
 
 Bundle = TypeVar("Bundle", Model, Device, Network)

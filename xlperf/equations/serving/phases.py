@@ -24,7 +24,7 @@ from xlperf.equations.model.serving import (
     serving_vectors,
 )
 from xlperf.equations.model.sparse import sparse_shares
-from xlperf.equations.plan.choices import OffloadTarget
+from xlperf.equations.plan.records import OffloadTarget
 from xlperf.equations.serving.communication import (
     ALL_REDUCE,
     CONTEXT,

@@ -8,7 +8,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ones, some
 from xlperf.equations.model.linear_blocks import linear_kept_widths
-from xlperf.equations.plan.choices import AdapterModules, ContextMethod, Recompute
+from xlperf.equations.plan.records import AdapterModules, ContextMethod, Recompute
 from xlperf.equations.training.setting import MASK, STORED, STORED_OUTPUT, Setting
 
 

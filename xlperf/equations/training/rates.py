@@ -9,7 +9,7 @@ from xlperf.equations.model.linear import recurrent_step_flop
 from xlperf.equations.model.model import attention_flop, training_flop_per_token
 from xlperf.equations.model.parameters import expert_parameters, layer_matrices, matrix_parameters
 from xlperf.equations.model.sparse import index_flop, sparse_keys
-from xlperf.equations.plan.choices import Recompute
+from xlperf.equations.plan.records import Recompute
 from xlperf.equations.training.adapters import model_adapters
 from xlperf.equations.training.setting import Setting
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, ceil_div, derived, distinct_rows, divide, ones, some, total
+from xlperf.base.arrays import Array, Numeric, array, ceil_div, distinct_rows, divide, ones, some, total
 from xlperf.equations.hardware.roofline import Device
 from xlperf.equations.model.linear_blocks import linear_layer_parameters
 from xlperf.equations.model.model import Architecture, Model
@@ -23,7 +23,7 @@ from xlperf.equations.model.parameters import (
 )
 from xlperf.equations.model.sparse import sparse_attention_parameters
 from xlperf.equations.network.topologies import Network
-from xlperf.equations.plan.choices import Recompute
+from xlperf.equations.plan.records import Recompute, derived
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.adapters import AdapterParameters, adapter_parameters
 from xlperf.equations.training.stages import Pipeline, StageContents, pipeline_contents
