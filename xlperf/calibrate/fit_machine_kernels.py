@@ -9,7 +9,7 @@ constants that is done for, and how strongly.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,9 +37,10 @@ _OF_LINES = 0.3
 _LONG = 200.0
 _HALF = "pulled half the way to what long products reach on machines that were measured"
 _STEP = 1e-6
-_POWER = "energy_per_flop"
+_POWER, _RATE = "energy_per_flop", ("gemm", "compute_efficiency")
 _SHARES = ("compute_efficiency", "memory_efficiency", "bandwidth_efficiency")
 _AT_MOST = {
+    "compute_efficiency": "what tiles read from the cache and the power limit keep products below the peak",
     "serial_share": "operands are loaded before they are multiplied, not meanwhile",
     "memory_efficiency": "what streaming reaches on MI300X and MI355X; smaller operands came from the cache",
     "low_latency_efficiency": "the whole link",
@@ -104,7 +105,8 @@ def fit_machine_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> lis
     if found:
         found += _not_limited([*machine_lines(catalog).values()], date)
     found += _attention_of_others(catalog, found, date)
-    return found + _products_of_others(rows, catalog, found, date) + _as_all_reduce(found)
+    swept = {(one.precision, one.generation) for one in found if (one.family, one.constant) == _RATE}
+    return found + products_of_others(rows, catalog, swept, date) + _as_all_reduce(found)
 
 
 def _starts(parameters: Sequence[Parameter]) -> list[Array]:
@@ -263,16 +265,26 @@ def _attention_of_others(catalog: Catalog, found: Sequence[FittedConstant], date
     ]  # fmt: skip
 
 
-def _products_of_others(
-    rows: Sequence[Row], catalog: Catalog, found: Sequence[FittedConstant], date: str
+def products_of_others(
+    rows: Sequence[Row], catalog: Catalog, swept: Collection[tuple[str, str]], date: str
 ) -> list[FittedConstant]:
     """Share of the peak that products reach where no sweep was measured.
 
     That is the best rate found, half the way to what long products reach on machines that were measured; where there
     is none either, what they reach on those.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+        Columns of the sheet ``kernels`` of ``validation.xlsx``.
+    catalog : Catalog
+        Accelerators.
+    swept : collection of tuple of str
+        Precisions and lines that were measured.
+    date : str
+        Date that the rows carry.
     """
     lines, shares = machine_lines(catalog), _reached(rows, catalog)
-    known = {(one.precision, one.generation) for one in found if one.family == "gemm"}
     usual = {
         precision: math.exp(float(np.mean(np.log([share for (_, of), share in shares.items() if of == precision]))))
         for precision in {of for _, of in shares}
@@ -282,9 +294,9 @@ def _products_of_others(
         if one.constant == "compute_efficiency"
         else one
         for one in best_products(rows, catalog, set(), date)
-        if one.precision in usual and one.generation in lines and (one.precision, lines[one.generation]) not in known
+        if one.precision in usual and one.generation in lines and (one.precision, lines[one.generation]) not in swept
     ]
-    others = set(lines.values()) - {of for _, of in known} - {lines[one.generation] for one in best}
+    others = set(lines.values()) - {of for _, of in swept} - {lines[one.generation] for one in best}
     if "bf16" not in usual:
         return best
     mean = FittedConstant(
