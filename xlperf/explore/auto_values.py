@@ -67,17 +67,7 @@ def server_sizes(plans: Table, catalog: Catalog) -> tuple[Array, Array]:
     A server is what the outermost tier of the network joins (8 accelerators of a DGX, 72 of an NVL72), or a cube where
     a torus is wired of cubes (64 of a TPU v4).
 
-    Parameters
-    ----------
-    plans : Table
-        Training or inference plans.
-    catalog : Catalog
-        With accelerators and networks.
-
-    Returns
-    -------
-    tuple of array
-        One per plan; 1 and infinity where there is no network. [-]
+    ``catalog``: with accelerators and networks. Returns one per plan; 1 and infinity where there is no network.
     """
     accelerators, networks = catalog.tables["accelerators"], catalog.tables["networks"]
     rows = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
@@ -155,20 +145,9 @@ def load_steps(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Numbers of requests in flight to try, from one per replica to as many as memory holds.
 
-    Parameters
-    ----------
-    plans : Table
-        Inference plans; their own load does not matter.
-    catalog : Catalog
-        What they refer to.
-    num_points : int
-        Steps of each plan at the most, in equal ratios. [-]
-
-    Returns
-    -------
-    tuple of array
-        Of each step: the plan, requests of a replica, and replicas. Plans that are illegal or that do not fit with a
-        single request have none.
+    ``plans``: inference plans; their own load does not matter. ``num_points``: steps of each plan at the most, in equal
+    ratios. Of each step: the plan, requests of a replica, and replicas. Plans that are illegal or that do not fit with
+    a single request have none.
     """
     columns = {**plans.columns, **dict.fromkeys(LOADS, np.full(len(plans), np.nan))}
     copies = replicas(plans)

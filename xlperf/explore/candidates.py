@@ -104,19 +104,7 @@ class Candidates(NamedTuple):
 def searched_column(kind: str, header: str, place: str) -> str:
     """The column that a header names, if a search can choose its values.
 
-    Parameters
-    ----------
-    kind : str
-        ``training`` or ``inference``.
-    header : str
-        Name of a column.
-    place : str
-        Where it stands, for the message.
-
-    Raises
-    ------
-    InputError
-        Where it is none.
+    ``header``: name of a column. ``place``: where it stands, for the message. Raises InputError where it is none.
     """
     name = split_header(header)[0]
     if name not in AUTO_COLUMNS[kind]:
@@ -129,19 +117,8 @@ def searched_column(kind: str, header: str, place: str) -> str:
 def with_auto(plans: Table, headers: Sequence[str], place: str) -> Table:
     """Plans whose cells in some columns all say ``auto``.
 
-    Parameters
-    ----------
-    plans : Table
-        Training or inference plans.
-    headers : sequence of str
-        Columns.
-    place : str
-        Where these stand, for the messages.
-
-    Raises
-    ------
-    InputError
-        Where a column is not searched.
+    ``headers``: columns. ``place``: where these stand, for the messages. Raises InputError where a column is not
+    searched.
     """
     columns, auto = dict(plans.columns), dict(plans.auto)
     for header in headers:
@@ -158,17 +135,7 @@ def with_mapping(plans: Table, kept: Collection[str] = ()) -> Table:
 
     The load of an inference plan stays where it is given.
 
-    Parameters
-    ----------
-    plans : Table
-        Training or inference plans.
-    kept : collection of str
-        Columns that stay as they are.
-
-    Returns
-    -------
-    Table
-        The same rows.
+    ``kept``: columns that stay as they are.
     """
     columns, auto = dict(plans.columns), dict(plans.auto)
     none = np.zeros(len(plans), dtype=bool)
@@ -189,15 +156,7 @@ def with_mapping(plans: Table, kept: Collection[str] = ()) -> Table:
 def auto_faults(plans: Table) -> list[Fault]:
     """Cells that say ``auto`` in a column that a search does not choose.
 
-    Parameters
-    ----------
-    plans : Table
-        Plans as read.
-
-    Returns
-    -------
-    list of Fault
-        One for each cell.
+    Returns one for each cell.
     """
     known = ", ".join(name.replace("_", " ") for name in AUTO_COLUMNS[plans.kind])
     return [
@@ -295,19 +254,9 @@ def candidates(
 def uneven_chunks(plans: Table, catalog: Catalog, searched: Sequence[str]) -> Table:
     """Training plans with every number of chunks of a stage, but those that plans with equal chunks have.
 
-    Parameters
-    ----------
-    plans : Table
-        Training plans whose virtual pipeline was chosen among those with chunks of equal size.
-    catalog : Catalog
-        With the models.
-    searched : sequence of str
-        Columns that were tried.
-
-    Returns
-    -------
-    Table
-        One row for each plan and number of chunks; of plans that differ in that number alone the first counts.
+    ``plans``: training plans whose virtual pipeline was chosen among those with chunks of equal size. ``catalog``: with
+    the models. ``searched``: columns that were tried. Returns one row for each plan and number of chunks; of plans that
+    differ in that number alone the first counts.
     """
     names = [name for name in searched if name != "virtual_pipeline" and name in plans]
     keys = zip(*(plans[name].tolist() for name in names), strict=True) if names else [()] * len(plans)
@@ -395,28 +344,10 @@ def expanded(
 ) -> Table:
     """Plans with every row that says ``auto`` replaced by all its candidates.
 
-    Parameters
-    ----------
-    plans : Table
-        Training or inference plans.
-    catalog : Catalog
-        What they refer to.
-    without : collection of str
-        Columns whose ``auto`` is left blank.
-    num_points : int
-        Loads that each plan gets afterwards. [-]
-    **bounds : Bounds
-        Most candidates of a plan, and most accelerators tried for ``auto``.
-
-    Returns
-    -------
-    Table
-        The rows of the first plan, then those of the second ...; places are those of the plans.
-
-    Raises
-    ------
-    InputError
-        As :func:`candidates`, with the faults of all rows.
+    ``without``: columns whose ``auto`` is left blank. ``num_points``: loads that each plan gets afterwards.
+    ``**bounds``: most candidates of a plan, and most accelerators tried for ``auto``. Returns the rows of the first
+    plan, then those of the second ...; places are those of the plans. Raises InputError as :func:`candidates`, with the
+    faults of all rows.
     """
     auto = {name: mask for name, mask in plans.auto.items() if name not in without}
     plain = replace(plans, auto=auto)

@@ -214,15 +214,7 @@ def _told(parts: Iterable[Search], progress: Progress | None) -> Iterator[Search
 def own_targets(plan: Table) -> list[Limit]:
     """A plan's own targets of ttft and tpot as limits of its results.
 
-    Parameters
-    ----------
-    plan : Table
-        One plan.
-
-    Returns
-    -------
-    list of Limit
-        None for training.
+    Returns none for training.
     """
     if plan.kind != "inference":
         return []
@@ -435,15 +427,7 @@ def _keys(
 def stacked(tables: Sequence[Table]) -> Table:
     """Tables of one kind below each other; a column that one of them lacks is blank there.
 
-    Parameters
-    ----------
-    tables : sequence of Table
-        At least one.
-
-    Returns
-    -------
-    Table
-        Columns in the order of the schema.
+    ``tables``: at least one. Returns columns in the order of the schema.
     """
     schema = tables[0].schema
     names = [column.name for column in schema.columns if any(column.name in table for table in tables)]
