@@ -81,6 +81,7 @@ def test_configurations_of_calculon_are_the_same_plans_here() -> None:
     assert plans.text("recompute").tolist() == ["selective", "full"]
     assert plans.text("tensor_overlap").tolist() == ["gradients", "all"]
     assert plans.filled("sequence_parallel").tolist() == [1.0, 0.0]
-    assert plans.number("zero_stage").tolist() == [1.0, 0.0] and plans.number("virtual_pipeline").tolist() == [12.0, 1.0]
+    assert plans.number("zero_stage").tolist() == [1.0, 0.0]
+    assert plans.number("virtual_pipeline").tolist() == [12.0, 1.0]
     here = rival.xlperf_space(load_catalog(), rival.Space(tried, fields, 2, 1.0, 0))
     assert (here.distinct, here.legal) == (2, 2) and 0.0 < here.best <= here.theirs
