@@ -86,26 +86,22 @@ def analyse(inputs: Inputs) -> Outcome:
     models, split = whole.text("model"), ~np.isnan(whole.number("expert_accelerators"))
     with_experts = np.isin(models, list(set(models[split].tolist())))
     targets = inputs.number("ttft_target"), inputs.number("tpot_target")
-    plans, split_plans = (whole.take(np.flatnonzero(rows)) for rows in (~with_experts, with_experts))
-    results = evaluate(plans, inputs.catalog)
-    pairs = _Pairs(plans, results, targets)
+    found = evaluate(whole, inputs.catalog)
+    of_prompts, of_experts = np.flatnonzero(~with_experts), np.flatnonzero(with_experts)
+    pairs = _Pairs(whole.take(of_prompts), found.take(of_prompts), targets)
     alone = np.isfinite(np.diagonal(pairs.cost, axis1=1, axis2=2)).any(axis=1)
     if not alone.all():
         words = "No machine alone keeps the targets at every length of the prompt: nothing to compare pairs with."
-        return Outcome([Finding("In short", words, "warning")], [], inputs.catalog, [(plans, results)])
+        return Outcome([Finding("In short", words, "warning")], [], inputs.catalog, [(whole, found)])
     gains = _gains(pairs)
     sheets = [
         gains,
         *(_grid(pairs, prompt) for prompt in range(len(pairs.prompts))),
         _worth(pairs, len(pairs.prompts) - 1),
     ]
-    found, of = list(_findings(pairs, gains)), [(plans, results)]
-    if len(split_plans):
-        of.append((split_plans, evaluate(split_plans, inputs.catalog)))
-        for pools in _expert_pools(*of[-1], targets):
-            sheets.append(pools.sheet())
-            found.append(pools.finding())
-    return Outcome(found, sheets, inputs.catalog, of)
+    split_pools = list(_expert_pools(whole.take(of_experts), found.take(of_experts), targets))
+    findings = [*_findings(pairs, gains), *(pools.finding() for pools in split_pools)]
+    return Outcome(findings, sheets + [pools.sheet() for pools in split_pools], inputs.catalog, [(whole, found)])
 
 
 class _ExpertPools(NamedTuple):
@@ -155,7 +151,22 @@ class _ExpertPools(NamedTuple):
             f"{'less' if saving > 0.0 else 'more'} than {self.names[alone]} without an expert pool "
             f"({self.alone[alone]:.3f}); the pools compute {busy[0]} and {busy[1]} of a step."
         )
-        return Finding(title, verdict, "good" if saving > 1.0 else "plain")
+        return Finding(title, f"{verdict}{self._most_helped()}", "good" if saving > 1.0 else "plain")
+
+    def _most_helped(self) -> str:
+        """Which machine alone a second kind for its experts helps most."""
+        with np.errstate(invalid="ignore"):
+            gains = np.where(np.isfinite(self.alone)[:, None], 1.0 - self.cost / self.alone[:, None], -np.inf)
+        np.fill_diagonal(gains, -np.inf)
+        own, other = np.unravel_index(int(np.nanargmax(gains)), gains.shape)
+        gain = gains[own, other]
+        if not gain > 0.0:
+            return " No machine is helped by a second kind for its experts."
+        count = int(np.sum(gains > 0.0))
+        return (
+            f" A second kind for the experts pays in {count} of {int(np.sum(np.isfinite(gains)))} pairs, most beside "
+            f"{self.names[own]}: {self.names[other]} saves {100.0 * gain:.1f} %."
+        )
 
 
 def _expert_pools(plans: Table, results: Table, targets: Sequence[float]) -> Iterator[_ExpertPools]:
