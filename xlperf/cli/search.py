@@ -426,6 +426,7 @@ def _show_sweep(whole: Sweep, output: str | None, named: set[str], results: tupl
 @click.option("--with-auto", "autos", multiple=True, metavar="COLUMN", help="Columns to choose with it, as if auto.")
 @click.option("--objective", metavar="RESULT", default="", help="What decides among plans of the same value.")
 @probability_option
+@processes_option
 @chosen_options("all")
 @output_option
 @bounds_options
@@ -439,6 +440,7 @@ def solve(
     autos: tuple[str, ...],
     objective: str,
     probability: float,
+    processes: int | None,
     chosen: Chosen,
     output: str | None,
     bounds: Bounds,
@@ -458,6 +460,7 @@ def solve(
     from xlperf.explore.search import own_targets
     from xlperf.explore.solve import solve_catalog, solve_plan
     from xlperf.explore.vary import read_variation
+    from xlperf.explore.workers import all_processes
 
     table = _of_one_kind(plans, chosen)
     asked = read_variation(table.kind, [vary_line(vary)], "--vary")
@@ -474,15 +477,16 @@ def solve(
     if column and table.schema.by_name[column].kind != "number":
         raise InputError(Fault("--vary", f"{column.replace('_', ' ')} is no number: there is no least of it"))
     found: list[tuple[str, Solution]] = []
+    cores = processes or all_processes()
     with progress(0, "plans tried") as done:
         for index in range(len(table)):
             one = table.take([index])
             limits = [*asked_for, *(limit._replace(probability=probability) for limit in own_targets(one))]
             if of_catalog is not None:
-                answer = solve_catalog(one, known, of_catalog, limits, largest, objective, progress=done, **bounds)
+                answer = solve_catalog(one, known, of_catalog, limits, largest, objective, done, cores, **bounds)
             else:
                 values = asked.values.get(column)
-                answer = solve_plan(one, known, column, values, limits, largest, objective, progress=done, **bounds)
+                answer = solve_plan(one, known, column, values, limits, largest, objective, done, cores, **bounds)
             found.append((plan_name(one), answer))
     said = [f"{label}: {_summary(answer, column, of_catalog, largest)}" for label, answer in found]
     say(*said, err=True)

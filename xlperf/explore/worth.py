@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Unpack
+from time import monotonic
+from typing import NamedTuple, Unpack
 
 import numpy as np
 
@@ -22,10 +23,13 @@ from xlperf.explore.found import Search
 from xlperf.explore.objectives import TARGETS, Limit, Objective, objective_of
 from xlperf.explore.search import search
 from xlperf.explore.vary import Varied, changed_catalog, read_variation, sheet_rows
+from xlperf.explore.workers import worked
 
 STEP = 1.01
 """Factor of the change whose worth is asked where none is stated. [-]"""
 AREA = "die_area"
+LONG = 3.0
+"""Time of all searches from which on processes share them: as long as these take to start. [s]"""
 SMALL = 0.1
 """Share of a number up to which a change is small: what the last unit is worth is then asked as well. [-]"""
 _WITH_AREA = (
@@ -92,6 +96,7 @@ def worth(
     changes: Sequence[Change],
     limits: Sequence[Limit] = (),
     progress: Progress | None = None,
+    processes: int = 1,
     **bounds: Unpack[Bounds],
 ) -> Table:
     """What more of each number is worth per accelerator and month, with the best plan before and after.
@@ -102,25 +107,52 @@ def worth(
 
     ``changes``: numbers of the plan or of catalog sheets, with the factors or values that they change to; limits to
     loosen. ``limits``: what the plans must keep, beside their own targets. ``progress``: called with the number of
-    plans of each block that is done. ``**bounds``: most candidates of a plan, and most accelerators tried for ``auto``.
-    Returns ``worth``: a row for each change, blank where no plan fits and keeps the limits. Raises InputError as
+    plans of each block that is done. ``processes``: processes that share the searches where these take long; the
+    answer is the same. ``**bounds``: most candidates of a plan, and most accelerators tried for ``auto``. Returns
+    ``worth``: a row for each change, blank where no plan fits and keeps the limits. Raises InputError as
     :func:`xlperf.explore.search.search` and :func:`xlperf.explore.vary.changed_catalog`.
     """
     cost = objective_of(plan.kind, "cost")
-
-    def best(own: Table, known: Catalog, kept: Sequence[Limit]) -> Search:
-        return search(own, known, cost.column.name, kept, progress=progress, **bounds)
-
-    before = best(plan, catalog, limits)
-    lines: list[dict[str, object]] = []
-    for one in changes:
+    start = monotonic()
+    before = search(plan, catalog, cost.column.name, limits, progress=progress, processes=processes, **bounds)
+    asked: list[tuple[int, float, float]] = []  # change, what the number is now, and what it changes to
+    tasks: list[tuple[int, float, float]] = []
+    for number, one in enumerate(changes):
         first = one.bound if isinstance(one, Limit) else float(_stated(plan, catalog, one)[0])
         for second in _values(one, first):
-            after = best(*changed(plan, catalog, limits, one, first, second))
-            mirrored = 2.0 * first - second
-            less = best(*changed(plan, catalog, limits, one, first, mirrored)) if _is_small(first, second) else None
-            lines.append(_line(plan, one, (first, second), cost, (before, after, less)))
+            asked.append((number, first, second))
+            tasks.append((number, first, second))
+            if _is_small(first, second):
+                tasks.append((number, first, 2.0 * first - second))
+    shared = processes if (monotonic() - start) * len(tasks) > LONG else 1
+    searches = _Searches(plan, catalog, limits, cost.column.name, changes, bounds)
+    found: dict[tuple[int, float, float], Search] = {}
+    for task, one_found in zip(tasks, worked(searches.best, tasks, shared), strict=True):
+        found[task] = one_found
+        if progress is not None:
+            progress(one_found.num_tried)
+    lines: list[dict[str, object]] = []
+    for number, first, second in asked:
+        three = before, found[number, first, second], found.get((number, first, 2.0 * first - second))
+        lines.append(_line(plan, changes[number], (first, second), cost, three))
     return _table("worth", lines)
+
+
+class _Searches(NamedTuple):
+    """Searches of one plan with other numbers: sent to every process that shares them."""
+
+    plan: Table
+    catalog: Catalog
+    limits: Sequence[Limit]
+    objective: str
+    changes: Sequence[Change]
+    bounds: Bounds
+
+    def best(self, task: tuple[int, float, float]) -> Search:
+        """The best plan with one change: which, what the number is now, and what it changes to."""
+        number, first, second = task
+        own, known, kept = changed(self.plan, self.catalog, self.limits, self.changes[number], first, second)
+        return search(own, known, self.objective, kept, **self.bounds)
 
 
 def _values(one: Change, first: float) -> list[float]:
@@ -140,6 +172,7 @@ def break_even(
     catalog: Catalog,
     limits: Sequence[Limit] = (),
     progress: Progress | None = None,
+    processes: int = 1,
     **bounds: Unpack[Bounds],
 ) -> Table:
     """At which cost of an hour other accelerators make tokens as cheaply as that of a plan.
@@ -148,14 +181,14 @@ def break_even(
 
     ``plan``: one training or inference plan; its cells that say ``auto`` are chosen for each accelerator. ``others``:
     accelerators, each with its default network. ``limits``: what they must keep. ``progress``: called with the number
-    of plans of each block that is done. ``**bounds``: most candidates of a plan, and most accelerators tried for
-    ``auto``. Returns ``break_even``: a row for each accelerator, blank where no plan fits and keeps the limits. Raises
-    InputError as :func:`xlperf.explore.search.search`.
+    of plans of each block that is done. ``processes``: processes that share a large search. ``**bounds``: most
+    candidates of a plan, and most accelerators tried for ``auto``. Returns ``break_even``: a row for each accelerator,
+    blank where no plan fits and keeps the limits. Raises InputError as :func:`xlperf.explore.search.search`.
     """
     cost = objective_of(plan.kind, "cost").column.name
 
     def best(own: Table) -> Search:
-        return search(own, catalog, cost, limits, progress=progress, **bounds)
+        return search(own, catalog, cost, limits, progress=progress, processes=processes, **bounds)
 
     def cost_of(found: Search) -> float:
         return float(found.results[cost][0]) if found.found else np.nan
