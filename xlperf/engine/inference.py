@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from xlperf.base.arrays import Array
+from xlperf.base.elementary import log
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
@@ -258,7 +259,7 @@ def _corrected(served: Served, plans: Table, catalog: Catalog, named: Named, mod
         return served
     band = band_of_mode(mode, full=False)
     ends = served.setting.bands[BAND_FAMILIES[band]]
-    widths = [np.log(ends[f"{first}{band}_high"][:, 0]) for first in ("", "first_")]
+    widths = [log(ends[f"{first}{band}_high"][:, 0]) for first in ("", "first_")]
     own = corrections(plans, catalog, named.models, named.accelerators, *widths)
 
     def scaled(setting: ServingSetting) -> ServingSetting:

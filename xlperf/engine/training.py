@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from xlperf.base.arrays import Array, some, total
+from xlperf.base.elementary import log
 from xlperf.catalog.calibration import Calibration, Keys
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
@@ -249,7 +250,7 @@ def _own_corrections(plans: Table, catalog: Catalog, named: Named, setting: Sett
     if not len(catalog.tables[SHEET]):
         return None
     band = setting.constants["training_band"]["mixture_high" if setting.architecture.experts else "step_high"]
-    return corrections(plans, catalog, named.models, named.accelerators, np.log(band[:, 0]))
+    return corrections(plans, catalog, named.models, named.accelerators, log(band[:, 0]))
 
 
 def _of_stated_peak(results: Mapping[str, Array], joined: Joined) -> dict[str, Array]:

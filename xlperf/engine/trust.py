@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from xlperf.base.arrays import Array
+from xlperf.base.elementary import exp, log, log2, power
 from xlperf.base.resources import rows as package_rows
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.names import copied_name
@@ -168,7 +169,7 @@ def trust(
         np.array([getattr(one, end) for one in pairs]).reshape(-1, len(RANGES)).T[:, codes] for end in ("low", "high")
     )
     with np.errstate(all="ignore"):
-        beyond = np.nan_to_num(np.log2(np.maximum(np.maximum(at / high, low / at), 1.0)), nan=0.0, posinf=0.0)
+        beyond = np.nan_to_num(log2(np.maximum(np.maximum(at / high, low / at), 1.0)), nan=0.0, posinf=0.0)
     parts = np.minimum(_DOUBLING * beyond, _MOST)
     far = parts.sum(axis=0)
     model, machine = (np.array([getattr(one, part) for one in pairs])[codes] for part in ("model", "machine"))
@@ -204,7 +205,7 @@ def band_ends(constants: Mapping[str, Array], name: str, width: Array) -> tuple[
     low, high : Array
         (rows,). [-]
     """
-    return constants[f"{name}_low"][:, 0] ** width, constants[f"{name}_high"][:, 0] ** width
+    return power(constants[f"{name}_low"][:, 0], width), power(constants[f"{name}_high"][:, 0], width)
 
 
 def ends_together(first: Array, second: Array, sign: float) -> Array:
@@ -220,7 +221,8 @@ def ends_together(first: Array, second: Array, sign: float) -> Array:
     sign : float
         1 for upper ends, -1 for lower ones. [-]
     """
-    return np.asarray(np.exp(sign * np.hypot(np.log(first), np.log(second))))
+    one, other = log(first), log(second)
+    return exp(sign * np.sqrt(one * one + other * other))
 
 
 def _beyond(pair: _Pair, which: int) -> str:
@@ -276,7 +278,7 @@ def _outside(value: float, known: Iterable[float]) -> float:
     ends = np.array(list(known))
     if not len(ends) or not value > 0.0:
         return 0.0
-    return min(max(float(np.log2(max(value / ends.max(), ends.min() / value))), 0.0), _MOST)
+    return min(max(float(log2(max(value / ends.max(), ends.min() / value))), 0.0), _MOST)
 
 
 def _ends(runs: Sequence[Measured]) -> tuple[tuple[float, ...], tuple[float, ...]]:

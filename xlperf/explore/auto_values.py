@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array
+from xlperf.base.elementary import log2, power
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
@@ -141,7 +142,7 @@ def thinned(counts: Array, step: float) -> Array:
         return counts
     kept: list[float] = []
     for count in counts.tolist():
-        if not kept or np.log2(count) % 1.0 == 0.0 or (step < 2.0 and count >= step * kept[-1]):
+        if not kept or log2(count) % 1.0 == 0.0 or (step < 2.0 and count >= step * kept[-1]):
             kept.append(count)
     return np.array(kept)
 
@@ -180,7 +181,7 @@ def load_steps(
         kept = evaluate(single.take(some), catalog).number("batch_at_targets")
         most[some] = np.where(np.isnan(kept), most[some], kept)
     rows = np.flatnonzero(most >= 1.0)
-    steps = [np.unique(np.round(np.geomspace(1.0, room, num_points))) for room in most[rows].tolist()]
+    steps = [np.unique(np.round(power(room, np.linspace(0.0, 1.0, num_points)))) for room in most[rows].tolist()]
     index = np.repeat(rows, [len(batches) for batches in steps])
     return index, np.concatenate([*steps, np.zeros(0)]), copies[index]
 

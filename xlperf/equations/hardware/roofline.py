@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div
+from xlperf.base.elementary import cbrt
 
 STATIC_SHARE = 0.13
 """Share of the power limit that leakage and idle clocks take where no static power is stated. [-]"""
@@ -301,7 +302,7 @@ def clock_limited_time(
     """
     burst, least = array(burst_time), array(energy) / array(power)
     voltage = array(least_voltage_share)
-    return np.asarray(np.maximum(np.maximum(burst, np.cbrt(least * burst * burst)), voltage * voltage * least))
+    return np.asarray(np.maximum(np.maximum(burst, cbrt(least * burst * burst)), voltage * voltage * least))
 
 
 def sustained_time(burst_time: Numeric, limited_time: Numeric, boost_time: Numeric) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from xlperf.base.arrays import Array, array
+from xlperf.base.elementary import power
 from xlperf.equations.plan.precisions import PRECISION_CODES, PRECISIONS
 from xlperf.equations.plan.records import ContextMethod, ExpertDispatch, PlanColumns, derived
 
@@ -243,7 +244,7 @@ def accepted_tokens(draft_tokens: Array, acceptance_rate: Array) -> Array:
     """
     drafted, rate = array(draft_tokens), array(acceptance_rate)
     refused = 1.0 - rate
-    series = (1.0 - np.power(rate, drafted + 1.0)) / np.where(refused == 0.0, 1.0, refused)
+    series = (1.0 - power(rate, drafted + 1.0)) / np.where(refused == 0.0, 1.0, refused)
     return np.asarray(np.where(refused == 0.0, drafted + 1.0, series))
 
 

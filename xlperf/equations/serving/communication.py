@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, beside, side_by_side
+from xlperf.base.elementary import power
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.serving import BOTH_PHASES, ServingShape, cache_elements
 from xlperf.equations.network.collectives import collective_time, quick_all_reduce_time
@@ -20,7 +21,7 @@ _SOFTMAX_ELEMENTS = 4.0  # maximum and sum of a softmax in FP32 take the room of
 
 def _distinct_ranks(model: Model, ranks: Array) -> Array:
     """Ranks that the experts of one token are on, expected under even routing, (rows,)."""
-    chosen = np.power(1.0 - 1.0 / ranks, np.minimum(model.top_k, model.num_experts))
+    chosen = power(1.0 - 1.0 / ranks, np.minimum(model.top_k, model.num_experts))
     return np.asarray(ranks * (1.0 - chosen))
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, array, divide, side_by_side
+from xlperf.base.elementary import log
 
 QUANTILES = (0.5, 0.9, 0.99)
 _NORMAL = (0.0, 1.2815515655446004, 2.3263478740408408)
@@ -289,7 +290,7 @@ def spread_quantiles(
     for quantile, normal in zip(QUANTILES, _NORMAL, strict=True):
         if arrivals:
             tail = divide(steady.prefill_wait, busy)
-            late = np.maximum(np.log(np.maximum(busy, 1e-12) / (1.0 - quantile)), 0.0) * tail
+            late = np.maximum(log(np.maximum(busy, 1e-12) / (1.0 - quantile)), 0.0) * tail
         else:
             late = 2.0 * quantile * steady.prefill_wait
         first.append(fixed + late + normal * spread)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from xlperf.base.arrays import Array, divide, total
+from xlperf.base.elementary import power
 from xlperf.equations.model.serving import BOTH_PHASES, DECODING, PREFILL
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.deployment import Deployment, RequestLatency
@@ -347,5 +348,5 @@ def band_of_time(
     ends = []
     for end in ("low", "high"):
         usual, capped = (constants[BAND_FAMILIES[band]][f"{prefix}{band}_{end}"][:, 0] for band in bands)
-        ends.append(np.where(full, capped, usual) ** width)
+        ends.append(power(np.where(full, capped, usual), width))
     return ends[0], ends[1]
