@@ -12,7 +12,7 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.table import Table
 from xlperf.engine.join import plan_columns
-from xlperf.equations.hardware.kernels import Device
+from xlperf.equations.hardware.roofline import Device
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.serving_plan import InferencePlan, with_defaults

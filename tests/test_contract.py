@@ -18,8 +18,7 @@ NOT_DRAWN = {
     "training.adapters.adapter_gemms": "the place is a word",
     "training.adapters.adapter_vectors": "the place is a word",
     "training.adapters.frozen_products": "names of products",
-    "hardware.kernels.without_input_casts": "the constants of all kernels by family",
-    "hardware.kernels.without_launch_time": "the constants of all kernels by family",
+    "hardware.roofline.stack_constants": "the constants of all kernels by family",
     "cost.designs.design_rules": "rules in words",
     "plan.serving_plan.with_defaults": "columns of the sheet in and out",
     "plan.serving_plan.pool_plans": "columns of the sheet in and out",
@@ -45,8 +44,8 @@ NOT_DRAWN = {
     "serving.results.streamed": "takes the results of a static batch",
     "network.topologies.tier_shape": "takes the number of a tier, part of collective_time",
     "plan.records.broken_rules": "rules in words",
-    "plan.training_plan.with_defaults": "the words of the sheet beside its numbers",
     "plan.records.remarks_of_rows": "rules in words",
+    "plan.training_plan.with_defaults": "the words of the sheet beside its numbers",
     "training.kernels.selected_share": "takes operators with their names",
     "plan.training_plan.group_strides": "sizes by name of the dimension",
     "model.operators.concatenated": "any number of arguments",
@@ -64,8 +63,7 @@ NOT_DRAWN = {
 # Yardsticks that a whole step or service does not follow: it stores words of fixed size (FP32 logits, moments and
 # master weights of 4 bytes, dropout masks of 1), which are constants with their unit beside them.
 FIXED_WORDS = {
-    "hardware.kernels.gemm_time": {"B"},  # stages of tiles
-    "hardware.kernels.serving_gemm_time": {"B"},
+    "hardware.gemm.gemm_time": {"B"},  # stages of tiles
     "training.activations.layer_activations": {"B"},
     "serving.continuous.operating": {"B"},
     "serving.memory.memory_of": {"B"},

@@ -12,7 +12,7 @@ from cost_samples import DESIGN, NODE, PACKAGE
 from xlperf.addin.cells import CellError
 from xlperf.addin.functions import functions
 from xlperf.addin.handles import CatalogStore
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.base.units import YEAR, factor
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.schema import table_schema

@@ -17,7 +17,7 @@ from cost_samples import DESIGN, NODE, SERVER
 
 from xlperf.addin.cells import CellError
 from xlperf.addin.handles import CatalogStore
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import PLAN_TABLES, results_of, table_schema, unit_of

@@ -11,7 +11,7 @@ import pytest
 from device_samples import catalog, devices, product, technology_tables, training
 
 from xlperf.addin.handles import CatalogStore
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import results_of, unit_of
 from xlperf.catalog.table import Table

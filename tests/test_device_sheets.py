@@ -12,7 +12,7 @@ import pytest
 from device_samples import catalog, devices, product, technology_tables, training
 
 from xlperf.addin.handles import CatalogStore
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog

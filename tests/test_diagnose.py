@@ -14,7 +14,7 @@ import pytest
 import run_logs
 from conftest import Outcome, csv_rows
 
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.base.errors import InputError
 from xlperf.base.resources import rows, workbook
 from xlperf.calibrate.comparison import RATES, STEP_TIME, compare, predicted

@@ -12,7 +12,7 @@ import openpyxl
 import pytest
 
 from xlperf.addin.cells import CellError
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog

@@ -14,7 +14,7 @@ from xlperf.addin.cells import CellError
 from xlperf.addin.equations import EQUATIONS
 from xlperf.addin.functions import functions
 from xlperf.addin.handles import CatalogStore, UnknownHandleError, content_of, handle_of
-from xlperf.addin.session import READERS, Session
+from xlperf.addin.worker import READERS, Session
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import UNITS
 from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, results_of, schema

@@ -40,7 +40,7 @@ from xlperf.catalog.calibration import ANY, SOFTWARE_FAMILIES, declared_constant
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.cli.app import cli
 from xlperf.engine import evaluate
-from xlperf.equations.plan.precisions import PRECISIONS
+from xlperf.equations.plan.records import PRECISIONS
 from xlperf.equations.serving.results import band_of_mode, band_of_time, full_cache
 
 STACK = "somestack"

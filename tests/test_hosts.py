@@ -21,7 +21,7 @@ from openpyxl.worksheet.formula import ArrayFormula
 import xlperf
 from xlperf.addin.functions import functions
 from xlperf.addin.libreoffice import install
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.cli.app import run
 from xlperf.workbook.functions_sheet import functions_sheet
 from xlperf.workbook.style import add_styles

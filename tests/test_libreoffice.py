@@ -23,7 +23,7 @@ from openpyxl.worksheet.formula import ArrayFormula
 from xlperf.addin.cells import shown_column
 from xlperf.addin.functions import functions
 from xlperf.addin.libreoffice import install, uninstall
-from xlperf.addin.session import Engine
+from xlperf.addin.worker import Engine
 from xlperf.base.errors import HostError
 from xlperf.base.resources import workbook
 from xlperf.base.units import YEAR

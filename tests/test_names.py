@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import xlperf
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.names import Spellings

@@ -10,18 +10,11 @@ from test_kernels import constants, device
 
 from xlperf.base.resources import workbook
 from xlperf.calibrate.kernel_measurements import read_kernels
-from xlperf.equations.hardware.attention import attention_time, kv_cache_traffic
-from xlperf.equations.hardware.kernels import gemm_time
+from xlperf.equations.hardware.attention import attention_time, key_passes, kv_cache_traffic, query_tile
+from xlperf.equations.hardware.gemm import gemm_time, product_memory_traffic, product_traffic, tile_memory
+from xlperf.equations.hardware.memory import resident_bandwidth, resident_share
 from xlperf.equations.hardware.power import capped_clock_share
-from xlperf.equations.hardware.roofline import clock_limited_time, product_traffic
-from xlperf.equations.hardware.tiles import (
-    key_passes,
-    product_memory_traffic,
-    query_tile,
-    resident_bandwidth,
-    resident_share,
-    tile_memory,
-)
+from xlperf.equations.hardware.roofline import clock_limited_time
 
 UNITS, MIB = 132.0, 2.0**20
 TILE = (256.0, 128.0)

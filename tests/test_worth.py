@@ -12,7 +12,7 @@ import pytest
 from conftest import csv_rows
 from test_solve import H100, SERVE, TRAIN, table, targets, varied
 
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.catalog.catalog import Catalog
 from xlperf.explore.candidates import with_mapping
 from xlperf.explore.search import search

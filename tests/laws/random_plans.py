@@ -18,7 +18,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.equations.plan.precisions import PRECISIONS
+from xlperf.equations.plan.records import PRECISIONS
 
 Row = dict[str, Any]
 

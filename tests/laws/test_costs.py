@@ -17,7 +17,7 @@ import report_samples
 from conftest import Outcome
 
 from xlperf.addin.functions import STAND_INS
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.base.units import HOUR, YEAR, factor
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import results_of, table_schema, unit_of

@@ -25,7 +25,7 @@ from xlperf.catalog.part import part_of
 from xlperf.catalog.schema import FORMS, Column, results_of
 
 if TYPE_CHECKING:
-    from xlperf.addin.session import Keyed, Session
+    from xlperf.addin.worker import Keyed, Session
     from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
     from xlperf.explore.uncertainty import Uncertainty

@@ -24,7 +24,7 @@ from xlwings import conversion
 from xlperf.addin.cells import CellError
 from xlperf.addin.functions import PLACES, Function, functions
 from xlperf.addin.neighbours import MOST_ROWS, Neighbours
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.catalog.cells import in_days
 
 _CELLS = {"ndim": 2, "err_to_str": True}

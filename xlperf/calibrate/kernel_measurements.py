@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,15 +25,11 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of, shown
 from xlperf.catalog.table import Table
 from xlperf.engine.join import Joined, join
-from xlperf.equations.hardware.attention import (
-    attention_backward_time,
-    attention_time,
-    decode_attention_time,
-    kv_cache_traffic,
-)
-from xlperf.equations.hardware.kernels import gemm_time, vector_time
+from xlperf.equations.hardware.attention import attention_time, decode_attention_time, kv_cache_traffic
+from xlperf.equations.hardware.gemm import gemm_time
+from xlperf.equations.hardware.roofline import vector_time
 from xlperf.equations.network.collectives import collective_time, ring_traffic
-from xlperf.equations.plan.precisions import PRECISIONS
+from xlperf.equations.plan.records import PRECISIONS
 
 Row = Mapping[str, object]
 Constants = Mapping[str, Array]
@@ -58,6 +55,14 @@ _OPERATIONS = {
     "reduce_scatter": "reduce_scatter",
     "alltoall": "all_to_all",
 }
+_TIMES: dict[str, Callable[..., Array]] = {
+    "gemm": gemm_time,
+    "attention": attention_time,
+    "attention_backward": partial(attention_time, direction="backward"),
+    "attention_decode": decode_attention_time,
+    "vector": vector_time,
+}
+"""Times of kernels by family; others are collectives."""
 _NUMBER = r"[0-9.eE+\-]+"
 _FLASH = {"TensorRT-LLM": TENSORRT, "FlashAttention-2": FLASH_2, "FlashAttention-3": ANY, "cuDNN": ANY}
 _FLASH |= {"AITER": ANY, "AITER asm": ANY}
@@ -228,18 +233,12 @@ def predicted_time(rows: KernelRows, constants: Constants, forward: Constants | 
     """
     device = rows.machine.device
     given = {name: values[:, None] for name, values in rows.arguments.items()}
-    if rows.family == "gemm":
-        time = gemm_time(device, constants, **given)
-    elif rows.family == "attention":
-        time = attention_time(device, constants, **given)
-    elif rows.family == "attention_backward":
+    if rows.family == "attention_backward":
         if forward is None:
             raise ValueError("rows of the backward pass measure both passes: forward constants are needed")
-        time = attention_time(device, forward, **given) + attention_backward_time(device, constants, **given)
-    elif rows.family == "attention_decode":
-        time = decode_attention_time(device, constants, **given)
-    elif rows.family == "vector":
-        time = vector_time(device, constants, **given)
+        time = _TIMES["attention"](device, forward, **given) + _TIMES[rows.family](device, constants, **given)
+    elif rows.family in _TIMES:
+        time = _TIMES[rows.family](device, constants, **given)
     else:
         time = collective_time(rows.family, network=rows.machine.network, constants=constants, **given)
     return np.asarray(time)

@@ -16,7 +16,7 @@ from xlperf.calibrate.published import Published, PublishedPlans, package_rows
 from xlperf.calibrate.published_models import ModelNames
 from xlperf.calibrate.published_training import Refusal, plan_table, precision_choice
 from xlperf.catalog.catalog import Catalog
-from xlperf.equations.plan.precisions import PRECISIONS
+from xlperf.equations.plan.records import PRECISIONS
 
 _ENGINES = (
     ("nim", "nim"),

@@ -23,13 +23,13 @@ from xlperf.catalog.table import Table
 from xlperf.engine.models import architecture_codes_of, model_columns
 from xlperf.equations.cost.tco import accelerator_cost_rate, building_power
 from xlperf.equations.cost.tokens import Terms
-from xlperf.equations.hardware.kernels import cache_bandwidth, vector_flop_rate
-from xlperf.equations.hardware.power import MEMORY_ENERGY, node_energy_ratio
+from xlperf.equations.hardware.memory import cache_bandwidth
+from xlperf.equations.hardware.power import node_energy_ratio
+from xlperf.equations.hardware.roofline import MEMORY_ENERGY, vector_flop_rate
 from xlperf.equations.model.model import Model
 from xlperf.equations.network.topologies import FAT_TREE, Network
 from xlperf.equations.network.torus import torus_block
-from xlperf.equations.plan.precisions import PRECISIONS
-from xlperf.equations.plan.records import Remark
+from xlperf.equations.plan.records import PRECISIONS, Remark
 
 _AXES = 3
 _COLUMNS = ("size", "link_bandwidth", "latency", "links_per_peer", "in_network_reduction")

@@ -9,9 +9,10 @@ import numpy as np
 
 from xlperf.base.arrays import Array, divide
 from xlperf.engine.join import PowerLimits
-from xlperf.equations.hardware.kernels import Device
+from xlperf.equations.hardware.gemm import product_memory_traffic
+from xlperf.equations.hardware.memory import resident_share
 from xlperf.equations.hardware.power import idle_power, narrow_energy, work_power
-from xlperf.equations.hardware.tiles import product_memory_traffic, resident_share
+from xlperf.equations.hardware.roofline import Device
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.plan.records import Remark
 from xlperf.equations.plan.serving_plan import InferencePlan

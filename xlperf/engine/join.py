@@ -17,11 +17,11 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table, default_value
 from xlperf.engine.catalog_arrays import DEVICE_COLUMNS, catalog_arrays, network_of, own_links, switched_networks
 from xlperf.equations.cost.tokens import Terms
-from xlperf.equations.hardware.kernels import Device
 from xlperf.equations.hardware.power import PRODUCT_ENERGY, capped_clock_share, narrow_energy
+from xlperf.equations.hardware.roofline import Device
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.topologies import Network
-from xlperf.equations.plan.precisions import (
+from xlperf.equations.plan.records import (
     BLOCK_SCALED,
     CASTS,
     ELEMENT_SIZES,
@@ -31,8 +31,9 @@ from xlperf.equations.plan.precisions import (
     PRECISION_KEYS,
     PRECISION_NAMES,
     WIDE_CODES,
+    PlanColumns,
+    Remark,
 )
-from xlperf.equations.plan.records import PlanColumns, Remark
 
 Record = TypeVar("Record", bound=PlanColumns)
 

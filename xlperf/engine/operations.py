@@ -24,8 +24,8 @@ from xlperf.equations.hardware.attention import (
     kv_cache_traffic,
     visible_pairs,
 )
-from xlperf.equations.hardware.kernels import Device, gemm_time, vector_time
-from xlperf.equations.hardware.roofline import product_traffic
+from xlperf.equations.hardware.gemm import gemm_time, product_traffic
+from xlperf.equations.hardware.roofline import Device, vector_time
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.serving import ServingGemms
 from xlperf.equations.network.collectives import collective_time

@@ -15,7 +15,7 @@ from xlperf.engine.inference import evaluate_inference, served_plans
 from xlperf.engine.join import architecture_codes, architecture_of, named_rows
 from xlperf.engine.own_runs import SHEET
 from xlperf.engine.training import evaluate_training, training_setting
-from xlperf.equations.hardware.kernels import Device, vector_time
+from xlperf.equations.hardware.roofline import Device, vector_time
 from xlperf.equations.plan.records import Recompute
 from xlperf.equations.serving import Deployment, ServingWork, operating, pool_state, pools_of, serving_work
 from xlperf.equations.serving.kernels import by_phase

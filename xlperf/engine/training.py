@@ -28,7 +28,7 @@ from xlperf.engine.own_runs import RATES, SHEET, Corrections, corrected_step, co
 from xlperf.engine.trust import band_ends, coordinates, ends_together, trust
 from xlperf.equations.cost.tco import carbon_of_energy
 from xlperf.equations.cost.tokens import ALL_IN, Terms, drawn_terms, energy_per_token, run_cost, token_costs
-from xlperf.equations.hardware.kernels import without_input_casts, without_launch_time
+from xlperf.equations.hardware.roofline import stack_constants
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.collectives import OPERATIONS
 from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
@@ -183,7 +183,7 @@ def training_setting(
     joined = join(plans, catalog, named)
     constants, extrapolated = constants_of(catalog.calibration, joined, architecture, only_memory)
     plan = training_plan(plans, joined, constants[_MEMORY_FAMILY]["gradient_size"][:, 0])
-    kernels = constants if only_memory else without_input_casts(without_launch_time(constants))
+    kernels = constants if only_memory else stack_constants(constants, input_casts=False)
     alike = (named.models * len(catalog.tables["accelerators"]) + named.accelerators) * len(joined.keys.distinct)
     machine = joined.model, joined.device, joined.wide_device, joined.network
     setting = Setting(*machine, plan, kernels, architecture, alike + joined.keys.codes)

@@ -13,7 +13,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, table_schema, unit_of
 from xlperf.catalog.table import Table, uncertain_columns, values_in_case
-from xlperf.equations.plan.precisions import PRECISIONS
+from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.objectives import TIMES, band_factor, is_rate, objective_of
 from xlperf.explore.reached_rows import REACHED
 from xlperf.explore.samples import RANDOM, Sampling, normal_scores, uniforms

@@ -15,7 +15,7 @@ from xlperf.catalog.schema import column, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
 from xlperf.equations.cost.break_even import break_even_cost_rate
-from xlperf.equations.plan.precisions import PRECISIONS
+from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.candidates import Bounds
 from xlperf.explore.found import Search
 from xlperf.explore.objectives import TARGETS, Limit, Objective, objective_of

@@ -16,7 +16,7 @@ from openpyxl import Workbook
 
 from xlperf.addin.cells import block_of, read_block, solved
 from xlperf.addin.handles import content_of, handle_of
-from xlperf.addin.session import Engine
+from xlperf.addin.worker import Engine
 from xlperf.base import resources
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog

@@ -13,7 +13,7 @@ from xlperf.base.units import factor
 from xlperf.catalog.schema import column, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import accelerators_of
-from xlperf.equations.plan.precisions import PRECISIONS
+from xlperf.equations.plan.records import PRECISIONS
 from xlperf.workbook.charts import SERIES, Cells, Points, log_scatter
 from xlperf.workbook.report_data import GOOD, TOO_LARGE, Plans, Report, distinct, extra_column, number_words, short
 from xlperf.workbook.style import chart_rows, even_rows, page_setup, put

@@ -12,8 +12,6 @@ from xlperf.equations.hardware.roofline import STATIC_SHARE, arithmetic_power, c
 REFERENCE_ENERGY = 0.392 * factor("pJ/FLOP")
 """Energy of a 16-bit operation at 5 nm in the sheet technology: what energies of products are stated at. [J/FLOP]"""
 
-MEMORY_ENERGY = 4.2 * factor("pJ/bit")
-"""Energy of a byte of HBM3 in the sheet memories. [J/B]"""
 PRODUCT_ENERGY = 0.95 * factor("pJ/FLOP")
 """Energy of a 16-bit operation of a product of random operands at 5 nm and its nominal clock. [J/FLOP]"""
 

@@ -6,8 +6,14 @@ import numpy as np
 
 from xlperf.base.arrays import Array, array
 from xlperf.base.elementary import power
-from xlperf.equations.plan.precisions import PRECISION_CODES, PRECISIONS
-from xlperf.equations.plan.records import ContextMethod, ExpertDispatch, PlanColumns, derived
+from xlperf.equations.plan.records import (
+    PRECISION_CODES,
+    PRECISIONS,
+    ContextMethod,
+    ExpertDispatch,
+    PlanColumns,
+    derived,
+)
 
 SERVED_PRECISIONS = ("fp32", "fp16", "bf16", "fp8", "int8", "fp4", "int4")
 """Precisions of weights and of the key-value cache, in the order of the sheet's choices."""

@@ -10,7 +10,8 @@ import numpy as np
 
 from xlperf.base.arrays import Array, beside, ceil_div, total
 from xlperf.equations.hardware.attention import attention_time, decode_attention_time, visible_pairs
-from xlperf.equations.hardware.kernels import Device, linear_attention_time, serving_gemm_time, vector_time
+from xlperf.equations.hardware.gemm import gemm_time
+from xlperf.equations.hardware.roofline import Device, linear_attention_time, vector_time
 from xlperf.equations.model.linear import (
     convolution_state_size,
     recurrent_state_size,
@@ -189,7 +190,8 @@ def product_times(deployment: Deployment, products: ServingGemms) -> tuple[Array
     element_size, traffic = _gemm_bytes(products, plan, narrow)
     unit, constants = _gemm_kernels(deployment, products, narrow)
     output_size = plan.activation_size[:, None]
-    time = serving_gemm_time(unit, constants, gemms.m, gemms.n, gemms.k, gemms.batch, element_size, output_size)
+    shape = gemms.m, gemms.n, gemms.k, gemms.batch
+    time = gemm_time(unit, constants, *shape, element_size, output_size, stack="serving")
     return traffic, time
 
 

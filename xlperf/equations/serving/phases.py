@@ -8,10 +8,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from xlperf.base.arrays import Array, beside, divide, side_by_side, total
-from xlperf.equations.hardware.host_link import exposed_offload_time
-from xlperf.equations.hardware.kernels import vector_time
-from xlperf.equations.hardware.roofline import doubling_savings
-from xlperf.equations.hardware.tiles import resident_bandwidth, resident_share
+from xlperf.equations.hardware.memory import exposed_offload_time, resident_bandwidth, resident_share
+from xlperf.equations.hardware.roofline import doubling_savings, vector_time
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.serving import (
     BOTH_PHASES,

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, side_by_side, some, total
-from xlperf.equations.hardware.host_link import exposed_offload_time, host_update_time
-from xlperf.equations.hardware.kernels import vector_time
+from xlperf.equations.hardware.memory import exposed_offload_time, host_update_time
+from xlperf.equations.hardware.roofline import vector_time
 from xlperf.equations.plan.pipeline import (
     dualpipe_bubble_time,
     exposed_transfer_time,
