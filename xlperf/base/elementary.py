@@ -24,7 +24,7 @@ _Value: TypeAlias = Any
 """A float or an array: kernels use operators that both round alike."""
 _BLOCK = 4096
 """Elements that pass through a kernel at once, so that its intermediate values stay in the cache. [-]"""
-_FEW = 6
+_FEW = 8
 """Elements up to which floats one by one are faster than arrays. [-]"""
 _ROUNDING = 1.5 * 2.0**52
 """Added and taken away again it leaves the nearest whole number."""
@@ -134,12 +134,12 @@ def power(base: Numeric, exponent: Numeric) -> Array:
         pairs = list(zip(of.ravel().tolist(), by.ravel().tolist(), strict=True))
         if all(_TINY <= one < math.inf and abs(other) < _LARGEST for one, other in pairs):
             return np.array([_power(one, other) for one, other in pairs]).reshape(of.shape)
-    with np.errstate(invalid="ignore"):
-        found = exp(by * log(of))
     plain = (by == 0.0) | (by == 1.0)
-    if some(plain):
-        found = np.where(plain, np.where(by == 1.0, of, 1.0 + 0.0 * of), found)
-    return found
+    known = np.where(by == 1.0, of, 1.0 + 0.0 * of) if some(plain) else of
+    if np.count_nonzero(plain) == plain.size:
+        return np.asarray(known)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(plain, known, exp(by * log(of))))
 
 
 def cbrt(value: Numeric) -> Array:
@@ -217,9 +217,10 @@ def _bounded(kernel: Callable[[_Value], _Value], values: Array) -> Array:
 
 
 def _in_blocks(kernel: Callable[[_Value], _Value], values: Array) -> Array:
+    flat = values.reshape(-1)
     if values.size <= _BLOCK:
-        return np.asarray(kernel(values))
-    flat, found = values.reshape(-1), np.empty(values.size)
+        return np.asarray(kernel(flat)).reshape(values.shape)
+    found = np.empty(values.size)
     for start in range(0, values.size, _BLOCK):
         found[start : start + _BLOCK] = kernel(flat[start : start + _BLOCK])
     return found.reshape(values.shape)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array
+from xlperf.base.elementary import log
 from xlperf.base.errors import Fault, Hint, InputError, nearest
 from xlperf.base.units import UNITS
 from xlperf.catalog.cells import shown
@@ -63,6 +64,13 @@ def declared_constants() -> dict[str, dict[str, Constant]]:
             constant = Constant(row["family"], row["constant"], row["unit"], default, low, high, row["meaning"])
             families.setdefault(constant.family, {})[constant.name] = constant
     return families
+
+
+@cache
+def _columns(family: str) -> dict[str, str]:
+    """Columns of the arrays of a family, and the constant of each: ends of bands are there as logarithms."""
+    ends = ("_low", "_high")
+    return {f"log_{name}" if name.endswith(ends) else name: name for name in declared_constants()[family]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +197,8 @@ class Calibration:
         Returns
         -------
         constants : dict of str to array
-            Every constant that the family declares, shape (rows, 1), in the units used inside.
+            Every constant that the family declares, shape (rows, 1), in the units used inside; of ends of bands the
+            natural logarithms: ``log_step_high``.
         extrapolated : array of bool
             Rows whose generation (software families: whose software) has no row of its own in a family of which others
             have; a family that nobody has measured is the same for all.
@@ -204,7 +213,7 @@ class Calibration:
             columns, far = self._constants_of_one(family, keys.distinct[0])
             shape = len(keys.codes), 1
             return {name: np.broadcast_to(v, shape) for name, v in columns.items()}, np.broadcast_to(far, shape[:1])
-        names = tuple(declared_constants()[family])
+        names = tuple(_columns(family))
         found = [self._values(family, key) for key in keys.distinct]
         values = np.array([row for row, _ in found], dtype=np.float64).reshape(len(found), len(names))
         extrapolated = np.array([far for _, far in found], dtype=bool)
@@ -216,9 +225,7 @@ class Calibration:
         cached = self._single.get((family, *key))
         if cached is None:
             values, far = self._values(family, key)
-            columns = {
-                name: np.full((1, 1), value) for name, value in zip(declared_constants()[family], values, strict=True)
-            }
+            columns = {name: np.full((1, 1), value) for name, value in zip(_columns(family), values, strict=True)}
             cached = self._single[(family, *key)] = (columns, np.array([far]))
             for column in (*columns.values(), cached[1]):
                 column.setflags(write=False)
@@ -234,7 +241,8 @@ class Calibration:
         cached = self._cache.get((family, *key))
         if cached is None:
             candidates = _candidates(family, *key)
-            values = tuple(self._lookup(family, name, candidates)[1] for name in declared_constants()[family])
+            found = {column: self._lookup(family, name, candidates)[1] for column, name in _columns(family).items()}
+            values = tuple(float(log(value)) if name.startswith("log_") else value for name, value in found.items())
             if family in SOFTWARE_FAMILIES:
                 own, measured = {key[2]}, self._softwares.get(family, set())
             else:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.base.elementary import log
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
@@ -259,7 +258,7 @@ def _corrected(served: Served, plans: Table, catalog: Catalog, named: Named, mod
         return served
     band = band_of_mode(mode, full=False)
     ends = served.setting.bands[BAND_FAMILIES[band]]
-    widths = [log(ends[f"{first}{band}_high"][:, 0]) for first in ("", "first_")]
+    widths = [ends[f"log_{first}{band}_high"][:, 0] for first in ("", "first_")]
     own = corrections(plans, catalog, named.models, named.accelerators, *widths)
 
     def scaled(setting: ServingSetting) -> ServingSetting:

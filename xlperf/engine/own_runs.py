@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, total
 from xlperf.base.elementary import exp, log, log2, power
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
@@ -236,7 +236,12 @@ def shrunk_residual(
     near = shared * exp(-np.asarray(distance, dtype=float) / REACH)
     own = 1.0 - shared + (np.asarray(noise, dtype=float) / spread) ** 2
     common = shared * exp(-np.asarray(between, dtype=float) / REACH) + np.diag(own)
-    weights = np.linalg.solve(common, near.T).T
     seen = np.clip(np.asarray(log_ratio, dtype=float), -half_width, half_width)
-    left = 1.0 - (weights * near).sum(axis=-1)
-    return np.asarray((weights * seen).sum(axis=-1)), np.sqrt(np.maximum(left, 0.0))
+    # With the Cholesky factor L of K both are products of L^-1 k, with L^-1 r and with itself.
+    lines = np.concatenate([common, near.T, seen[:, None]], axis=1)
+    for step in range(len(lines)):
+        lines[step] /= np.sqrt(lines[step, step])
+        lines[step + 1 :] -= lines[step, step + 1 : len(lines), None] * lines[step]
+    reduced, known = lines[:, len(lines) : -1].T, lines[:, -1]
+    left = 1.0 - total(reduced * reduced)
+    return total(reduced * known), np.sqrt(np.maximum(left, 0.0))

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.base.elementary import exp, log, log2, power
+from xlperf.base.elementary import exp, log2
 from xlperf.base.resources import rows as package_rows
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.names import copied_name
@@ -188,8 +188,8 @@ def trust(
     }
 
 
-def band_ends(constants: Mapping[str, Array], name: str, width: Array) -> tuple[Array, Array]:
-    """Ends of a band over the prediction, wider with the distance from what was measured.
+def band_ends(constants: Mapping[str, Array], name: str, width: Array) -> Array:
+    """Ends of a band over the prediction as logarithms: wider with the distance from what was measured.
 
     Parameters
     ----------
@@ -202,27 +202,26 @@ def band_ends(constants: Mapping[str, Array], name: str, width: Array) -> tuple[
 
     Returns
     -------
-    low, high : Array
-        (rows,). [-]
+    Array
+        Of the lower and the upper end, (2, rows). [-]
     """
-    return power(constants[f"{name}_low"][:, 0], width), power(constants[f"{name}_high"][:, 0], width)
+    return np.stack([constants[f"log_{name}_{end}"][:, 0] * width for end in ("low", "high")])
 
 
 def ends_together(first: Array, second: Array, sign: float) -> Array:
     """End of the band of a product whose factors err independently: logarithms add as squares.
 
-    >>> round(float(ends_together(np.array([1.3]), np.array([1.0]), 1.0)[0]), 3)
-    1.3
+    >>> round(float(ends_together(np.array([0.2]), np.array([0.0]), 1.0)[0]), 3)
+    1.221
 
     Parameters
     ----------
     first, second : Array
-        Ends of the bands of the factors over their predictions. [-]
+        Logarithms of the ends of the bands of the factors over their predictions. [-]
     sign : float
         1 for upper ends, -1 for lower ones. [-]
     """
-    one, other = log(first), log(second)
-    return exp(sign * np.sqrt(one * one + other * other))
+    return exp(sign * np.sqrt(first * first + second * second))
 
 
 def _beyond(pair: _Pair, which: int) -> str:

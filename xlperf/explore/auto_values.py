@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import NamedTuple
 
@@ -91,7 +92,7 @@ def server_sizes(plans: Table, catalog: Catalog) -> tuple[Array, Array]:
         cubes = [_CUBES.fullmatch(str(text)) for text in networks.text("dimensions")[tiers[:1]].tolist()]
         unit = sizes[-2] if len(sizes) > 1 else sizes[-1] if len(sizes) else 1.0
         if cubes and cubes[0]:
-            unit = float(cubes[0][2]) ** float(cubes[0][1])
+            unit = math.prod([float(cubes[0][2])] * int(cubes[0][1]))
         known[name] = unit, (sizes.max() if len(sizes) else np.inf)
     units, totals = zip(*(known[name] for name in names), strict=True)
     return np.array(units), np.array(totals)
