@@ -73,6 +73,7 @@ def serve(plans: list[dict[str, Any]], reserved: float = 0.0, **software: float)
         bias_all=zeros,
         query_key_norm=zeros,
         dropout=zeros,
+        num_dense_layers=shapes[0],
     )
     matrix = {"fp16": "bf16", "int4": "bf16"}
     peak = np.array([PEAKS[matrix.get(plan["precision"], plan["precision"])] for plan in filled])[:, None]

@@ -75,10 +75,7 @@ EQUATIONS: Mapping[str, Callable[..., Any]] = {
 def equation_block(function: Function, inputs: Sequence[Numbers | str]) -> Block:
     """Cells that an equation gives for the cells of its arguments, in order; ranges broadcast against each other.
 
-    Returns
-    -------
-    list of list
-        Numbers in the unit of the function; an error where a cell is bad or the result is no number.
+    Returns numbers in the unit of the function; an error where a cell is bad or the result is no number.
     """
     given = [one for one in inputs if isinstance(one, Numbers)]
     try:

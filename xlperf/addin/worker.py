@@ -142,12 +142,7 @@ class Engine:
 class Session:
     """State of one host: catalogs by handle and the results of recent plans.
 
-    Parameters
-    ----------
-    store : CatalogStore, optional
-        Where tables that cells name are kept.
-    engine : Engine, optional
-        What computes.
+    ``store``: where tables that cells name are kept.
     """
 
     def __init__(self, store: CatalogStore | None = None, engine: Engine | None = None) -> None:
@@ -161,17 +156,8 @@ class Session:
     def call(self, name: str, arguments: Sequence[Any]) -> Block:
         """Block of cells that a worksheet function shows.
 
-        Parameters
-        ----------
-        name : str
-            ``XLPERF_STEP_TIME`` ...
-        arguments : sequence
-            Each a cell value, None where it is left out, or a sequence of rows.
-
-        Returns
-        -------
-        list of list
-            Numbers, texts, flags and :class:`CellError`; one row and column at least.
+        ``name``: ``XLPERF_STEP_TIME`` . ``arguments``: each a cell value, None where it is left out, or a sequence of
+        rows. Returns numbers, texts, flags and :class:`CellError`; one row and column at least.
         """
         function = functions().get(name)
         try:
@@ -190,19 +176,9 @@ class Session:
     def others(self, name: str, arguments: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[Any]:
         """Cells that a function shows for other plans under the header of a call, evaluated together.
 
-        Parameters
-        ----------
-        name : str
-            A function that shows one cell for a plan.
-        arguments : sequence
-            Those of the call: plan, catalog, header.
-        rows : sequence of sequence
-            Cells of each plan.
-
-        Returns
-        -------
-        list
-            One cell per row; None for a row that needs a call of its own: blank, faulty or to be searched.
+        ``name``: a function that shows one cell for a plan. ``arguments``: those of the call: plan, catalog, header.
+        ``rows``: cells of each plan. Returns one cell per row; None for a row that needs a call of its own: blank,
+        faulty or to be searched.
         """
         cells: list[Any] = [None] * len(rows)
         function = functions().get(name)
@@ -395,17 +371,7 @@ READERS: Mapping[str, Callable[[Session, Function, Argument, Mapping[str, Any]],
 def answer(session: Session, line: bytes) -> bytes:
     """One line of answer to one line of request.
 
-    Parameters
-    ----------
-    session : Session
-        What computes.
-    line : bytes
-        A request; anything else is answered with an error.
-
-    Returns
-    -------
-    bytes
-        JSON and a line feed.
+    ``line``: a request; anything else is answered with an error. Returns JSON and a line feed.
     """
     try:
         request = json.loads(line, parse_int=float)  # of an integer of hundreds of digits too
@@ -433,14 +399,8 @@ def _plain(value: object) -> object:
 def serve(session: Session, requests: BinaryIO, answers: BinaryIO, longest: int = LONGEST_REQUEST) -> None:
     """Answer requests until there are no more.
 
-    Parameters
-    ----------
-    session : Session
-        What computes.
-    requests, answers : binary streams
-        A line each.
-    longest : int
-        Bytes of a request; of a longer one nothing is kept, and its answer says so. [B]
+    ``requests``, ``answers``: a line each. ``longest``: bytes of a request; of a longer one nothing is kept, and its
+    answer says so [B].
     """
     answers.write(json.dumps({"version": __version__}).encode("ascii") + b"\n")
     answers.flush()

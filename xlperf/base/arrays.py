@@ -113,15 +113,7 @@ def divide(numerator: Numeric, denominator: Numeric, where_zero: float = 0.0) ->
 def total(values: Numeric) -> Array:
     """Sum over the last axis, in the same order for one row as for a million.
 
-    Parameters
-    ----------
-    values : numeric
-        Any shape with the reduced axis last.
-
-    Returns
-    -------
-    numeric
-        The sum, one axis fewer.
+    ``values``: any shape with the reduced axis last. Returns the sum, one axis fewer.
     """
     terms = array(values)
     if terms.shape[-1:] == (1,):

@@ -87,17 +87,8 @@ class KernelError:
 def kernel_errors(rows: Sequence[Row], catalog: Catalog) -> list[KernelError]:
     """Errors of the shapes held out of the fit.
 
-    Parameters
-    ----------
-    rows : sequence of mapping
-        Columns of the sheet ``kernels`` of ``validation.xlsx``.
-    catalog : Catalog
-        With the calibration that is judged.
-
-    Returns
-    -------
-    list of KernelError
-        Each operation as a whole, then by accelerator and precision.
+    ``rows``: columns of the sheet ``kernels`` of ``validation.xlsx``. ``catalog``: with the calibration that is judged.
+    Returns each operation as a whole, then by accelerator and precision.
     """
     found = measurements(rows, catalog).families
     whole, parts = [], []
@@ -127,12 +118,7 @@ def _error(operation: str, accelerator: str, precision: str, sizes: Array) -> Ke
 def calibrated_time(rows: KernelRows, catalog: Catalog) -> Array:
     """Time of measurements of one family by the constants of a catalog. [s]
 
-    Parameters
-    ----------
-    rows : KernelRows
-        Measurements.
-    catalog : Catalog
-        With the calibration.
+    ``rows``: measurements. ``catalog``: with the calibration.
     """
 
     def constants(family: str) -> Mapping[str, Array]:
@@ -148,19 +134,9 @@ def cross_validated_errors(
 ) -> list[Errors]:
     """Errors of rows with their model left out of the fit, of each kind, beside bands made without their model.
 
-    Parameters
-    ----------
-    published : sequence of Published
-        The rows that the calibration of the catalog was fitted on.
-    catalog : Catalog
-        With that calibration.
-    step : callable, optional
-        Called with a word before each evaluation of all rows of a kind.
-
-    Returns
-    -------
-    list of Errors
-        Times, then memory; a kind without predictions is left out.
+    ``published``: the rows that the calibration of the catalog was fitted on. ``catalog``: with that calibration.
+    ``step``: called with a word before each evaluation of all rows of a kind. Returns times, then memory; a kind
+    without predictions is left out.
     """
     compared = (QUANTITIES, (MEMORY,))
     found = [cross_validated(rows, catalog, step, some).errors for rows in published for some in compared]
@@ -170,10 +146,7 @@ def cross_validated_errors(
 def cross_validation_table(errors: Sequence[Errors]) -> Table:
     """A line for each group and quantity, each configuration (software, model, accelerator) counting once.
 
-    Parameters
-    ----------
-    errors : sequence of Errors
-        As :func:`cross_validated_errors` has them.
+    ``errors``: as :func:`cross_validated_errors` has them.
     """
     lines: list[tuple[str, ...]] = []
     for kind in errors:
@@ -200,10 +173,7 @@ def cross_validation_table(errors: Sequence[Errors]) -> Table:
 def short_table(table: Table) -> Table:
     """The table of models left out as a first page shows it: few columns, and groups of ``FEWEST_CONFIGURATIONS``.
 
-    Parameters
-    ----------
-    table : tuple
-        As :func:`cross_validation_table` gives it.
+    ``table``: as :func:`cross_validation_table` gives it.
     """
     header, lines = table
     kept, count = [header.index(name) for name in _SHORT], header.index("configurations")
@@ -236,16 +206,8 @@ def _left_out_lines(
 ) -> list[tuple[str, ...]]:
     """Lines of the table of what was left out, for one generation or software.
 
-    Parameters
-    ----------
-    published : sequence of Published
-        Rows of all.
-    catalog : Catalog
-        With the calibration that was fitted on everything.
-    name : str
-        What was left out.
-    without : sequence of Record
-        Its rows as they are predicted without their measurements.
+    ``published``: rows of all. ``catalog``: with the calibration that was fitted on everything. ``name``: what was left
+    out. ``without``: its rows as they are predicted without their measurements.
     """
     known = records_of([rows_of(rows, catalog, name) for rows in published], catalog)
     lines = []
@@ -268,14 +230,8 @@ def left_out_table(
 ) -> tuple[Table, dict[str, list[Record]]]:
     """The table of generations and software that were left out one by one, and the records of each.
 
-    Parameters
-    ----------
-    published : sequence of Published
-        Rows of all.
-    catalog : Catalog
-        With the calibration that was fitted on everything.
-    names : sequence of str
-        Generations and software.
+    ``published``: rows of all. ``catalog``: with the calibration that was fitted on everything. ``names``: generations
+    and software.
     """
     lines, records = [], {}
     for name in names:
@@ -288,12 +244,8 @@ def left_out_table(
 def kernel_table(errors: Sequence[KernelError], whole: bool = False) -> Table:
     """A line for each operation, and unless only the whole is asked for, by accelerator and precision.
 
-    Parameters
-    ----------
-    errors : sequence of KernelError
-        As :func:`xlperf.calibrate.accuracy.kernel_errors` has them.
-    whole : bool, default False
-        Whether to leave accelerators and precisions out.
+    ``errors``: as :func:`xlperf.calibrate.accuracy.kernel_errors` has them. ``whole``: whether to leave accelerators
+    and precisions out.
     """
     lines = []
     for one in errors:
@@ -309,12 +261,7 @@ def kernel_table(errors: Sequence[KernelError], whole: bool = False) -> Table:
 def markdown(name: str, table: Table) -> str:
     """A table between the markers of its name.
 
-    Parameters
-    ----------
-    name : str
-        Key of :data:`MARKERS`.
-    table : tuple
-        Header and rows.
+    ``name``: key of :data:`MARKERS`. ``table``: header and rows.
     """
     header, lines = table
     numbers = [all(line[at][:1].isdigit() or line[at] == "-" for line in lines) for at in range(len(header))]

@@ -84,24 +84,9 @@ class KernelFit:
 def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[FittedConstant]:
     """Fit the constants of all kernel families.
 
-    Parameters
-    ----------
-    rows : sequence of mapping
-        Columns of the sheet ``kernels`` of ``validation.xlsx``.
-    catalog : Catalog
-        Accelerators and networks; its calibration is not used.
-    date : str
-        Date that the rows carry.
-
-    Returns
-    -------
-    list of FittedConstant
-        In a fixed order; the same rows give the same constants.
-
-    Raises
-    ------
-    InputError
-        When scipy is not installed.
+    ``rows``: columns of the sheet ``kernels`` of ``validation.xlsx``. ``catalog``: accelerators and networks; its
+    calibration is not used. ``date``: date that the rows carry. In a fixed order; the same rows give the same
+    constants. Raises InputError when scipy is not installed.
     """
     found = measurements(rows, catalog)
     products = found.families.get("gemm")
@@ -123,14 +108,8 @@ def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[Fitted
 def fitted_groups(found: Measurements, catalog: Catalog, shared: Sequence[FittedConstant] = ()) -> dict[Key, KernelFit]:
     """Fit every group of measurements that is large enough.
 
-    Parameters
-    ----------
-    found : Measurements
-        As :func:`xlperf.calibrate.kernel_measurements.measurements` sorts them.
-    catalog : Catalog
-        Accelerators and networks.
-    shared : sequence of FittedConstant
-        Constants of products that all generations share: what a group does not fit.
+    ``found``: as :func:`xlperf.calibrate.kernel_measurements.measurements` sorts them. ``shared``: constants of
+    products that all generations share: what a group does not fit.
     """
     groups = _groups(found, catalog)
     fits: dict[Key, KernelFit] = {}
@@ -224,12 +203,7 @@ def _choice(
 def fitted_weights(rows: KernelRows, fewest: int = 0) -> Array:
     """Less for short kernels, and less for each row of a source that has many; 0 for rows that are held back.
 
-    Parameters
-    ----------
-    rows : KernelRows
-        Measurements of one family.
-    fewest : int, default 0
-        None of so few rows is held back.
+    ``rows``: measurements of one family. ``fewest``: none of so few rows is held back.
     """
     count = {source: rows.source_id.count(source) for source in set(rows.source_id)}
     most = max(count.values())

@@ -146,15 +146,8 @@ class _Parsed:
 def read_kernels(path: str | Path) -> list[dict[str, str]]:
     """Rows of the sheet ``kernels`` of a workbook.
 
-    Parameters
-    ----------
-    path : str or Path
-        Workbook, as ``validation.xlsx``.
-
-    Raises
-    ------
-    InputError
-        When there is no such sheet, or a cell holds an error or an unsaved formula.
+    ``path``: workbook, as ``validation.xlsx``. Raises InputError when there is no such sheet, or a cell holds an error
+    or an unsaved formula.
     """
     found = sheet_rows(Path(path), "kernels", "row_id")
     if found is None:
@@ -191,12 +184,7 @@ def machine_lines(catalog: Catalog) -> dict[str, str]:
 def measurements(rows: Sequence[Row], catalog: Catalog) -> Measurements:
     """Sort kernel rows by family and join them to the catalog.
 
-    Parameters
-    ----------
-    rows : sequence of mapping
-        Columns of the sheet ``kernels``; numbers as numbers or text, blank as "" or None.
-    catalog : Catalog
-        Accelerators and networks.
+    ``rows``: columns of the sheet ``kernels``; numbers as numbers or text, blank as "" or None.
     """
     known = {name.casefold() for name in catalog.tables["accelerators"].text("accelerator")}
     parsed: dict[str, list[_Parsed]] = {}
@@ -222,14 +210,9 @@ def measurements(rows: Sequence[Row], catalog: Catalog) -> Measurements:
 def predicted_time(rows: KernelRows, constants: Constants, forward: Constants | None = None) -> Array:
     """Time of the equation of the family for every measurement, (rows, trials).
 
-    Parameters
-    ----------
-    rows : KernelRows
-        Measurements of one family.
-    constants : mapping of str to Array
-        Constants of the family, (rows, 1), (1, 1), or (1, trials) for several values at once.
-    forward : mapping of str to Array, optional
-        Constants of the forward pass, for rows that measure both passes of attention together.
+    ``rows``: measurements of one family. ``constants``: constants of the family, (rows, 1), (1, 1), or (1, trials) for
+    several values at once. ``forward``: constants of the forward pass, for rows that measure both passes of attention
+    together.
     """
     device = rows.machine.device
     given = {name: values[:, None] for name, values in rows.arguments.items()}

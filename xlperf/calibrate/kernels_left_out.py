@@ -26,24 +26,9 @@ def kernel_errors_left_out(rows: Sequence[Row], catalog: Catalog, names: Sequenc
     Each name is left out alone: the constants of its generation, if others of it were measured, or those that all
     accelerators share predict every one of its rows.
 
-    Parameters
-    ----------
-    rows : sequence of mapping
-        Columns of the sheet ``kernels`` of ``validation.xlsx``.
-    catalog : Catalog
-        Accelerators; its calibration is not used.
-    names : sequence of str
-        Generations or accelerators; case does not matter.
-
-    Returns
-    -------
-    list of KernelError
-        Each operation over all names, then name by name; ``accelerator`` is the name.
-
-    Raises
-    ------
-    InputError
-        When no kernel of a name was measured.
+    ``rows``: columns of the sheet ``kernels`` of ``validation.xlsx``. ``catalog``: accelerators; its calibration is not
+    used. ``names``: generations or accelerators; case does not matter. Returns each operation over all names, then name
+    by name; ``accelerator`` is the name. Raises InputError when no kernel of a name was measured.
     """
     kernels = [row for row in rows if row.get("kind") in _KINDS]
     found: dict[str, dict[str, Array]] = {operation: {} for operation in _OPERATIONS.values()}

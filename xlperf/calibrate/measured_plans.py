@@ -21,10 +21,7 @@ _QUANTITIES = {"step_time": STEP_TIME, "tpot": "time per token", "ttft": "time t
 def has_measured_plans(path: Path) -> bool:
     """Whether a file holds plans with measured columns, rather than published rows.
 
-    Parameters
-    ----------
-    path : Path
-        Workbook or CSV file.
+    ``path``: workbook or CSV file.
     """
     if str(path) == STANDARD or not path.is_file():
         return False
@@ -41,19 +38,8 @@ def records_of_plans(
 ) -> list[Record]:
     """Every measured value of plans beside its prediction.
 
-    Parameters
-    ----------
-    tables : sequence of Table
-        Plans as read.
-    catalog : Catalog
-        What they refer to.
-    progress : callable, optional
-        Called with the number of rows of each block that is done.
-
-    Returns
-    -------
-    list of Record
-        Plan by plan; of each quantity the first measured value of a plan is the one its accuracy is quoted by.
+    ``progress``: called with the number of rows of each block that is done. Returns plan by plan; of each quantity the
+    first measured value of a plan is the one its accuracy is quoted by.
     """
     found = []
     for table in tables:

@@ -27,14 +27,8 @@ _AS_PUBLISHED = " as published"
 def measured_csv(published: Sequence[Published], catalog: Catalog, errors: Sequence[Errors]) -> str:
     """Text of ``measured.csv``: a row for each model and accelerator with published runs that are predicted.
 
-    Parameters
-    ----------
-    published : sequence of Published
-        Rows of every group.
-    catalog : Catalog
-        Accelerators, models and calibration.
-    errors : sequence of Errors
-        Of the rows that were fitted on, their models left out; the others are predicted as they are.
+    ``published``: rows of every group. ``catalog``: accelerators, models and calibration. ``errors``: of the rows that
+    were fitted on, their models left out; the others are predicted as they are.
     """
     left_out = {
         (one.kind, name): error

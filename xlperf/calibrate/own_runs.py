@@ -60,17 +60,9 @@ def without_own_runs(catalog: Catalog) -> Catalog:
 def own_runs(tables: Sequence[Table], catalog: Catalog) -> Table:
     """Rows of the sheet ``my_cluster`` from plans with measured columns.
 
-    Parameters
-    ----------
-    tables : sequence of Table
-        Plans with columns such as ``measured_step_time``, ``measured_tpot``; rows that measure no time are left out.
-    catalog : Catalog
-        What they refer to; its own rows of the sheet stay but for those of the same name.
-
-    Raises
-    ------
-    InputError
-        Where a plan with a measured time is illegal, nothing is measured, or a value cannot be of such a plan.
+    ``tables``: plans with columns such as ``measured_step_time``, ``measured_tpot``; rows that measure no time are left
+    out. ``catalog``: what they refer to; its own rows of the sheet stay but for those of the same name. Raises
+    InputError where a plan with a measured time is illegal, nothing is measured, or a value cannot be of such a plan.
     """
     plain = without_own_runs(catalog)
     lines: list[dict[str, object]] = []
@@ -100,14 +92,7 @@ def own_runs(tables: Sequence[Table], catalog: Catalog) -> Table:
 def effects(tables: Sequence[Table], catalog: Catalog, runs: Table) -> list[Effect]:
     """What the runs change for the plans that were measured.
 
-    Parameters
-    ----------
-    tables : sequence of Table
-        The plans with measured columns.
-    catalog : Catalog
-        What they refer to.
-    runs : Table
-        Rows of ``my_cluster``.
+    ``tables``: the plans with measured columns. ``runs``: rows of ``my_cluster``.
     """
     found = []
     for table in tables:
@@ -198,12 +183,8 @@ def gains(errors: Errors, plans: Table) -> list[Gain]:
 
     Every configuration counts once, whatever the number of its rows; at the most twelve of them are the run in turn.
 
-    Parameters
-    ----------
-    errors : Errors
-        Of published rows of one kind, their model left out, beside bands made from other models.
-    plans : Table
-        Their plans, as ``errors.plan`` counts them.
+    ``errors``: of published rows of one kind, their model left out, beside bands made from other models. ``plans``:
+    their plans, as ``errors.plan`` counts them.
     """
     numbers, choices = columns_of(plans)
     pairs: dict[tuple[str, str], list[tuple[float, float, float, str]]] = {}

@@ -77,21 +77,9 @@ _OF_LIBRARIES = {
 def shared_products(rows: KernelRows, weights: Array, catalog: Catalog, date: str) -> list[FittedConstant]:
     """Constants of matrix products for any generation, fitted on the rows of all.
 
-    Parameters
-    ----------
-    rows : KernelRows
-        Measured products; those of one library apart are not fitted.
-    weights : Array
-        Weight of each row; 0 where it is held back. [-]
-    catalog : Catalog
-        Accelerators.
-    date : str
-        Date that the constants carry.
-
-    Returns
-    -------
-    list of FittedConstant
-        Of generation any, by precision; formats without measurements take FP8's steps once more.
+    ``rows``: measured products; those of one library apart are not fitted. ``weights``: weight of each row; 0 where it
+    is held back. ``date``: date that the constants carry. Of generation any, by precision; formats without measurements
+    take FP8's steps once more.
     """
     odd = [key in _ODD for key in zip(rows.generation, rows.precision, strict=True)]
     usual = _usual(rows) & np.array([word == ANY for word in rows.software]) & ~np.array(odd)
@@ -107,21 +95,9 @@ def shared_products(rows: KernelRows, weights: Array, catalog: Catalog, date: st
 def shared_attention(rows: KernelRows, weights: Array, catalog: Catalog, date: str) -> list[FittedConstant]:
     """Constants of flash attention for any generation and precision, fitted on the rows of all.
 
-    Parameters
-    ----------
-    rows : KernelRows
-        Measured attention, forward.
-    weights : Array
-        Weight of each row; 0 where it is held back. [-]
-    catalog : Catalog
-        Accelerators.
-    date : str
-        Date that the constants carry.
-
-    Returns
-    -------
-    list of FittedConstant
-        Of generation any, by library: those of the engine hold for all where no other library is among the rows.
+    ``rows``: measured attention, forward. ``weights``: weight of each row; 0 where it is held back. ``date``: date that
+    the constants carry. Of generation any, by library: those of the engine hold for all where no other library is among
+    the rows.
     """
     fit = _Fit(rows, _usual(rows), weights, catalog, [(ANY, word) for word in rows.software])
     return fit.sheet_rows(fit.solved(_attention_parameters({software for _, software in fit.keys}), dict), date)

@@ -76,20 +76,14 @@ class Catalog:
     def from_tables(cls, tables: Sequence[Table], origin: str) -> Catalog:
         """Make a catalog of one table of each kind; a kind that is not given has no rows.
 
-        Raises
-        ------
-        InputError
-            When rows refer to names that no table has, or calibration rows are unknown.
+        Raises InputError when rows refer to names that no table has, or calibration rows are unknown.
         """
         return cls({**{kind: _empty(kind) for kind in CATALOG_TABLES}, **{t.kind: t for t in tables}}, origin)
 
     def with_tables(self, tables: Sequence[Table]) -> Catalog:
         """Replace the tables of the same kind; rows of the others that refer to names now gone are not used.
 
-        Raises
-        ------
-        InputError
-            When the given rows refer to names that neither they nor the other tables have.
+        Raises InputError when the given rows refer to names that neither they nor the other tables have.
         """
         given = {table.kind: table.in_case(self.case) for table in tables}
         found = Catalog({**self.tables, **given}, self.origin, strict=tuple(given))
@@ -122,26 +116,10 @@ class Catalog:
     def rows(self, kind: str, names: np.ndarray, plans: Table, column: str) -> np.ndarray:
         """Rows of names in a table, without regard to case, by alias or however they are spelled.
 
-        Parameters
-        ----------
-        kind : str
-            Table to look in; in ``networks`` a name means the row of its first tier.
-        names : array of str
-            What to look for, one entry per plan.
-        plans : Table
-            Whose names they are, for the messages.
-        column : str
-            Column of the plans that holds them.
-
-        Returns
-        -------
-        array of int64
-            Row indexes; -1 where a name is blank.
-
-        Raises
-        ------
-        InputError
-            For every name that is not known, with the nearest that are, or that may mean several.
+        ``kind``: table to look in; in ``networks`` a name means the row of its first tier. ``names``: what to look for,
+        one entry per plan. ``plans``: whose names they are, for the messages. ``column``: column of the plans that
+        holds them. Returns row indexes; -1 where a name is blank. Raises InputError for every name that is not known,
+        with the nearest that are, or that may mean several.
         """
         return self._find(self._indexes[kind], kind, names, plans, column)
 
@@ -236,20 +214,9 @@ class Catalog:
 def load_catalog(path: str | os.PathLike[str] | None = None) -> Catalog:
     """Read the catalog sheets of a workbook.
 
-    Parameters
-    ----------
-    path : path-like, optional
-        Workbook; a catalog sheet that it lacks is the one of the workbook that comes with xlperf. Without a path
-        that workbook itself, which is read once: what was read stays in the user's cache until it changes.
-
-    Returns
-    -------
-    Catalog
-
-    Raises
-    ------
-    InputError
-        With every fault of the workbook, in one line each.
+    ``path``: workbook; a catalog sheet that it lacks is the one of the workbook that comes with xlperf. Without a path
+    that workbook itself, which is read once: what was read stays in the user's cache until it changes. Raises
+    InputError with every fault of the workbook, in one line each.
     """
     from xlperf.base.resources import workbook
     from xlperf.catalog.cache import cache_tables, cached_tables
@@ -315,12 +282,8 @@ def catalog_faults(
 ) -> list[Fault]:
     """Faults between tables: names that no table has, unknown calibration constants.
 
-    Parameters
-    ----------
-    tables, indexes : mapping
-        By kind: the table, and its rows by casefolded name.
-    strict : iterable of str
-        Kinds whose references are checked.
+    ``tables``, ``indexes``: by kind: the table, and its rows by casefolded name. ``strict``: kinds whose references are
+    checked.
     """
     faults = []
     for kind in EVERY_TABLE:

@@ -70,17 +70,8 @@ def read_csv(path: str | os.PathLike[str], name: str | None = None) -> CsvFile:
     Commas, semicolons or tabs separate, or what a first line ``sep=;`` says as Excel reads it; UTF-8, or UTF-16 as
     Excel's "Unicode text". Blank lines are left out, and the apostrophe that :func:`harmless` puts before a text.
 
-    Parameters
-    ----------
-    path : path-like
-        File.
-    name : str, optional
-        Name for messages; default: that of the file.
-
-    Raises
-    ------
-    InputError
-        In one line, when the file is missing, a folder, empty or no text, or rows are longer than the header.
+    ``name``: name for messages; default: that of the file. Raises InputError: in one line, when the file is missing, a
+    folder, empty or no text, or rows are longer than the header.
     """
     standard = str(path) == STANDARD
     shown = name or ("standard input" if standard else Path(path).name)
@@ -102,24 +93,9 @@ def whole_csv(data: bytes, name: str) -> CsvFile:
 def add_csv_row(path: Path, kind: str, row: Mapping[str, float | int | str]) -> int:
     """Add a row to a catalog table as CSV, which is made where there is none; columns that it lacks are added.
 
-    Parameters
-    ----------
-    path : Path
-        File; replaced whole.
-    kind : str
-        Kind of the table, such as ``models``.
-    row : mapping
-        Values by column, in the units of the schema; columns with another unit in their header are refused.
-
-    Returns
-    -------
-    int
-        Line of the row, counted from 1.
-
-    Raises
-    ------
-    InputError
-        Where the file is a table of another kind, the name is taken, or a header has another unit.
+    ``path``: file; replaced whole. ``kind``: kind of the table, such as ``models``. ``row``: values by column, in the
+    units of the schema; columns with another unit in their header are refused. Returns line of the row, counted from 1.
+    Raises InputError where the file is a table of another kind, the name is taken, or a header has another unit.
     """
     declared = table_schema(kind)
     lines: list[list[str]] = []
@@ -241,12 +217,7 @@ class CsvRows:
     def add(self, reader: Any, until: Callable[[], bool] = bool) -> None:
         """Read rows to the end, or until a function says so.
 
-        Parameters
-        ----------
-        reader : csv.reader
-            Strict, whose next line is the one behind those that were read.
-        until : callable, optional
-            Asked behind each row.
+        ``reader``: strict, whose next line is the one behind those that were read. ``until``: asked behind each row.
         """
         if self._stated:
             self._stated = False

@@ -40,14 +40,8 @@ def stack_defaults(stack: str) -> tuple[tuple[str, str, str], ...]:
 def plan_of(stack: str, told: Mapping[str, str], models: Table | None = None) -> Stated:
     """Columns of the plan that arguments of a stack mean.
 
-    Parameters
-    ----------
-    stack : str
-        Whose arguments.
-    told : mapping of str to str
-        Columns and own quantities of the stack that its flags state.
-    models : Table, optional
-        Among these a model is found by its name or its dimensions.
+    ``stack``: whose arguments. ``told``: columns and own quantities of the stack that its flags state. ``models``:
+    among these a model is found by its name or its dimensions.
     """
     plan = {name: value for name, value in told.items() if not name.startswith("@")}
     _RULES[stack](plan, told)

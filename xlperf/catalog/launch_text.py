@@ -54,14 +54,8 @@ class Setting(NamedTuple):
 def settings_of(text: str, given: Mapping[str, str] | None = None, commands: Sequence[str] = ()) -> list[list[Setting]]:
     """Settings of a launch file, command by command; YAML and TOML are one.
 
-    Parameters
-    ----------
-    text : str
-        Arguments, a shell script, YAML or TOML.
-    given : mapping of str to str, optional
-        Variables of the environment.
-    commands : sequence of str
-        Commands whose first argument has no name, as ``vllm serve``.
+    ``text``: arguments, a shell script, YAML or TOML. ``given``: variables of the environment. ``commands``: commands
+    whose first argument has no name, as ``vllm serve``.
     """
     logged = logged_settings(text)
     if logged:
@@ -85,10 +79,7 @@ def settings_of(text: str, given: Mapping[str, str] | None = None, commands: Seq
 def logged_settings(text: str) -> list[Setting]:
     """Arguments that a log lists at its start, or that the JSON of a benchmark states; none where it is neither.
 
-    Parameters
-    ----------
-    text : str
-        Megatron-LM's list of arguments; the engine arguments that vLLM and SGLang print; JSON.
+    ``text``: megatron-LM's list of arguments; the engine arguments that vLLM and SGLang print; JSON.
     """
     found = [(name, value.strip()) for name, value in _DUMPED.findall(text)]
     if len(found) < FEWEST_DUMPED:

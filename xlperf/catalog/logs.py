@@ -53,15 +53,8 @@ class LogValue(NamedTuple):
 def read_log(path: str | Path) -> list[LogValue]:
     """Measured values of a log: medians after the warm-up, with their spread.
 
-    Parameters
-    ----------
-    path : path-like
-        Text or JSON of any length; memory does not grow with it.
-
-    Raises
-    ------
-    InputError
-        Where nothing that is known stands in it.
+    ``path``: text or JSON of any length; memory does not grow with it. Raises InputError where nothing that is known
+    stands in it.
     """
     patterns = [(row, re.compile(row["pattern"].encode())) for row in rows("catalog/log_patterns.csv")]
     found = [array("d") for _ in patterns]
@@ -93,10 +86,7 @@ def _value(row: dict[str, str], values: np.ndarray) -> LogValue:
 def blocks(path: Path) -> Iterator[bytes]:
     """Parts of a file that end at the end of a line, or at a comma where there are no lines.
 
-    Parameters
-    ----------
-    path : Path
-        Any file; memory does not grow with it.
+    ``path``: any file; memory does not grow with it.
     """
     rest = b""
     with path.open("rb") as stream:

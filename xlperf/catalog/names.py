@@ -37,10 +37,7 @@ def words_of(name: str) -> tuple[str, ...]:
 class Spellings:
     """Names of one table by how they may be spelled.
 
-    Parameters
-    ----------
-    table : Table
-        With a column of names, and perhaps one of aliases.
+    ``table``: with a column of names, and perhaps one of aliases.
     """
 
     def __init__(self, table: Table) -> None:
@@ -54,15 +51,7 @@ class Spellings:
         The same words however they are joined (``llama3 70b``), those after the owner's name and a slash
         (``meta-llama/Llama-3.1-70B``), or else the first words of a name (``H200``).
 
-        Parameters
-        ----------
-        text : str
-            What a cell says.
-
-        Returns
-        -------
-        list of str
-            In the order of the rows; none where nothing is like it.
+        ``text``: what a cell says. In the order of the rows; none where nothing is like it.
         """
         for own in (words_of(text), words_of(text.rpartition("/")[2])):
             joined = "".join(own)

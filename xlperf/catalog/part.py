@@ -28,24 +28,10 @@ _digests: WeakKeyDictionary[Catalog, dict[str, bytes]] = WeakKeyDictionary()
 def part_of(catalog: Catalog, plans: Table, beside: Sequence[str] = ()) -> Catalog:
     """The rows of a catalog that plans or forms name, with every table that no name chooses rows of.
 
-    Parameters
-    ----------
-    catalog : Catalog
-        The whole.
-    plans : Table
-        Plans or forms; their columns that refer to accelerators, models and networks say which rows.
-    beside : sequence of str
-        Further accelerators that are looked at, where the catalog has them.
-
-    Returns
-    -------
-    Catalog
-        The same object for the same content; the whole where runs of one's own cluster correct plans.
-
-    Raises
-    ------
-    InputError
-        For every name that is not known.
+    ``catalog``: the whole. ``plans``: plans or forms; their columns that refer to accelerators, models and networks say
+    which rows. ``beside``: further accelerators that are looked at, where the catalog has them. Returns the same object
+    for the same content; the whole where runs of one's own cluster correct plans. Raises InputError for every name that
+    is not known.
     """
     if len(catalog.tables[_OWN_RUNS]):
         return catalog

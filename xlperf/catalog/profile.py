@@ -68,17 +68,9 @@ def class_of(kernel: str) -> str:
 def read_profile(path: str | Path, steps: int | None = None) -> Profile:
     """Kernel times by class of a Chrome or Kineto trace, or of a summary by class (CSV or JSON: class and ms a step).
 
-    Parameters
-    ----------
-    path : path-like
-        Trace of one accelerator, of any length; memory grows with its kernels only.
-    steps : int, optional
-        Steps that it covers; default: its ``ProfilerStep`` annotations; a summary is of one.
-
-    Raises
-    ------
-    InputError
-        Where there are no kernels, or the number of steps is not to be found.
+    ``path``: trace of one accelerator, of any length; memory grows with its kernels only. ``steps``: steps that it
+    covers; default: its ``ProfilerStep`` annotations; a summary is of one. Raises InputError where there are no
+    kernels, or the number of steps is not to be found.
     """
     source = Path(path)
     classes = {name: code for code, (name, _) in enumerate(_patterns())}

@@ -34,10 +34,7 @@ _NUMBERS = {"-eq": "==", "-ne": "!=", "-gt": ">", "-ge": ">=", "-lt": "<", "-le"
 class Shell:
     """Reads a script, statement by statement.
 
-    Parameters
-    ----------
-    given : mapping of str to str
-        Variables of the environment.
+    ``given``: variables of the environment.
     """
 
     def __init__(self, given: Mapping[str, str]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -193,6 +195,56 @@ class Table:
         )
 
 
+class Words(NamedTuple):
+    """A column of words as codes into its distinct values: ``words[codes[row]]``."""
+
+    codes: np.ndarray
+    words: Sequence[str]
+
+    def take(self, rows: np.ndarray) -> Words:
+        """Words of some of the rows."""
+        return Words(self.codes[rows], self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Distinct (generation, precision, software) of many rows: ``distinct[codes[row]]``."""
+
+    codes: np.ndarray
+    distinct: tuple[tuple[str, str, str], ...]
+
+
+def coded_words(values: Sequence[str]) -> Words:
+    """Codes and distinct values of a column of words.
+
+    >>> coded_words(["a", "b", "a"]).codes.tolist()
+    [0, 1, 0]
+    """
+    seen = {value: code for code, value in enumerate(dict.fromkeys(values))}
+    return Words(np.array(list(map(seen.__getitem__, values)), dtype=np.int64), tuple(seen))
+
+
+def combined_keys(generation: Words, precision: Words, software: Words) -> Keys:
+    """Distinct combinations of three columns of words: generation, precision and software of plans."""
+    parts = (generation, precision, software)
+    if len(generation.codes) == 1:
+        first, second, third = (part.words[part.codes[0]] for part in parts)
+        return Keys(np.zeros(1, dtype=np.int64), ((first, second, third),))
+    pairs = generation.codes * len(precision.words) + precision.codes
+    index = pairs * len(software.words) + software.codes
+    present = np.zeros(math.prod(len(part.words) for part in parts), dtype=bool)
+    present[index] = True
+    found = np.flatnonzero(present)
+    place = np.zeros(len(present), dtype=np.int64)
+    place[found] = np.arange(len(found))
+    distinct = []
+    for code in found.tolist():
+        pair, third = divmod(code, len(software.words))
+        first, second = divmod(pair, len(precision.words))
+        distinct.append((generation.words[first], precision.words[second], software.words[third]))
+    return Keys(place[index], tuple(distinct))
+
+
 def key_faults(table: Table) -> list[tuple[int, str, str]]:
     """What is wrong with the keys of a catalog table: (row, column, problem).
 
@@ -268,19 +320,8 @@ def _tier_faults(table: Table) -> list[tuple[int, str, str]]:
 def values_in_case(table: Table, name: str, case: str) -> np.ndarray:
     """Values of a column in one of the cases, blanks as the schema has them.
 
-    Parameters
-    ----------
-    table : Table
-        A table of a cost sheet.
-    name : str
-        Column.
-    case : str
-        ``low`` or ``high``: the values of the column of that case where they are given; ``base``: the column's own.
-
-    Returns
-    -------
-    np.ndarray
-        In the units used inside, one per row.
+    ``table``: a table of a cost sheet. ``case``: ``low`` or ``high``: the values of the column of that case where they
+    are given; ``base``: the column's own. In the units used inside, one per row.
     """
     values: np.ndarray = table.filled(name)
     other = f"{name}_{case}"
@@ -293,19 +334,8 @@ def values_in_case(table: Table, name: str, case: str) -> np.ndarray:
 def columns_of(table: Table, rows: np.ndarray | None = None, case: str = "base") -> Columns:
     """Columns of a table for the equations.
 
-    Parameters
-    ----------
-    table : Table
-        Any sheet.
-    rows : array of int, optional
-        Row of each result; NaN or "" where it is -1. All rows in their order where it is not given.
-    case : str, default "base"
-        As :func:`values_in_case`.
-
-    Returns
-    -------
-    Columns
-        In the units used inside.
+    ``table``: any sheet. ``rows``: row of each result; NaN or "" where it is -1. All rows in their order where it is
+    not given. ``case``: as :func:`values_in_case`. In the units used inside.
     """
     if rows is None:
         return Columns(lambda name: values_in_case(table, name, case))
@@ -328,15 +358,7 @@ def columns_of(table: Table, rows: np.ndarray | None = None, case: str = "base")
 def uncertain_columns(table: Table) -> list[str]:
     """Columns of a table that have a low or a high value in at least one row.
 
-    Parameters
-    ----------
-    table : Table
-        A table of a cost sheet.
-
-    Returns
-    -------
-    list of str
-        In the order of the schema.
+    ``table``: a table of a cost sheet. In the order of the schema.
     """
     known = table.schema.by_name
     return [

@@ -94,15 +94,8 @@ for _command in (
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command; what goes wrong by input or machine is said on standard error, without a traceback.
 
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        What follows ``xlperf``; those of the process when not given.
-
-    Returns
-    -------
-    int
-        0 done, 1 the answer is no, 2 bad input, 130 interrupted.
+    ``arguments``: what follows ``xlperf``; those of the process when not given. Returns 0 done, 1 the answer is no, 2
+    bad input, 130 interrupted.
     """
     _open_what_is_closed()
     _write_what_cannot_be_encoded_as_escapes()

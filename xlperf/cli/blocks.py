@@ -59,16 +59,8 @@ def write_sweep(output: str, blocks: Blocks, processes: int, scheduler: str | No
     Blocks are kept in a folder beside the output until all are done; a command that was killed goes on from there
     when it is given again. Blocks of another sweep are removed.
 
-    Parameters
-    ----------
-    output : str
-        File that ends in .csv or .parquet, or ``-``.
-    blocks : Blocks
-        What is computed and kept.
-    processes : int
-        Processes that compute. [-]
-    scheduler : str, optional
-        Address of a Dask scheduler whose workers compute instead.
+    ``output``: file that ends in .csv or .parquet, or ``-``. ``blocks``: what is computed and kept. ``processes``:
+    processes that compute. ``scheduler``: address of a Dask scheduler whose workers compute instead.
     """
     count, number = len(blocks.sweep), blocks.sweep.num_blocks
     if output == STANDARD:

@@ -68,30 +68,11 @@ def write_evaluated(
 ) -> tuple[int, str]:
     """Evaluate the plans of a CSV or Parquet file and write them with their results, in the memory of a few blocks.
 
-    Parameters
-    ----------
-    plans : str
-        File, or ``-`` for CSV on standard input.
-    output : str
-        File that ends in .csv or .parquet, or ``-``; a file is replaced whole when everything is written.
-    catalog : Catalog
-        What the plans refer to.
-    bounds : Bounds
-        Of the search for cells that say ``auto``.
-    processes : int, optional
-        Processes that compute; default: one for each core. [-]
-    scheduler : str, optional
-        Address of a Dask scheduler whose workers compute instead.
-
-    Returns
-    -------
-    int, str
-        Number of plans, and their kind.
-
-    Raises
-    ------
-    InputError
-        With every fault of the file; names that the catalog lacks where there is no other.
+    ``plans``: file, or ``-`` for CSV on standard input. ``output``: file that ends in .csv or .parquet, or ``-``; a
+    file is replaced whole when everything is written. ``bounds``: of the search for cells that say ``auto``.
+    ``processes``: processes that compute; default: one for each core. ``scheduler``: address of a Dask scheduler whose
+    workers compute instead. Returns number of plans, and their kind. Raises InputError with every fault of the file;
+    names that the catalog lacks where there is no other.
     """
     from xlperf.catalog.read import plan_blocks
 

@@ -36,12 +36,8 @@ WORKBOOK_ROWS = 50_000  # more make a file that takes a minute to write and to o
 def say(*lines: str, err: bool = False) -> None:
     """Print lines. All that a command prints goes through here: names and notes of a file cannot steer the terminal.
 
-    Parameters
-    ----------
-    lines : str
-        Printed one below the other; a line break inside one of them is written out.
-    err : bool, default False
-        Whether they go to standard error.
+    ``lines``: printed one below the other; a line break inside one of them is written out. ``err``: whether they go to
+    standard error.
     """
     for line in lines:
         click.echo(printable(line), err=err)
@@ -50,14 +46,7 @@ def say(*lines: str, err: bool = False) -> None:
 def wrote(output: str, number: int, noun: str) -> None:
     """Say on standard error what a command wrote; nothing where that went to standard output.
 
-    Parameters
-    ----------
-    output : str
-        File, or ``-``.
-    number : int
-        Rows. [-]
-    noun : str
-        What a row is, in the singular.
+    ``output``: file, or ``-``. ``number``: rows. ``noun``: what a row is, in the singular.
     """
     if output not in (STANDARD, AS_JSON):
         say(f"{output}: {number:,} {noun}{'s' if number != 1 else ''}", err=True)
@@ -158,15 +147,9 @@ NOTHING_SAID = Front()
 def write_sheets(output: str, sheets: Iterable[tuple[str, list[Part]]], front: Front = NOTHING_SAID) -> None:
     """Write columns of equal length by sheet to a workbook, or one below the other to CSV or Parquet.
 
-    Parameters
-    ----------
-    output : str
-        File that ends in .xlsx, .csv, .parquet or .json, ``-`` or ``AS_JSON``; replaced whole when everything is
-        written.
-    sheets : iterable of (str, list of (Column, array))
-        Name of the sheet and its columns, in the units used inside; but in a workbook all have the same columns.
-    front : Front
-        For the front sheet of a workbook.
+    ``output``: file that ends in .xlsx, .csv, .parquet or .json, ``-`` or ``AS_JSON``; replaced whole when everything
+    is written. ``sheets``: name of the sheet and its columns, in the units used inside; but in a workbook all have the
+    same columns. ``front``: for the front sheet of a workbook.
     """
     if is_workbook(output):
         _write_workbook(output, sheets, front)
@@ -230,15 +213,7 @@ def deliver(
 def text_table(block: list[Part]) -> list[str]:
     """Columns as lines of text: words to the left, numbers to the right; columns without any value are left out.
 
-    Parameters
-    ----------
-    block : list of (Column, array)
-        Columns of one length, in the units used inside.
-
-    Returns
-    -------
-    list of str
-        Lines without trailing blanks.
+    ``block``: columns of one length, in the units used inside. Returns lines without trailing blanks.
     """
     from xlperf.cli.table_files import shown
 

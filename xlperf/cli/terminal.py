@@ -42,11 +42,7 @@ def _width() -> int:
 def show_points(title: str, x_title: str, y_title: str, series: Series) -> None:
     """Draw points by series, each with a marker of its own.
 
-    Parameters
-    ----------
-    title, x_title, y_title : str
-    series : mapping
-        Values along and up, by the name of the series.
+    ``series``: values along and up, by the name of the series.
     """
     drawing = plotter()
     if drawing is None or not any(len(x) > 1 for x, _ in series.values()):
@@ -65,12 +61,7 @@ def show_points(title: str, x_title: str, y_title: str, series: Series) -> None:
 def show_stacked(title: str, names: Sequence[str], parts: Mapping[str, Sequence[float]]) -> None:
     """Draw a bar for each name, the first on top, made of its parts.
 
-    Parameters
-    ----------
-    title : str
-    names : sequence of str
-    parts : mapping
-        Amounts by part, one for each name.
+    ``parts``: amounts by part, one for each name.
     """
     drawing = plotter()
     if drawing is None or not names:

@@ -24,30 +24,13 @@ def evaluate_designs(
 ) -> Table:
     """Cost of every chiplet design of a table, by part.
 
-    Parameters
-    ----------
-    designs : Table
-        Rows of kind ``chiplets``.
-    catalog : Catalog
-        Process nodes and packages that they name.
-    case : str, default "base"
-        ``low``, ``base`` or ``high``: which of the prices and yields that have a low and a high value.
-    placed : bool, default False
-        Count whole dies on a grid instead of the closed formula; slow.
-    progress : callable, optional
-        Called with the number of rows of each block that is done.
-
-    Returns
-    -------
-    Table
-        ``chiplets_results``, one row per design, in the units used inside. A design of which no die fits on a wafer,
-        or none is good, has NaN and a reason.
-
-    Raises
-    ------
-    InputError
-        When a design names a node or package that the catalog does not have, lacks what its other cells ask for, or
-        has a die that is larger than the reticle of a node without stitching.
+    ``designs``: rows of kind ``chiplets``. ``catalog``: process nodes and packages that they name. ``case``: ``low``,
+    ``base`` or ``high``: which of the prices and yields that have a low and a high value. ``placed``: count whole dies
+    on a grid instead of the closed formula; slow. ``progress``: called with the number of rows of each block that is
+    done. Returns ``chiplets_results``, one row per design, in the units used inside. A design of which no die fits on a
+    wafer, or none is good, has NaN and a reason. Raises InputError when a design names a node or package that the
+    catalog does not have, lacks what its other cells ask for, or has a die that is larger than the reticle of a node
+    without stitching.
     """
     schema = results_of("chiplets")
     designs = designs_with_devices(designs, catalog)
@@ -68,17 +51,7 @@ def evaluate_designs(
 def designs_with_devices(designs: Table, catalog: Catalog) -> Table:
     """Chiplet designs whose blank cells follow from the device that they name.
 
-    Parameters
-    ----------
-    designs : Table
-        Rows of kind ``chiplets``.
-    catalog : Catalog
-        Devices that they name, and what those are made of.
-
-    Returns
-    -------
-    Table
-        The same rows.
+    ``designs``: rows of kind ``chiplets``. ``catalog``: devices that they name, and what those are made of.
     """
     named = np.flatnonzero(designs.text("device") != "") if "device" in designs else np.zeros(0, dtype=np.int64)
     if not len(named):

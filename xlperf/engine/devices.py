@@ -71,27 +71,11 @@ class Accelerators(NamedTuple):
 def evaluate_devices(devices: Table, catalog: Catalog, costs: bool = True, strict: bool = True) -> Table:
     """Rates, capacities, bandwidths, power and cost of devices that follow from budgets and shares.
 
-    Parameters
-    ----------
-    devices : Table
-        Rows of kind ``devices``.
-    catalog : Catalog
-        Technology, cores, memories and links that they name; process nodes and packages for their cost.
-    costs : bool, default True
-        Whether to compute what they cost.
-    strict : bool, default True
-        Whether a name that the catalog does not have is an error, rather than the reason of a device without results.
-
-    Returns
-    -------
-    Table
-        ``devices_results``, one row per device, in the units used inside. A device that cannot be built has NaN and a
-        reason.
-
-    Raises
-    ------
-    InputError
-        When a device names what the catalog does not have.
+    ``devices``: rows of kind ``devices``. ``catalog``: technology, cores, memories and links that they name; process
+    nodes and packages for their cost. ``costs``: whether to compute what they cost. ``strict``: whether a name that the
+    catalog does not have is an error, rather than the reason of a device without results. Returns ``devices_results``,
+    one row per device, in the units used inside. A device that cannot be built has NaN and a reason. Raises InputError
+    when a device names what the catalog does not have.
     """
     technologies, lost = _technologies(devices, catalog, strict)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -194,19 +178,8 @@ def _designs(devices: Table, designs: Table, technologies: Technologies, derived
 def design_of_devices(devices: Table, catalog: Catalog, designs: Table) -> Table:
     """Rows of the sheet ``chiplets`` that devices are; their results cost the same as the devices.
 
-    Parameters
-    ----------
-    devices : Table
-        Rows of kind ``devices``.
-    catalog : Catalog
-        As for :func:`evaluate_devices`.
-    designs : Table
-        Rows of kind ``chiplets``: where one names a device, what it states counts; may be empty.
-
-    Returns
-    -------
-    Table
-        Of kind ``chiplets``.
+    ``devices``: rows of kind ``devices``. ``designs``: rows of kind ``chiplets``: where one names a device, what it
+    states counts; may be empty. Of kind ``chiplets``.
     """
     technologies, _ = _technologies(devices, catalog, strict=False)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -216,17 +189,8 @@ def design_of_devices(devices: Table, catalog: Catalog, designs: Table) -> Table
 def device_cost_parts(devices: Table, catalog: Catalog) -> Table | None:
     """Parts of the cost of devices, as of rows of the sheet ``chiplets``.
 
-    Parameters
-    ----------
-    devices : Table
-        Rows of kind ``devices`` that can be built.
-    catalog : Catalog
-        As for :func:`evaluate_devices`.
-
-    Returns
-    -------
-    Table or None
-        ``chiplets_results``; none where :func:`evaluate_devices` knows no cost of one of them.
+    ``devices``: rows of kind ``devices`` that can be built. Returns ``chiplets_results``; none where
+    :func:`evaluate_devices` knows no cost of one of them.
     """
     from xlperf.engine.designs import evaluate_designs
 
@@ -238,15 +202,8 @@ def device_cost_parts(devices: Table, catalog: Catalog) -> Table | None:
 def accelerators_of(catalog: Catalog) -> Accelerators:
     """The accelerators of a catalog with the numbers that follow from devices; made when first asked for.
 
-    Parameters
-    ----------
-    catalog : Catalog
-        Whose sheet ``accelerators`` is meant.
-
-    Returns
-    -------
-    Accelerators
-        The sheet with every blank number filled that a device gives.
+    ``catalog``: whose sheet ``accelerators`` is meant. Returns the sheet with every blank number filled that a device
+    gives.
     """
     found = _cache.get(catalog)
     if found is not None:

@@ -68,21 +68,8 @@ def _from_memory(device: Device, model: Model, tokens: Array, ranks: Array, elem
 def training_power(machine: Machine, model: Model, plan: TrainingPlan, results: Mapping[str, Array]) -> Array:
     """Mean power of an accelerator over a training step; links draw power for hidden messages too.
 
-    Parameters
-    ----------
-    machine : tuple
-        Accelerators with limits and constants.
-    model : Model
-        Trained models, (rows,).
-    plan : TrainingPlan
-        Precision, degrees, (rows,).
-    results : mapping of str to Array
-        Times and utilisation of the step, (rows,).
-
-    Returns
-    -------
-    Array
-        (rows,). [W]
+    ``machine``: accelerators with limits and constants. ``model``: trained models, (rows,). ``plan``: precision,
+    degrees, (rows,). ``results``: times and utilisation of the step, (rows,). Returns (rows,) [W].
     """
     (device, _, constants), step = machine, results["step_time"]
     sending = np.minimum(
@@ -105,23 +92,10 @@ def serving_power(
 
     At a low rate of arrivals accelerators are idle meanwhile.
 
-    Parameters
-    ----------
-    machines : tuple
-        Accelerators that decode and those that prefill, with limits and constants.
-    model : Model
-        Served models, (rows,).
-    plan : InferencePlan
-        Plans as the sheet has them: all accelerators, (rows,).
-    architecture : Architecture
-        Structure that the models share.
-    results : mapping of str to Array
-        Rates, times of a decode step and memory, (rows,).
-
-    Returns
-    -------
-    tuple of Array
-        Decoding and prefilling, (rows,). [W]
+    ``machines``: accelerators that decode and those that prefill, with limits and constants. ``model``: served models,
+    (rows,). ``plan``: plans as the sheet has them: all accelerators, (rows,). ``architecture``: structure that the
+    models share. ``results``: rates, times of a decode step and memory, (rows,). Returns decoding and prefilling,
+    (rows,) [W].
     """
     share, rate = results["prefill_share"], results["tokens_per_second"]
     step = sum((results[name] for name in _STEP), 0.0 * rate)
@@ -154,16 +128,7 @@ def serving_power(
 def slowed_clock(limits: PowerLimits, illegal: np.ndarray) -> Remark:
     """Where a lowered power limit slows long products, and to what share of their clock.
 
-    Parameters
-    ----------
-    limits : PowerLimits
-        Of the plans, (rows,).
-    illegal : np.ndarray
-        Plans that nothing is said of, (rows,).
-
-    Returns
-    -------
-    Remark
+    ``limits``: of the plans, (rows,).
     """
     said = ~illegal & (limits.clock_share < 1.0)
     numbers = limits.kept, np.round(100.0 * limits.clock_share), limits.own

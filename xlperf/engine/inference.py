@@ -16,7 +16,7 @@ from xlperf.engine.join import (
     Named,
     PowerLimits,
     architecture_codes,
-    architecture_of,
+    constants_of,
     groups_of,
     in_batches,
     join,
@@ -24,6 +24,7 @@ from xlperf.engine.join import (
     plan_columns,
     prefill_rows,
 )
+from xlperf.engine.models import architecture_of
 from xlperf.engine.notes import (
     add_notes,
     name_notes,
@@ -147,7 +148,7 @@ def _constants(
 ) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
     found: dict[str, Mapping[str, Array]] = {}
     extrapolated: list[tuple[str, np.ndarray]] = []
-    found["gemm_wide"], _ = calibration.constants_of("gemm", joined.wide_keys)
+    found["gemm_wide"], _ = constants_of(calibration, "gemm", joined.wide_keys)
     for families, keys in (
         ((*_KERNELS, *(_EXPERTS if architecture.experts else ())), joined.keys),
         (("serving_experts",) if architecture.experts else (), joined.keys_named(plan.stored_in_table)),
@@ -156,37 +157,18 @@ def _constants(
         ((*_SOFTWARE, _POWER), joined.keys),
     ):
         for family in families:
-            found[family], far = calibration.constants_of(family, keys)
+            found[family], far = constants_of(calibration, family, keys)
             if family not in _BESIDE_OTHERS:
                 extrapolated.append((family, far))
     if (plan.graphs == 0.0).any():
-        found["serving_eager"], _ = calibration.constants_of("serving_eager", joined.keys)
+        found["serving_eager"], _ = constants_of(calibration, "serving_eager", joined.keys)
     return found, extrapolated
 
 
 def serving_setting(
     plans: Table, plan: InferencePlan, catalog: Catalog, named: Named, architecture: Architecture
 ) -> ServingSetting:
-    """Everything that serving a block of plans depends on.
-
-    Parameters
-    ----------
-    plans : Table
-        Inference plans.
-    plan : InferencePlan
-        Their columns.
-    catalog : Catalog
-        What they refer to.
-    named : Named
-        Rows that they name.
-    architecture : Architecture
-        Structure that their models share.
-
-    Returns
-    -------
-    ServingSetting
-        Arguments of the equations.
-    """
+    """Everything that serving a block of plans depends on."""
     if plan.has("activation_precision"):
         plans = replace(plans, columns={**plans.columns, "precision": plan.product_precision})
     joined = join(plans, catalog, named)
@@ -214,23 +196,7 @@ def serving_setting(
 def served_plans(plans: Table, catalog: Catalog, named: Named, architecture: Architecture, mode: str) -> Served:
     """Plans of one mode with the setting of their replicas or pools.
 
-    Parameters
-    ----------
-    plans : Table
-        Inference plans of one mode.
-    catalog : Catalog
-        What they refer to.
-    named : Named
-        Rows that they name.
-    architecture : Architecture
-        Structure that their models share.
-    mode : str
-        static, continuous or disaggregated.
-
-    Returns
-    -------
-    Served
-        (rows,).
+    ``plans``: inference plans of one mode. ``mode``: static, continuous or disaggregated.
     """
     stated = plan_columns(plans, InferencePlan)
     if mode != "disaggregated":
@@ -275,20 +241,9 @@ def _corrected(served: Served, plans: Table, catalog: Catalog, named: Named, mod
 def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] | None = None) -> dict[str, np.ndarray]:
     """Results of a block of inference plans.
 
-    Parameters
-    ----------
-    plans : Table
-        Inference plans.
-    catalog : Catalog
-        What they refer to.
-    results : collection of str, optional
-        Columns that are asked for: equations that they do not take are left out. All by default.
-
-    Returns
-    -------
-    dict of str to array
-        Every column of ``inference_results``, in the units used inside; or those asked for and what comes with them,
-        and a ``reason`` that says why a plan is illegal but has no notes.
+    ``results``: columns that are asked for: equations that they do not take are left out. All by default. Returns every
+    column of ``inference_results``, in the units used inside; or those asked for and what comes with them, and a
+    ``reason`` that says why a plan is illegal but has no notes.
     """
     named = named_rows(plans, catalog)
     codes = _codes(plans, catalog, named)
@@ -326,18 +281,9 @@ def _served(plans: Table, catalog: Catalog, named: Named, code: int) -> tuple[Se
 def serving_memory(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     """Memory of a block of inference plans without their times: a small part of the work of evaluating them.
 
-    Parameters
-    ----------
-    plans : Table
-        Inference plans without a rate of requests.
-    catalog : Catalog
-        What they refer to.
-
-    Returns
-    -------
-    dict of str to array
-        ``max_batch_size`` as in their results, NaN where a plan is illegal; ``fits`` 0 where it does not fit, NaN where
-        it is illegal, 1 where it fits or where its load alone can tell.
+    ``plans``: inference plans without a rate of requests. Returns ``max_batch_size`` as in their results, NaN where a
+    plan is illegal; ``fits`` 0 where it does not fit, NaN where it is illegal, 1 where it fits or where its load alone
+    can tell.
     """
     named = named_rows(plans, catalog)
 

@@ -12,7 +12,8 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.inference import evaluate_inference, served_plans
-from xlperf.engine.join import architecture_codes, architecture_of, named_rows
+from xlperf.engine.join import architecture_codes, named_rows
+from xlperf.engine.models import architecture_of
 from xlperf.engine.own_runs import SHEET
 from xlperf.engine.training import evaluate_training, training_setting
 from xlperf.equations.hardware.roofline import Device, vector_time
@@ -227,17 +228,8 @@ def explain_training(plans: Table, catalog: Catalog) -> Table:
     The exposed times add up to the time of the step; what is exposed of the communication of one kind is shared out
     over its calls by their times.
 
-    Parameters
-    ----------
-    plans : Table
-        Training plans; the first is explained.
-    catalog : Catalog
-        What they refer to.
-
-    Returns
-    -------
-    Table
-        Kind ``operators``, the longest first; no rows for an illegal plan.
+    ``plans``: training plans; the first is explained. Returns kind ``operators``, the longest first; no rows for an
+    illegal plan.
     """
     results = evaluate_training(plans, catalog)
     if np.isnan(results["step_time"][0]):
@@ -387,20 +379,11 @@ def explain_inference(plans: Table, catalog: Catalog) -> Table:
     Under load they are those of the requests that run in steady state: of the prompts that are prefilled together,
     and of a step with the mean running batch. Of separate pools each phase is that of its pool.
 
-    Parameters
-    ----------
-    plans : Table
-        Inference plans; the first is explained.
-    catalog : Catalog
-        What they refer to.
-
-    Returns
-    -------
-    Table
-        Kind ``operators``; the exposed times of a phase add up to the time of a prefill, with what its request spends
-        outside the engine, and of a step. With the rows of the phase ``waiting``, which a static batch does not have,
-        they add up to ``ttft`` and to ``tpot`` times the tokens of a step; below 0 where prompts that are prefilled
-        one after the other wait for a part of the others only. No rows for an illegal plan.
+    ``plans``: inference plans; the first is explained. Returns kind ``operators``; the exposed times of a phase add up
+    to the time of a prefill, with what its request spends outside the engine, and of a step. With the rows of the phase
+    ``waiting``, which a static batch does not have, they add up to ``ttft`` and to ``tpot`` times the tokens of a step;
+    below 0 where prompts that are prefilled one after the other wait for a part of the others only. No rows for an
+    illegal plan.
     """
     one = plans.take(slice(0, 1))
     results = evaluate_inference(one, catalog)

@@ -66,18 +66,9 @@ def corrections(
 ) -> Corrections:
     """Corrections of plans by runs of their model, accelerator and software.
 
-    Parameters
-    ----------
-    plans : Table
-        Training or inference plans.
-    catalog : Catalog
-        With the sheet ``my_cluster``.
-    models, accelerators : array of int
-        Rows of the catalog that they name, (rows,).
-    half_width : Array
-        Half of the 80 % band of the time of a step in the logarithm, (rows,). [-]
-    first_half_width : Array, optional
-        The same of the time to the first token. [-]
+    ``catalog``: with the sheet ``my_cluster``. ``models``, ``accelerators``: rows of the catalog that they name,
+    (rows,). ``half_width``: half of the 80 % band of the time of a step in the logarithm, (rows,).
+    ``first_half_width``: the same of the time to the first token.
     """
     runs = catalog.tables[SHEET]
     count = len(plans)

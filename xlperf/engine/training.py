@@ -8,21 +8,22 @@ import numpy as np
 
 from xlperf.base.arrays import Array, some, total
 from xlperf.base.elementary import exp
-from xlperf.catalog.calibration import Calibration, Keys
+from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import Keys, Table
 from xlperf.engine.energy import slowed_clock, training_power
 from xlperf.engine.join import (
     Joined,
     Named,
     architecture_codes,
-    architecture_of,
+    constants_of,
     groups_of,
     in_batches,
     join,
     named_rows,
     plan_columns,
 )
+from xlperf.engine.models import architecture_of
 from xlperf.engine.notes import add_notes, basis_words, extrapolation_notes, gibibytes, name_notes, unpriced_notes
 from xlperf.engine.own_runs import RATES, SHEET, Corrections, corrected_step, corrections, narrowed, own_runs_note
 from xlperf.engine.trust import band_ends, coordinates, ends_together, trust
@@ -90,19 +91,7 @@ _SOFTWARE = ("training_software", _MEMORY_FAMILY, "training_calls", "training_ba
 def training_plan(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
     """A table of training plans with its blanks filled.
 
-    Parameters
-    ----------
-    plans : Table
-        Plans as read.
-    joined : Joined
-        What they refer to.
-    gradient_size : Array
-        Bytes of an element of the gradient buffer of their software, (rows,). [B]
-
-    Returns
-    -------
-    TrainingPlan
-        Every column, (rows,).
+    ``gradient_size``: bytes of an element of the gradient buffer of their software, (rows,) [B].
     """
     reads, fused_reads, turns = joined.casts
     stated = plan_columns(plans, TrainingPlan).replaced(
@@ -115,32 +104,19 @@ def training_plan(plans: Table, joined: Joined, gradient_size: Array) -> Trainin
     return with_defaults(stated, joined.model, joined.max_sequence_length, gradient_size)
 
 
-def constants_of(
+def step_constants(
     calibration: Calibration, joined: Joined, architecture: Architecture, only_memory: bool = False
 ) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
     """Calibration constants of every family that a step uses.
 
-    Parameters
-    ----------
-    calibration : Calibration
-        Constants of the catalog.
-    joined : Joined
-        Plans with their keys.
-    architecture : Architecture
-        Structure that their models share.
-    only_memory : bool
-        Whether nothing but memory is asked for.
-
-    Returns
-    -------
-    tuple
-        Family -> constants (rows, 1); and family -> rows whose generation or software has none of its own.
+    ``only_memory``: whether nothing but memory is asked for. Returns family -> constants (rows, 1); and family -> rows
+    whose generation or software has none of its own.
     """
     found: dict[str, Mapping[str, Array]] = {}
     extrapolated: list[tuple[str, np.ndarray]] = []
 
     def look_up(name: str, family: str, keys: Keys) -> None:
-        found[name], far = calibration.constants_of(family, keys)
+        found[name], far = constants_of(calibration, family, keys)
         extrapolated.append((family, far))
 
     if only_memory:
@@ -153,7 +129,7 @@ def constants_of(
         look_up(family, family, joined.wide_keys)
     for family in _SOFTWARE:
         look_up(family, family, joined.keys)
-    found["power"], _ = calibration.constants_of("power", joined.keys)
+    found["power"], _ = constants_of(calibration, "power", joined.keys)
     return found, extrapolated
 
 
@@ -162,26 +138,11 @@ def training_setting(
 ) -> tuple[Setting, Joined, list[tuple[str, np.ndarray]]]:
     """Everything that the step of a block of plans of one architecture depends on.
 
-    Parameters
-    ----------
-    plans : Table
-        Training plans.
-    catalog : Catalog
-        What they refer to.
-    named : Named
-        Rows that they name.
-    architecture : Architecture
-        Structure that their models share.
-    only_memory : bool
-        Whether nothing but memory is asked for.
-
-    Returns
-    -------
-    tuple
-        Setting, the joined rows, and which families are extrapolated for which rows.
+    ``only_memory``: whether nothing but memory is asked for. Returns setting, the joined rows, and which families are
+    extrapolated for which rows.
     """
     joined = join(plans, catalog, named)
-    constants, extrapolated = constants_of(catalog.calibration, joined, architecture, only_memory)
+    constants, extrapolated = step_constants(catalog.calibration, joined, architecture, only_memory)
     plan = training_plan(plans, joined, constants[_MEMORY_FAMILY]["gradient_size"][:, 0])
     kernels = constants if only_memory else stack_constants(constants, input_casts=False)
     alike = (named.models * len(catalog.tables["accelerators"]) + named.accelerators) * len(joined.keys.distinct)
@@ -193,20 +154,9 @@ def training_setting(
 def evaluate_training(plans: Table, catalog: Catalog, results: Collection[str] | None = None) -> dict[str, np.ndarray]:
     """Results of a block of training plans.
 
-    Parameters
-    ----------
-    plans : Table
-        Training plans.
-    catalog : Catalog
-        What they refer to.
-    results : collection of str, optional
-        Columns that are asked for: equations that they do not take are left out. All by default.
-
-    Returns
-    -------
-    dict of str to array
-        Every column of ``training_results``, in the units used inside; or those asked for and what comes with them,
-        and a ``reason`` that says why a plan is illegal but has no notes.
+    ``results``: columns that are asked for: equations that they do not take are left out. All by default. Returns every
+    column of ``training_results``, in the units used inside; or those asked for and what comes with them, and a
+    ``reason`` that says why a plan is illegal but has no notes.
     """
     named = named_rows(plans, catalog)
     codes = architecture_codes(named, catalog)

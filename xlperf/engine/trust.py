@@ -98,13 +98,7 @@ _traits: WeakKeyDictionary[Catalog, tuple[list[str], Array]] = WeakKeyDictionary
 
 
 def model_traits(catalog: Catalog) -> tuple[list[str], Array]:
-    """Shape of the layers of every model of a catalog as a name, and its active parameters per token. [-]
-
-    Parameters
-    ----------
-    catalog : Catalog
-        Whose sheet ``models`` is meant.
-    """
+    """Shape of the layers of every model of a catalog as a name, and its active parameters per token. [-]"""
     if catalog not in _traits:
         table = catalog.tables["models"]
         columns = np.stack([table.number(name) for name in _SHAPE], axis=-1)
@@ -118,17 +112,7 @@ def model_traits(catalog: Catalog) -> tuple[list[str], Array]:
 def coordinates(plans: Table, results: Mapping[str, Array]) -> Array:
     """Where plans stand along :data:`RANGES`.
 
-    Parameters
-    ----------
-    plans : Table
-        Training or inference plans.
-    results : mapping of str to Array
-        Their results.
-
-    Returns
-    -------
-    Array
-        (ranges, rows). [-]
+    ``results``: their results. Returns (ranges, rows).
     """
     training = plans.kind == "training"
     time = results["step_time" if training else "tpot"]
@@ -144,21 +128,9 @@ def trust(
 ) -> dict[str, np.ndarray]:
     """Badge of plans, the runs that stand nearest in words, and the distance that widens their bands.
 
-    Parameters
-    ----------
-    kind : str
-        training or inference.
-    catalog : Catalog
-        What plans refer to.
-    models, accelerators : np.ndarray
-        Rows of the catalog that they name, (rows,).
-    at : Array
-        Where they stand, as :func:`coordinates` has it; NaN where a plan has no result.
-
-    Returns
-    -------
-    dict of str to np.ndarray
-        ``trust``, ``trust_reason`` and ``distance``, (rows,).
+    ``models``, ``accelerators``: rows of the catalog that they name, (rows,). ``at``: where they stand, as
+    :func:`coordinates` has it; NaN where a plan has no result. Returns ``trust``, ``trust_reason`` and ``distance``,
+    (rows,).
     """
     count = len(catalog.tables["accelerators"])
     keys = (models * count + accelerators).tolist()
@@ -191,19 +163,8 @@ def trust(
 def band_ends(constants: Mapping[str, Array], name: str, width: Array) -> Array:
     """Ends of a band over the prediction as logarithms: wider with the distance from what was measured.
 
-    Parameters
-    ----------
-    constants : mapping of str to Array
-        Constants of the family that the band is of, (rows, 1).
-    name : str
-        Band.
-    width : Array
-        Logarithm of the band over that of the constants, (rows,). [-]
-
-    Returns
-    -------
-    Array
-        Of the lower and the upper end, (2, rows). [-]
+    ``constants``: constants of the family that the band is of, (rows, 1). ``name``: band. ``width``: logarithm of the
+    band over that of the constants, (rows,). Returns the lower and the upper end, (2, rows).
     """
     return np.stack([constants[f"log_{name}_{end}"][:, 0] * width for end in ("low", "high")])
 
@@ -214,12 +175,8 @@ def ends_together(first: Array, second: Array, sign: float) -> Array:
     >>> round(float(ends_together(np.array([0.2]), np.array([0.0]), 1.0)[0]), 3)
     1.221
 
-    Parameters
-    ----------
-    first, second : Array
-        Logarithms of the ends of the bands of the factors over their predictions. [-]
-    sign : float
-        1 for upper ends, -1 for lower ones. [-]
+    ``first``, ``second``: logarithms of the ends of the bands of the factors over their predictions. ``sign``: 1 for
+    upper ends, -1 for lower ones.
     """
     return exp(sign * np.sqrt(first * first + second * second))
 

@@ -33,23 +33,9 @@ def plan_grid(plan: Table, catalog: Catalog) -> Table:
     blank, batches of 1 to 512 in powers of two. Replicas are what is left, and layers are shared evenly over stages.
     Everything else is as in the plan. Plans that are illegal are left to the evaluation, which says so.
 
-    Parameters
-    ----------
-    plan : Table
-        One training or inference plan.
-    catalog : Catalog
-        Its model.
-
-    Returns
-    -------
-    Table
-        One plan per row, the same kind.
-
-    Raises
-    ------
-    InputError
-        When the model is not known, a training plan leaves its global batch size blank (step times of different
-        batches do not compare), or ``auto`` stands in a column that the grid does not try.
+    ``catalog``: its model. Returns one plan per row, the same kind. Raises InputError when the model is not known, a
+    training plan leaves its global batch size blank (step times of different batches do not compare), or ``auto``
+    stands in a column that the grid does not try.
     """
     row = int(catalog.rows("models", plan.text("model"), plan, "model")[0])
     models = catalog.tables["models"]

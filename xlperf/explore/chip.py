@@ -36,22 +36,8 @@ USERS = 1000.0
 def chip_answer(form: Table, catalog: Catalog) -> Answer:
     """What the chip of a form, or the accelerator that it names, costs and serves.
 
-    Parameters
-    ----------
-    form : Table
-        One row of kind ``chip``.
-    catalog : Catalog
-        Technology, models and the accelerators to hold it against.
-
-    Returns
-    -------
-    dict
-        Results of the kind ``chip_results``.
-
-    Raises
-    ------
-    InputError
-        Where a name is unknown.
+    ``form``: one row of kind ``chip``. ``catalog``: technology, models and the accelerators to hold it against. Returns
+    results of the kind ``chip_results``. Raises InputError where a name is unknown.
     """
     named = str(form.text("accelerator")[0])
     if named:

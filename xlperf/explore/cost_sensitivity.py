@@ -16,25 +16,11 @@ MAIN_RESULT = {"chiplets": "bill_of_materials", "servers": "cost_rate"}
 def cost_sensitivity(table: Table, catalog: Catalog, result: str = "") -> Table:
     """What the low and the high value of each uncertain input makes of one result: the table of a tornado chart.
 
-    Parameters
-    ----------
-    table : Table
-        Chiplet designs or servers.
-    catalog : Catalog
-        Process nodes and packages that designs name.
-    result : str, default ""
-        Result of designs or servers; "" for the bill of materials of a design and the hour of a server.
-
-    Returns
-    -------
-    Table
-        ``cost_sensitivity``: per design or server the inputs that have a low or a high value, the one that moves
-        the result most first; numbers in the units of their sheets.
-
-    Raises
-    ------
-    InputError
-        When there is no such result, or a row has a fault.
+    ``table``: chiplet designs or servers. ``catalog``: process nodes and packages that designs name. ``result``: result
+    of designs or servers; "" for the bill of materials of a design and the hour of a server. Returns
+    ``cost_sensitivity``: per design or server the inputs that have a low or a high value, the one that moves the result
+    most first; numbers in the units of their sheets. Raises InputError when there is no such result, or a row has a
+    fault.
     """
     kind = table.kind
     known = results_of(kind).by_name

@@ -28,24 +28,10 @@ COMPARED = (
 def reverse_check(devices: Table, catalog: Catalog) -> Table:
     """Compare devices with the accelerators that their rows name.
 
-    Parameters
-    ----------
-    devices : Table
-        Rows of kind ``devices``; those that name no accelerator are left out.
-    catalog : Catalog
-        What they refer to.
-
-    Returns
-    -------
-    Table
-        Kind ``device_comparison``: a row for each quantity that the accelerator states, in the units shown; links are
-        those of the innermost tier of its default network unless its row has its own. The difference is NaN where the
-        device cannot be built.
-
-    Raises
-    ------
-    InputError
-        When a device names what the catalog does not have.
+    ``devices``: rows of kind ``devices``; those that name no accelerator are left out. Returns kind
+    ``device_comparison``: a row for each quantity that the accelerator states, in the units shown; links are those of
+    the innermost tier of its default network unless its row has its own. The difference is NaN where the device cannot
+    be built. Raises InputError when a device names what the catalog does not have.
     """
     named = np.flatnonzero(devices.text("compared_with") != "")
     own = devices.take(named)
@@ -88,17 +74,8 @@ def _links(catalog: Catalog, rows: np.ndarray) -> Array:
 def device_faults(catalog: Catalog, tolerance: float = TOLERANCE) -> list[Fault]:
     """Devices that cannot be built, and those that are far from the accelerator that they are compared with.
 
-    Parameters
-    ----------
-    catalog : Catalog
-        Whose devices are looked at.
-    tolerance : float, default 0.20
-        Largest relative difference that is let pass. [-]
-
-    Returns
-    -------
-    list of Fault
-        In the order of the sheet.
+    ``catalog``: whose devices are looked at. ``tolerance``: largest relative difference that is let pass. In the order
+    of the sheet.
     """
     devices = catalog.tables["devices"]
     if not len(devices):

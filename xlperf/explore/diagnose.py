@@ -81,19 +81,9 @@ class Measured(NamedTuple):
 def read_measured(kind: str, texts: Sequence[str], before: Sequence[str] = ()) -> list[Measured]:
     """What was measured, from texts like ``step time=38 s``.
 
-    Parameters
-    ----------
-    kind : str
-        ``training`` or ``inference``.
-    texts : sequence of str
-        A result, or several with ``+`` between that were measured together, ``=``, and a number with or without a unit.
-    before : sequence of str
-        The same of a run before the change.
-
-    Raises
-    ------
-    InputError
-        With every text that is none; where a result is given twice, or only before the change.
+    ``texts``: a result, or several with ``+`` between that were measured together, ``=``, and a number with or without
+    a unit. ``before``: the same of a run before the change. Raises InputError with every text that is none; where a
+    result is given twice, or only before the change.
     """
     faults: list[Fault] = []
     found: dict[str, dict[tuple[str, ...], tuple[Objective, float]]] = {"--measured": {}, "--before": {}}
@@ -216,30 +206,10 @@ def diagnose(
     the band. Beside a run before the change the band is that of the ratio of two runs: narrow where a change alters
     nothing, wide where it alters much. Values of one cause add up.
 
-    Parameters
-    ----------
-    plan : Table
-        One plan without ``auto``.
-    catalog : Catalog
-        What it refers to.
-    measured : sequence of Measured
-        At least one.
-    top : int
-        Explanations at the most.
-    progress : callable, optional
-        Called with the number of plans of each block that is done.
-    ranked : bool, default False
-        Whether changes are ranked although all measurements are inside the band.
-
-    Returns
-    -------
-    Diagnosis
-        Readings, explanations and steps.
-
-    Raises
-    ------
-    InputError
-        Where the plan is illegal, or lacks a result that was measured.
+    ``plan``: one plan without ``auto``. ``measured``: at least one. ``top``: explanations at the most. ``progress``:
+    called with the number of plans of each block that is done. ``ranked``: whether changes are ranked although all
+    measurements are inside the band. Returns readings, explanations and steps. Raises InputError where the plan is
+    illegal, or lacks a result that was measured.
     """
     variants = Variants.of(plan)
     table, changed = variants.evaluated_on(catalog)
@@ -288,18 +258,8 @@ def diagnose(
 def as_it_ran(plan: Table, found: Diagnosis) -> Table:
     """A plan with the changes of its settings that the first explanation names, beside what was measured.
 
-    Parameters
-    ----------
-    plan : Table
-        One plan.
-    found : Diagnosis
-        Of this plan; changes of what it runs on are faults to mend, not settings, and stay out.
-
-    Returns
-    -------
-    Table
-        One row that ``xlperf calibrate --mine`` takes: what remains between its prediction and the measurement is of
-        the cluster.
+    ``found``: of this plan; changes of what it runs on are faults to mend, not settings, and stay out. Returns one row
+    that ``xlperf calibrate --mine`` takes: what remains between its prediction and the measurement is of the cluster.
     """
     columns = dict(plan.columns)
     for change in found.likeliest:

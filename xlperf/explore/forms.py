@@ -36,22 +36,9 @@ def _solvers() -> Mapping[str, Callable[[Table, Catalog], Answer]]:
 def evaluate_forms(forms: Table, catalog: Catalog) -> Table:
     """Answers of forms, each found by a search.
 
-    Parameters
-    ----------
-    forms : Table
-        Rows of a kind of :data:`xlperf.catalog.schema.FORMS`; what is blank or ``auto`` of a mapping is searched.
-    catalog : Catalog
-        Models, accelerators, prices.
-
-    Returns
-    -------
-    Table
-        The results of the kind, row by row; where there is no answer, numbers are NaN and ``reason`` says why.
-
-    Raises
-    ------
-    InputError
-        Where a name is unknown or a form lacks what its question needs.
+    ``forms``: rows of a kind of :data:`xlperf.catalog.schema.FORMS`; what is blank or ``auto`` of a mapping is
+    searched. Returns the results of the kind, row by row; where there is no answer, numbers are NaN and ``reason`` says
+    why. Raises InputError where a name is unknown or a form lacks what its question needs.
     """
     return answers_table(forms, [answer_of(forms.take([row]), catalog) for row in range(len(forms))])
 
@@ -59,12 +46,7 @@ def evaluate_forms(forms: Table, catalog: Catalog) -> Table:
 def answer_of(form: Table, catalog: Catalog) -> Answer:
     """Answer of one form, from a cache as long as the rows of the catalog that it names stay what they are.
 
-    Parameters
-    ----------
-    form : Table
-        One row.
-    catalog : Catalog
-        Models, accelerators, prices.
+    ``form``: one row.
     """
     is_built = form.kind == "chip" and not form.text("accelerator")[0]
     part = part_of(catalog, form, (BESIDE,) if is_built else ())
@@ -90,21 +72,8 @@ def answers_table(forms: Table, answers: Sequence[Answer]) -> Table:
 def one_plan(kind: str, columns: Mapping[str, Any], searched: Collection[str], form: Table) -> Table:
     """A plan whose columns that may be searched say ``auto`` where the form leaves them blank.
 
-    Parameters
-    ----------
-    kind : str
-        ``training`` or ``inference``.
-    columns : mapping of str to array
-        Columns of the plan.
-    searched : collection of str
-        Those that a search may choose.
-    form : Table
-        Where the values stand.
-
-    Returns
-    -------
-    Table
-        One row.
+    ``columns``: columns of the plan. ``searched``: those that a search may choose. ``form``: where the values stand.
+    Returns one row.
     """
     order = table_schema(kind).by_name
     blank = {
@@ -119,14 +88,8 @@ def one_plan(kind: str, columns: Mapping[str, Any], searched: Collection[str], f
 def slower(results: Table, name: str, catalog: Catalog) -> float:
     """How much longer a time is than expected at the end of its 80 % band that belongs to the case of a catalog.
 
-    Parameters
-    ----------
-    results : Table
-        Of one plan.
-    name : str
-        A time that has a band: ``step_time``, ``tpot``.
-    catalog : Catalog
-        Whose case is ``low`` (fast and cheap), ``base`` (as expected: 1) or ``high`` (slow and dear).
+    ``results``: of one plan. ``name``: a time that has a band: ``step_time``, ``tpot``. ``catalog``: whose case is
+    ``low`` (fast and cheap), ``base`` (as expected: 1) or ``high`` (slow and dear).
     """
     if catalog.case == "base":
         return 1.0
@@ -168,19 +131,8 @@ def price_words(given: float, basis: str) -> str:
 def trust(kind: str, plan: Table, catalog: Catalog) -> Answer:
     """How near published runs stand to a plan that has no results: a badge, and the runs with their median error.
 
-    Parameters
-    ----------
-    kind : str
-        ``training`` or ``inference``.
-    plan : Table
-        One plan.
-    catalog : Catalog
-        Whose model has aliases.
-
-    Returns
-    -------
-    dict
-        ``trust`` and ``trust_reason``, as in the results of plans: by model and accelerator alone.
+    ``catalog``: whose model has aliases. Returns ``trust`` and ``trust_reason``, as in the results of plans: by model
+    and accelerator alone.
     """
     models = catalog.rows("models", plan.text("model"), plan, "model")
     accelerators = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")

@@ -44,15 +44,8 @@ def cross_training(space: Space) -> None:
     Of values that make the same plan all but the first are left out; a schedule gpipe is not tried, which takes as
     long as 1f1b and more memory.
 
-    Parameters
-    ----------
-    space : Space
-        As :func:`xlperf.explore.space.space_of` has it; is changed.
-
-    Raises
-    ------
-    InputError
-        Where there are too many plans.
+    ``space``: as :func:`xlperf.explore.space.space_of` has it; is changed. Raises InputError where there are too many
+    plans.
     """
     space.cross_accelerators()
     _cross_ranks(space)
@@ -240,15 +233,8 @@ def cross_inference(space: Space) -> None:
 
     Of values that make the same plan all but the first are left out.
 
-    Parameters
-    ----------
-    space : Space
-        As :func:`xlperf.explore.space.space_of` has it; is changed.
-
-    Raises
-    ------
-    InputError
-        Where there are too many plans.
+    ``space``: as :func:`xlperf.explore.space.space_of` has it; is changed. Raises InputError where there are too many
+    plans.
     """
     space.cross("mode", column("inference", "mode").choices)
     space.cross_accelerators()

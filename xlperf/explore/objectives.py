@@ -233,10 +233,7 @@ def tightest(limits: Iterable[Limit]) -> tuple[Limit, ...]:
 def limits_of(kind: str, texts: Iterable[str], place: str = "limit", probability: float = 0.5) -> list[Limit]:
     """Bounds from their texts, each to be kept with a probability.
 
-    Raises
-    ------
-    InputError
-        With every fault.
+    Raises InputError with every fault.
     """
     limits: list[Limit] = []
     faults: list[Fault] = []
@@ -269,17 +266,7 @@ def default_objective(plan: Table, searched: Sequence[str]) -> Objective:
     and accelerator where there are targets to keep, or the load, the accelerators or what they serve is searched; the
     least latency where the load is given.
 
-    Parameters
-    ----------
-    plan : Table
-        One plan.
-    searched : sequence of str
-        Columns that are tried.
-
-    Returns
-    -------
-    Objective
-        Of the kind of the plan.
+    ``searched``: columns that are tried. Of the kind of the plan.
     """
     tried = set(searched)
     if plan.kind == "training":

@@ -27,12 +27,7 @@ _FEWEST = 1e-7
 def measured_texts(kind: str, found: Profile) -> list[str]:
     """What a profile measures, as ``--measured`` takes it.
 
-    Parameters
-    ----------
-    kind : str
-        ``training`` or ``inference``: a profile of serving is one of decode steps.
-    found : Profile
-        Times per step.
+    ``kind``: ``training`` or ``inference``: a profile of serving is one of decode steps. ``found``: times per step.
     """
     if kind == "training":
         pairs = [(COMPUTED, found.computed), (EXCHANGED, found.exposed)]
@@ -44,14 +39,7 @@ def measured_texts(kind: str, found: Profile) -> list[str]:
 def by_class(plan: Table, catalog: Catalog, found: Profile) -> list[str]:
     """Lines: class of kernels, measured and predicted time of a step, and their ratio.
 
-    Parameters
-    ----------
-    plan : Table
-        One plan.
-    catalog : Catalog
-        What it refers to.
-    found : Profile
-        Times per step.
+    ``found``: times per step.
     """
     predicted = _training(plan, catalog) if plan.kind == "training" else _serving(plan, catalog)
     ms = UNITS["ms"].factor

@@ -40,22 +40,8 @@ _MEMORY = ("weights", "gradients", "optimizer", "activations")
 def train_answer(form: Table, catalog: Catalog) -> Answer:
     """The fastest mapping of the run that a form asks for, with its time, cost and memory.
 
-    Parameters
-    ----------
-    form : Table
-        One row of kind ``train``.
-    catalog : Catalog
-        Models, accelerators and prices.
-
-    Returns
-    -------
-    dict
-        Results of the kind ``train_results``.
-
-    Raises
-    ------
-    InputError
-        Where a name is unknown, or neither a number of accelerators nor a deadline is given.
+    ``form``: one row of kind ``train``. Returns results of the kind ``train_results``. Raises InputError where a name
+    is unknown, or neither a number of accelerators nor a deadline is given.
     """
     count, deadline = float(form.number("num_accelerators")[0]), float(form.number("deadline")[0])
     if count == count:

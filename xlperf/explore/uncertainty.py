@@ -222,21 +222,10 @@ class Uncertainty:
     def effects(self, number: int = 0) -> Table:
         """``input_effects``: what each input does to the result of each plan, the one with the largest swing first.
 
-        Parameters
-        ----------
-        number : int
-            Base samples of the Sobol indices, a power of two; 0 for none. [-]
-
-        Returns
-        -------
-        Table
-            Results with one input at its 5th and 95th percentile and all others at their median; first-order and
-            total Sobol indices (blank without samples); and what it is worth to know an input before a choice of plan.
-
-        Raises
-        ------
-        InputError
-            Where scipy is not installed.
+        ``number``: base samples of the Sobol indices, a power of two; 0 for none. Returns results with one input at its
+        5th and 95th percentile and all others at their median; first-order and total Sobol indices (blank without
+        samples); and what it is worth to know an input before a choice of plan. Raises InputError where scipy is not
+        installed.
         """
         count, plans = len(self.inputs), len(self.sweep.plans)
         shares = np.full((count, 2 * count), 0.5)
@@ -295,13 +284,7 @@ class Uncertainty:
 
 
 def usual_ranges(plans: Table) -> tuple[Varied, ...]:
-    """Ten per cent less to ten per cent more of what decides most plans: rates, memory, links, the rental price.
-
-    Parameters
-    ----------
-    plans : Table
-        Training or inference plans.
-    """
+    """Ten per cent less to ten per cent more of what decides most plans: rates, memory, links, the rental price."""
     peaks = dict.fromkeys(PRECISIONS[str(one)].peak for one in plans.filled("precision").tolist())
     names = [("accelerators", name) for name in ("memory_bandwidth", "memory_capacity")]
     names += [("accelerators", f"peak_flop_rate_{peak}") for peak in peaks]
@@ -312,19 +295,7 @@ def usual_ranges(plans: Table) -> tuple[Varied, ...]:
 def sheet_ranges(plans: Table, catalog: Catalog, without: Sequence[Varied] = ()) -> tuple[Varied, ...]:
     """Numbers that the sheets have low and high values of, in rows that plans name: triangular about the base value.
 
-    Parameters
-    ----------
-    plans : Table
-        Training or inference plans.
-    catalog : Catalog
-        What they refer to.
-    without : sequence of Varied
-        Numbers that vary otherwise.
-
-    Returns
-    -------
-    tuple of Varied
-        Factors; where rows differ in them the widest.
+    ``without``: numbers that vary otherwise. Returns factors; where rows differ in them the widest.
     """
     others = {(one.sheet, one.name) for one in without}
     for sheet, names in blanked_prices(catalog, plans, {one.sheet for one in without}).items():

@@ -118,26 +118,9 @@ def read_values(
 ) -> dict[str, np.ndarray]:
     """Values to try for some columns of plans.
 
-    Parameters
-    ----------
-    kind : str
-        ``training`` or ``inference``.
-    lines : sequence of (object, sequence)
-        A header of a plan column, with or without a unit, and the values to try; blanks are left out.
-    place : str
-        Where the lines stand, for the messages.
-    from_text : bool, default False
-        Whether numbers arrive as text, as on a command line.
-
-    Returns
-    -------
-    dict of str to array
-        Canonical column -> values in the units used inside.
-
-    Raises
-    ------
-    InputError
-        With every fault.
+    ``lines``: a header of a plan column, with or without a unit, and the values to try; blanks are left out. ``place``:
+    where the lines stand, for the messages. ``from_text``: whether numbers arrive as text, as on a command line.
+    Returns canonical column -> values in the units used inside. Raises InputError with every fault.
     """
     faults: list[Fault] = []
     values: dict[str, np.ndarray] = {}
@@ -174,20 +157,9 @@ def read_values(
 def read_variation(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> Variation:
     """Read lines of a column and its values: of plans, or of a catalog sheet as ``accelerators.memory bandwidth``.
 
-    Parameters
-    ----------
-    kind : str
-        ``training`` or ``inference``.
-    lines : sequence of (str, sequence of str)
-        Header and values; ``auto`` alone; ``1..64``: all whole numbers between, of catalog sheets the two ends; values
-        of catalog sheets as ``x0.5``: factors.
-    place : str
-        Where the lines stand, for the messages.
-
-    Raises
-    ------
-    InputError
-        With every fault.
+    ``lines``: header and values; ``auto`` alone; ``1..64``: all whole numbers between, of catalog sheets the two ends;
+    values of catalog sheets as ``x0.5``: factors. ``place``: where the lines stand, for the messages. Raises InputError
+    with every fault.
     """
     stated: list[tuple[object, Sequence[object]]] = []
     ranges: dict[int, tuple[str, np.ndarray]] = {}
@@ -321,19 +293,8 @@ def blanked_prices(catalog: Catalog, plans: Table, sheets: set[str]) -> dict[str
     The hour of an accelerator follows from its server where the sheet prices has no price, and its price there from
     its chiplets where the server's row has none.
 
-    Parameters
-    ----------
-    catalog : Catalog
-        As it is.
-    plans : Table
-        Whose accelerators are meant.
-    sheets : set of str
-        What varies.
-
-    Raises
-    ------
-    InputError
-        Where an accelerator has no row of servers, which its cost would follow from.
+    ``sheets``: what varies. Raises InputError where an accelerator has no row of servers, which its cost would follow
+    from.
     """
     own = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
     designed = sheets & {"chiplets", "packages", "process_nodes"}
@@ -355,19 +316,9 @@ def blanked_prices(catalog: Catalog, plans: Table, sheets: set[str]) -> dict[str
 def changed_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, float]]) -> Catalog:
     """The catalog with other numbers in the rows that plans name.
 
-    Parameters
-    ----------
-    catalog : Catalog
-        As it is.
-    plans : Table
-        Whose accelerators, networks, models and prices are meant.
-    changes : sequence of (Varied, float)
-        Column, and its value or factor.
-
-    Raises
-    ------
-    InputError
-        Where a row has nothing to multiply, an accelerator follows from a device, or a plan names nothing there.
+    ``plans``: whose accelerators, networks, models and prices are meant. ``changes``: column, and its value or factor.
+    Raises InputError where a row has nothing to multiply, an accelerator follows from a device, or a plan names nothing
+    there.
     """
     tables: dict[str, Table] = {}
     for sheet, names in blanked_prices(catalog, plans, {varied.sheet for varied, _ in changes}).items():
@@ -452,24 +403,9 @@ def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, 
     One table of plans is then evaluated whole, whatever number of catalogs it stands for: the rows that a plan names
     are copied under marked names, once for all plans with the same numbers. :func:`unmarked` removes the marks.
 
-    Parameters
-    ----------
-    catalog : Catalog
-        As it is.
-    plans : Table
-        Whose accelerators, networks, models and prices are meant.
-    changes : sequence of (Varied, array)
-        Column, and its value or factor for each plan, (rows,).
-
-    Returns
-    -------
-    tuple of Catalog and Table
-        The results of the plans are those of :func:`changed_catalog` for each of them.
-
-    Raises
-    ------
-    InputError
-        As :func:`changed_catalog`.
+    ``plans``: whose accelerators, networks, models and prices are meant. ``changes``: column, and its value or factor
+    for each plan, (rows,). Returns the results of the plans are those of :func:`changed_catalog` for each of them.
+    Raises InputError as :func:`changed_catalog`.
     """
     if not changes or not len(plans):
         return catalog, plans

@@ -47,19 +47,7 @@ def usual_changes(plan: Table, catalog: Catalog, limits: Sequence[Limit] = ()) -
     accelerators, bandwidth of their links, and where the plan has them its targets and its power limit. Of accelerators
     that follow from a device area and power of that device, and their memory and links.
 
-    Parameters
-    ----------
-    plan : Table
-        One training or inference plan.
-    catalog : Catalog
-        What it refers to.
-    limits : sequence of Limit
-        What the plans must keep.
-
-    Returns
-    -------
-    list of Varied or Limit
-        Those of which the sheets have a number to change.
+    ``limits``: what the plans must keep. Returns those of which the sheets have a number to change.
     """
     peak = f"peak_flop_rate_{PRECISIONS[str(plan.filled('precision')[0])].peak}"
     row = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
@@ -86,19 +74,8 @@ def _is_stated(plan: Table, catalog: Catalog, one: Varied) -> bool:
 def read_changes(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> list[Varied]:
     """Numbers of the plans or of catalog sheets and what they change to, from lines of a column and its values.
 
-    Parameters
-    ----------
-    kind : str
-        training or inference.
-    lines : sequence of (str, sequence of str)
-        As of :func:`xlperf.explore.vary.read_variation`.
-    place : str
-        Where they stand, for the messages.
-
-    Raises
-    ------
-    InputError
-        Where one is no list of numbers.
+    ``lines``: as of :func:`xlperf.explore.vary.read_variation`. ``place``: where they stand, for the messages. Raises
+    InputError where one is no list of numbers.
     """
     asked = read_variation(kind, lines, place)
     known = table_schema(kind).by_name
@@ -122,30 +99,11 @@ def worth(
     the change. It is exactly 0 where the best plan does not use more. Cells that say ``auto`` are chosen anew. Of a
     small change what the last unit is worth is asked as well: where a plan only just fits, one less is another plan.
 
-    Parameters
-    ----------
-    plan : Table
-        One training or inference plan.
-    catalog : Catalog
-        What it refers to.
-    changes : sequence of Varied or Limit
-        Numbers of the plan or of catalog sheets, with the factors or values that they change to; limits to loosen.
-    limits : sequence of Limit
-        What the plans must keep, beside their own targets.
-    progress : callable, optional
-        Called with the number of plans of each block that is done.
-    **bounds : Bounds
-        Most candidates of a plan, and most accelerators tried for ``auto``.
-
-    Returns
-    -------
-    Table
-        ``worth``: a row for each change, blank where no plan fits and keeps the limits.
-
-    Raises
-    ------
-    InputError
-        As :func:`xlperf.explore.search.search` and :func:`xlperf.explore.vary.changed_catalog`.
+    ``changes``: numbers of the plan or of catalog sheets, with the factors or values that they change to; limits to
+    loosen. ``limits``: what the plans must keep, beside their own targets. ``progress``: called with the number of
+    plans of each block that is done. ``**bounds``: most candidates of a plan, and most accelerators tried for ``auto``.
+    Returns ``worth``: a row for each change, blank where no plan fits and keeps the limits. Raises InputError as
+    :func:`xlperf.explore.search.search` and :func:`xlperf.explore.vary.changed_catalog`.
     """
     cost = objective_of(plan.kind, "cost")
 
@@ -187,30 +145,11 @@ def break_even(
 
     The cost of a token is that of an hour over the tokens of an hour, so the best plan does not depend on the price.
 
-    Parameters
-    ----------
-    plan : Table
-        One training or inference plan; its cells that say ``auto`` are chosen for each accelerator.
-    others : sequence of str
-        Accelerators, each with its default network.
-    catalog : Catalog
-        What the plans refer to.
-    limits : sequence of Limit
-        What they must keep.
-    progress : callable, optional
-        Called with the number of plans of each block that is done.
-    **bounds : Bounds
-        Most candidates of a plan, and most accelerators tried for ``auto``.
-
-    Returns
-    -------
-    Table
-        ``break_even``: a row for each accelerator, blank where no plan fits and keeps the limits.
-
-    Raises
-    ------
-    InputError
-        As :func:`xlperf.explore.search.search`.
+    ``plan``: one training or inference plan; its cells that say ``auto`` are chosen for each accelerator. ``others``:
+    accelerators, each with its default network. ``limits``: what they must keep. ``progress``: called with the number
+    of plans of each block that is done. ``**bounds``: most candidates of a plan, and most accelerators tried for
+    ``auto``. Returns ``break_even``: a row for each accelerator, blank where no plan fits and keeps the limits. Raises
+    InputError as :func:`xlperf.explore.search.search`.
     """
     cost = objective_of(plan.kind, "cost").column.name
 

@@ -37,23 +37,9 @@ class Marginal(NamedTuple):
 def marginal(inputs: Inputs, catalog: Catalog, nodes: Sequence[str], best: Sequence[str], timed: Timed) -> Marginal:
     """What limits the best device of each node, and what the next square millimetre, watt and dollar should buy.
 
-    Parameters
-    ----------
-    inputs : Inputs
-        The settings of the study.
-    catalog : Catalog
-        With the devices of the study.
-    nodes : sequence of str
-        Nodes.
-    best : sequence of str
-        Best device of each.
-    timed : callable
-        Time of a step of accelerators of a catalog, each with its best plan. [s]
-
-    Returns
-    -------
-    Marginal
-        A row per node and thing; a finding per node.
+    ``catalog``: with the devices of the study. ``nodes``: nodes. ``best``: best device of each. ``timed``: time of a
+    step of accelerators of a catalog, each with its best plan [s]. Returns a row per node and thing; a finding per
+    node.
     """
     devices = catalog.tables["devices"]
     names = [str(name) for name in devices.text("device")]

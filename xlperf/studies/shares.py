@@ -44,18 +44,9 @@ def devices_like(
 ) -> tuple[Table, Catalog]:
     """Copies of devices, one after the other, with other columns; and the catalog with them as accelerators.
 
-    Parameters
-    ----------
-    inputs : Inputs
-        Whose device says the package.
-    catalog : Catalog
-        With the devices and accelerators that are copied.
-    best : sequence of str
-        Devices; each is copied as often as there are labels for one.
-    labels : sequence of str
-        Names of the copies.
-    changes : dict of str to array
-        Columns of the copies.
+    ``inputs``: whose device says the package. ``catalog``: with the devices and accelerators that are copied. ``best``:
+    devices; each is copied as often as there are labels for one. ``labels``: names of the copies. ``changes``: columns
+    of the copies.
     """
     devices, accelerators = catalog.tables["devices"], catalog.tables["accelerators"]
     each = len(labels) // len(best)
@@ -77,22 +68,8 @@ def best_shares(inputs: Inputs, catalog: Catalog, nodes: Sequence[str], best: Se
     What is neither cores, cache nor an interface (network on the chip, control, input and output) keeps the share of
     the dies that it has on the device of the study: more cache are fewer cores.
 
-    Parameters
-    ----------
-    inputs : Inputs
-        The settings of the study.
-    catalog : Catalog
-        With the devices of the study.
-    nodes : sequence of str
-        Nodes.
-    best : sequence of str
-        A device of each.
-    timed : callable
-        Time of a step of accelerators of a catalog, each with its best plan. [s]
-
-    Returns
-    -------
-    Shares
+    ``catalog``: with the devices of the study. ``nodes``: nodes. ``best``: a device of each. ``timed``: time of a step
+    of accelerators of a catalog, each with its best plan [s].
     """
     shipped = inputs.catalog.tables["devices"]
     own = [str(name).casefold() for name in shipped.text("device")].index(inputs.text("device").casefold())

@@ -76,14 +76,8 @@ _COMPARED = (
 def chip_sheet(sheet: Any, data: Any, live: Live, others: list[str]) -> None:
     """Fill the sheet, and the sheet that holds its numbers, from row 1 and column A on.
 
-    Parameters
-    ----------
-    sheet, data : Worksheet
-        Changed in place.
-    live : Live
-        Writes formulas with their values.
-    others : list of str
-        Accelerators that the chip is held against.
+    ``sheet``, ``data``: changed in place. ``live``: writes formulas with their values. ``others``: accelerators that
+    the chip is held against.
     """
     page(sheet, "What would this accelerator be worth?", live)
     area, cells = form(sheet, "chip", ROWS, live)

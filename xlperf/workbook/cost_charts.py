@@ -40,12 +40,7 @@ _COLOURS_OF_HOUR = (BLUE, SKY, GREEN, GREY, AMBER, MUTED, ORANGE)
 def cost_charts(book: Any, live: Live) -> None:
     """Add a chart below each sheet of :data:`CHARTS` that the workbook has, where it has rows.
 
-    Parameters
-    ----------
-    book : Workbook
-        Changed in place.
-    live : Live
-        Whose values of formulas are kept as the points of the charts.
+    ``book``: changed in place. ``live``: whose values of formulas are kept as the points of the charts.
     """
     for kind, own in CHARTS.items():
         if kind not in book.sheetnames:

@@ -16,16 +16,8 @@ from xlperf.workbook.tables import data_rows, write_table
 def write_diagnosis(path: str, found: Diagnosis, command: str, asked: Mapping[str, str]) -> None:
     """Write the sheets ``diagnosis`` and ``waterfall``, and what was asked with both charts in front.
 
-    Parameters
-    ----------
-    path : str
-        Workbook; replaced whole.
-    found : Diagnosis
-        What was measured and what would explain it.
-    command : str
-        What was run.
-    asked : mapping
-        What it was given, by name.
+    ``path``: workbook; replaced whole. ``found``: what was measured and what would explain it. ``command``: what was
+    run. ``asked``: what it was given, by name.
     """
     book = Workbook()
     book.remove(book.worksheets[0])

@@ -19,16 +19,8 @@ MODELS = ("DeepSeek-V3", *(str(dict(card)["model"]) for card in CARDS.values()))
 def example_tables(tables: Mapping[str, Table]) -> dict[str, Table]:
     """One plan of each kind with the rows that they and the front sheets need; technology and calibration whole.
 
-    Parameters
-    ----------
-    tables : mapping of str to Table
-        Every sheet of the shipped workbook.
-
-    Returns
-    -------
-    dict of str to Table
-        Training: dense, with experts, mapped by search. Serving: each mode, and mapped by search. One design, one
-        server.
+    ``tables``: every sheet of the shipped workbook. Returns training: dense, with experts, mapped by search. Serving:
+    each mode, and mapped by search. One design, one server.
     """
     catalog = Catalog.from_tables([table for kind, table in tables.items() if kind not in PLAN_TABLES], "examples")
     chosen = {kind: _first_of_each(tables[kind], _kinds(tables[kind], catalog)) for kind in PLAN_TABLES}

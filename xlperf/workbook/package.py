@@ -92,10 +92,7 @@ def _all_digits() -> Iterator[None]:
 def replace_file(path: str | Path, data: bytes) -> None:
     """Write a file so that a reader, or a run that is killed, only ever sees the old one or the new one whole.
 
-    Raises
-    ------
-    InputError
-        One line that says why the file cannot be written.
+    Raises InputError: one line that says why the file cannot be written.
     """
     shown = str(path)
     target = Path(os.path.realpath(path))
@@ -115,10 +112,7 @@ def replace_file(path: str | Path, data: bytes) -> None:
 def save_workbook(workbook: Workbook, path: str | Path, date: datetime = EPOCH) -> None:
     """Save a workbook: reproducible bytes, replaced whole or not at all.
 
-    Raises
-    ------
-    InputError
-        One line that says why the file cannot be written.
+    Raises InputError: one line that says why the file cannot be written.
     """
     replace_file(path, workbook_bytes(workbook, date))
 
@@ -142,18 +136,8 @@ class Formulas:
     def put(self, cell: Cell, formula: str, value: Any, style: str = "xlperf computed", number: str = "") -> None:
         """Write a formula to a cell and remember its value.
 
-        Parameters
-        ----------
-        cell : openpyxl.cell.Cell
-            Changed in place.
-        formula : str
-            Starts with ``=``; structured references as files hold them.
-        value : float, str, bool, CellError or None
-            What the formula gives.
-        style : str
-            A style of :mod:`xlperf.workbook.style`.
-        number : str
-            Number format.
+        ``cell``: changed in place. ``formula``: starts with ``=``; structured references as files hold them. ``value``:
+        what the formula gives. ``style``: a style of :mod:`xlperf.workbook.style`. ``number``: number format.
         """
         put(cell, None, style, number or None)
         inside: Any = cell

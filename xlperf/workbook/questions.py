@@ -34,16 +34,9 @@ def live_cells(
 ) -> Live:
     """What computes the formulas of front sheets and cards, over the plans and the checks of a workbook.
 
-    Parameters
-    ----------
-    tables : mapping
-        Sheets of the workbook by kind.
-    catalog : Catalog, optional
-        For the values beside the formulas; none: formulas alone.
-    formulas : Formulas
-        Where the values are kept; the checks stand there.
-    results : mapping
-        Cells of live results, by kind and name.
+    ``tables``: sheets of the workbook by kind. ``catalog``: for the values beside the formulas; none: formulas alone.
+    ``formulas``: where the values are kept; the checks stand there. ``results``: cells of live results, by kind and
+    name.
     """
     live = Live(formulas, catalog)
     live.values |= {("checks", cell): value for cell, value in formulas.values.get("checks", {}).items()}
@@ -64,14 +57,8 @@ def live_cells(
 def question_sheets(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> None:
     """Add the front sheets, first in the workbook, and the sheets that hold their numbers, last so far.
 
-    Parameters
-    ----------
-    workbook : Workbook
-        Changed in place; the name ``catalog`` and the names of drop-downs stand in it.
-    tables : mapping
-        Sheets of the workbook by kind.
-    live : Live
-        Writes formulas with their values.
+    ``workbook``: changed in place; the name ``catalog`` and the names of drop-downs stand in it. ``tables``: sheets of
+    the workbook by kind. ``live``: writes formulas with their values.
     """
     known = set(tables["accelerators"].text("accelerator").tolist())
     others = [name for name in OTHERS if name in known]

@@ -102,22 +102,8 @@ def write_study_report(
 ) -> None:
     """Write the report of a study: its question, tables and charts, then what any report has of its plans.
 
-    Parameters
-    ----------
-    path : str or Path
-        Where; an old file is replaced whole.
-    study : Study
-    inputs : Inputs
-        What it started from.
-    outcome : Outcome
-        What it found.
-    date : datetime.date
-        Date that the report carries.
-
-    Raises
-    ------
-    InputError
-        Where there are no plans, or the file cannot be written.
+    ``path``: where; an old file is replaced whole. ``inputs``: what it started from. ``outcome``: what it found.
+    ``date``: date that the report carries. Raises InputError where there are no plans, or the file cannot be written.
     """
     from xlperf.workbook.studies import study_sheets
 
@@ -142,10 +128,7 @@ def report_workbook(
 ) -> Workbook:
     """A report in memory: the arguments of :func:`write_report`, without a path; ``found`` heads the findings.
 
-    Raises
-    ------
-    InputError
-        Where there are no plans.
+    Raises InputError where there are no plans.
     """
     groups = tuple(Plans(plan, result, catalog) for plan, result in zip(plans, results, strict=True) if len(plan))
     if not groups:

@@ -70,10 +70,7 @@ def _results(sheet: Worksheet, first: str) -> None:
 def first_rows(sheet: Worksheet) -> None:
     """Print of a long table of a study the first rows, on as many pages as they take.
 
-    Parameters
-    ----------
-    sheet : Worksheet
-        Sheet of a study with its print area.
+    ``sheet``: sheet of a study with its print area.
     """
     if sheet.max_row <= _MOST_ROWS:
         return

@@ -115,19 +115,8 @@ class Drawing:
 def drawings(name: str, columns: Sequence[Column], rows: Rows, wanted: Sequence[str] = ()) -> list[Drawing]:
     """Charts of a table of results; none where it has no number to draw.
 
-    Parameters
-    ----------
-    name : str
-        Of its sheet.
-    columns : sequence of Column
-    rows : sequence of sequence
-        Values as cells show them.
-    wanted : sequence of str
-        Columns that the command asked for, the first ones drawn: objectives, results, what a solution varies.
-
-    Returns
-    -------
-    list of Drawing
+    ``name``: of its sheet. ``rows``: values as cells show them. ``wanted``: columns that the command asked for, the
+    first ones drawn: objectives, results, what a solution varies.
     """
     place = {column.name: i for i, column in enumerate(columns)}
     if name == "frontier":

@@ -69,14 +69,8 @@ ROWS: tuple[Entry | str, ...] = (
 def serve_sheet(sheet: Any, data: Any, live: Live, others: list[str]) -> None:
     """Fill the sheet, and the sheet that holds its numbers, from row 1 and column A on.
 
-    Parameters
-    ----------
-    sheet, data : Worksheet
-        Changed in place.
-    live : Live
-        Writes formulas with their values.
-    others : list of str
-        Accelerators that the answer is held against.
+    ``sheet``, ``data``: changed in place. ``live``: writes formulas with their values. ``others``: accelerators that
+    the answer is held against.
     """
     page(sheet, "What does it take to serve this model?", live)
     area, cells = form(sheet, "serve", ROWS, live)

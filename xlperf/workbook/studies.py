@@ -99,10 +99,7 @@ def study_package(study: Study) -> bytes:
 def write_study(path: str | Path, study: Study) -> None:
     """Write the workbook of a study; a file that exists is replaced whole.
 
-    Raises
-    ------
-    InputError
-        When the file cannot be written.
+    Raises InputError when the file cannot be written.
     """
     replace_file(path, study_package(study))
 

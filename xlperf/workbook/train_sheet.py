@@ -66,12 +66,7 @@ _MEMORY = ("weights", "gradients", "optimizer", "activations", "reserve", "free"
 def train_sheet(sheet: Any, data: Any, live: Live) -> None:
     """Fill the sheet, and the sheet that holds its numbers, from row 1 and column A on.
 
-    Parameters
-    ----------
-    sheet, data : Worksheet
-        Changed in place.
-    live : Live
-        Writes formulas with their values.
+    ``sheet``, ``data``: changed in place. ``live``: writes formulas with their values.
     """
     page(sheet, "How long, and what does it cost, to train this model?", live)
     area, cells = form(sheet, "train", ROWS, live)

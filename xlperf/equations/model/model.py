@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
@@ -63,6 +62,8 @@ class Model:
         1 where queries and keys are normalised per head. [-]
     dropout : Array
         1 where dropout masks are applied and kept in training. [-]
+    num_dense_layers : Array
+        Layers with a dense feed-forward layer. [-]
     latent_attention : Array
         1 where queries, keys and values are compressed (MLA). [-]
     q_lora_rank : Array
@@ -170,6 +171,7 @@ class Model:
     bias_all: Array
     query_key_norm: Array
     dropout: Array
+    num_dense_layers: Array
     latent_attention: Array = field(default_factory=_none)
     q_lora_rank: Array = field(default_factory=_none)
     kv_lora_rank: Array = field(default_factory=_none)
@@ -216,15 +218,6 @@ class Model:
     residual_streams: Array = field(default_factory=_one)
 
     @property
-    def num_dense_layers(self) -> Array:
-        """Layers with a dense feed-forward layer. [-]"""
-        if not np.any(self.num_bare_layers > 0.0):
-            return np.asarray(self.num_layers - self.num_moe_layers)
-        return np.asarray(
-            np.where(self.num_bare_layers > 0.0, self.num_bare_layers, self.num_layers) - self.num_moe_layers
-        )
-
-    @property
     def expert_hidden_size(self) -> Array:
         """Width of the tokens that routed experts see: that of the latent space where they are projected first. [-]"""
         if not some(self.moe_latent_size):
@@ -249,8 +242,12 @@ class Model:
         )
 
 
-class Architecture(NamedTuple):
-    """Structure that plans evaluated together share: what operators their layers have at all."""
+@dataclass(frozen=True)
+class Architecture:
+    """Structure that plans evaluated together share: what operators their layers have at all.
+
+    ``one_vector``: all heads read one vector per token that is key and value (latent attention, DeepSeek-V4).
+    """
 
     latent_attention: bool
     experts: bool
@@ -259,11 +256,10 @@ class Architecture(NamedTuple):
     latent_experts: bool = False
     sparse_attention: bool = False
     shared_key_value: bool = False
+    one_vector: bool = field(init=False)
 
-    @property
-    def one_vector(self) -> bool:
-        """Whether all heads read one vector per token that is key and value (latent attention, DeepSeek-V4)."""
-        return self.latent_attention or self.shared_key_value
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "one_vector", self.latent_attention or self.shared_key_value)
 
 
 def attention_flop(
