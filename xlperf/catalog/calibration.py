@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from xlperf.base.arrays import Array
-from xlperf.base.elementary import log
+from xlperf.base.arrays import Array, log
 from xlperf.base.errors import Fault, Hint, InputError, nearest
 from xlperf.base.units import UNITS
 from xlperf.catalog.cells import shown

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from xlperf.base.arrays import Array, some
-from xlperf.base.elementary import decade
+from xlperf.base.arrays import Array, decade, some
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.equations.plan.records import Remark, remarks_of_rows

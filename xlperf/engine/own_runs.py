@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, total
-from xlperf.base.elementary import exp, log, log2, power
+from xlperf.base.arrays import Array, exp, log, log2, power, total
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.equations.plan.records import Remark

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xlperf.base.arrays import Array, divide, total
-from xlperf.base.elementary import exp, log
+from xlperf.base.arrays import Array, divide, exp, log, total
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine.energy import serving_power, slowed_clock
 from xlperf.engine.notes import (

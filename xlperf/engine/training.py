@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from xlperf.base.arrays import Array, some, total
-from xlperf.base.elementary import exp
+from xlperf.base.arrays import Array, exp, some, total
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Keys, Table

@@ -17,8 +17,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from xlperf.base.arrays import Array
-from xlperf.base.elementary import exp, log2
+from xlperf.base.arrays import Array, exp, log2
 from xlperf.base.resources import rows as package_rows
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.names import copied_name

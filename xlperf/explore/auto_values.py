@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array
-from xlperf.base.elementary import log2, power
+from xlperf.base.arrays import Array, log2, power
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate

@@ -7,8 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from xlperf.base.arrays import Array
-from xlperf.base.elementary import octave_below
+from xlperf.base.arrays import Array, octave_below
 from xlperf.catalog.schema import column
 from xlperf.equations.plan.serving_plan import POOL_DEGREES, InferencePlan
 from xlperf.equations.plan.training_plan import BLANKS, PLACEHOLDERS, TrainingPlan

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array
-from xlperf.base.elementary import log
+from xlperf.base.arrays import Array, log
 
 RANDOM, LATIN_HYPERCUBE = "random", "latin-hypercube"
 SAMPLINGS = (RANDOM, LATIN_HYPERCUBE)

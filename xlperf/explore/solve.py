@@ -8,7 +8,7 @@ from typing import Unpack
 
 import numpy as np
 
-from xlperf.base.elementary import log
+from xlperf.base.arrays import log
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide
-from xlperf.base.elementary import exp
+from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, exp
 
 __all__ = [
     "dies_per_wafer",

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array
-from xlperf.base.elementary import power
+from xlperf.base.arrays import Array, Numeric, array, power
 
 __all__ = [
     "Module",

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, divide
-from xlperf.base.elementary import power
+from xlperf.base.arrays import Array, Numeric, array, divide, power
 from xlperf.base.units import YEAR
 
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, divide
-from xlperf.base.elementary import exp, expm1, power
+from xlperf.base.arrays import Array, Numeric, array, divide, exp, expm1, power
 
 __all__ = [
     "bose_einstein_yield",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array
-from xlperf.base.elementary import power
+from xlperf.base.arrays import Array, Numeric, array, power
 from xlperf.base.units import factor
 from xlperf.equations.hardware.roofline import STATIC_SHARE, arithmetic_power, clock_limited_time
 

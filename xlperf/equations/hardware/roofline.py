@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array
-from xlperf.base.elementary import cbrt
+from xlperf.base.arrays import Array, Numeric, array, cbrt
 from xlperf.base.units import factor
 
 STATIC_SHARE = 0.13

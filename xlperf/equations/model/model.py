@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, some
-from xlperf.base.elementary import log, power
+from xlperf.base.arrays import Array, Numeric, array, log, power, some
 
 
 def _none() -> Array:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.base.arrays import Array, array
-from xlperf.base.elementary import power
+from xlperf.base.arrays import Array, array, power
 from xlperf.equations.plan.records import (
     PRECISION_CODES,
     PRECISIONS,

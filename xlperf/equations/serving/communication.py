@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, beside, side_by_side
-from xlperf.base.elementary import power
+from xlperf.base.arrays import Array, Numeric, array, beside, power, side_by_side
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.serving import BOTH_PHASES, ServingShape, cache_elements
 from xlperf.equations.network.collectives import collective_time, quick_all_reduce_time

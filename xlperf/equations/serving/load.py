@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, array, divide
-from xlperf.base.elementary import expm1, octave_below
+from xlperf.base.arrays import Array, array, divide, expm1, octave_below
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.queueing import Service, step_line
 
