@@ -328,8 +328,8 @@ def octave_below(value: Numeric) -> Array:
     >>> octave_below([1.0, 7.9, 8.0]).tolist()
     [1.0, 4.0, 8.0]
     """
-    bits = np.ascontiguousarray(array(value)).view(np.int64)
-    return np.asarray((bits & _EXPONENT_BITS).view(np.float64)).reshape(np.shape(value))
+    known = array(value)
+    return np.where(known < np.inf, (known.view(np.int64) & _EXPONENT_BITS).view(np.float64), known)
 
 
 def _positive(kernel: Callable[[_Value], _Value], values: Array) -> Array:
