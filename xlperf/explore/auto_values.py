@@ -205,7 +205,8 @@ def replicas(plans: Table) -> np.ndarray:
     """Copies of the model that decode, of plans of inference. [-]"""
     total, asked = plans.number("num_accelerators"), plans.number("prefill_accelerators")
     pools = plans.filled("mode") == "disaggregated"
-    decode = np.where(pools, total - np.where(np.isnan(asked), np.floor(0.5 * total), asked), total)
+    apart = np.where(np.isnan(asked), np.floor(0.5 * total), asked) + np.nan_to_num(plans.number("expert_accelerators"))
+    decode = np.where(pools, total - apart, total)
     ranks = plans.filled("tensor_parallel") * plans.filled("context_parallel") * plans.filled("pipeline_parallel")
     return np.asarray(np.maximum(np.floor(decode / ranks), 1.0))
 
