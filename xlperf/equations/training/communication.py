@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, side_by_side, some
+from xlperf.base.arrays import Array, Numeric, array, power, side_by_side, some
 from xlperf.equations.model.model import Model
 from xlperf.equations.network.collectives import collective_time
 from xlperf.equations.plan.records import ContextMethod, QuantizedCopies, TensorOverlap, TokenDispatch
@@ -396,8 +396,8 @@ def waits_of_calls(setting: Setting, layers: Array, reserved: Array) -> Array | 
         return 0.0
     between = (plan.zero_stage > 0) & (plan.zero_stage < 3) & (plan.zero_shards > 1)
     apart = (plan.zero_stage < 1) & (plan.shards > 1)
-    with np.errstate(divide="ignore", over="ignore"):
-        full = 1.0 / (1.0 + (_ROOM * setting.device.memory_capacity[:, 0] / reserved) ** _CERTAINTY)
+    filled = power(np.minimum(reserved / (_ROOM * setting.device.memory_capacity[:, 0]), 2.0), _CERTAINTY)
+    full = filled / (1.0 + filled)
     handed = np.where(between, plan.zero_shards * shard, 0.0) + np.where(apart, plan.shards * reduction, 0.0)
     retried = np.where(np.isnan(reserved), reserved, plan.num_micro_batches * retry * full)
     return np.asarray(layers * handed + retried)
