@@ -263,7 +263,7 @@ def products_of_others(
     That is the best rate found, half the way to what long products reach on machines that were measured; where there
     is none either, what they reach on those.
 
-    ``rows``: columns of the sheet ``kernels`` of ``validation.xlsx``. ``swept``: precisions and lines that were measured.
+    ``rows``: columns of the sheet ``kernels`` of ``validation.xlsx``. ``swept``: precisions and lines with sweeps.
     """
     lines, shares = machine_lines(catalog), _reached(rows, catalog)
     usual = {
