@@ -22,7 +22,7 @@ from xlperf.equations.cost.dies import dies_per_wafer, dies_per_wafer_placed, ra
 from xlperf.equations.cost.tco import capital_recovery_rate, owned_cost_rate
 from xlperf.equations.cost.yields import critical_defects, negative_binomial_yield, poisson_yield
 from xlperf.workbook.build import table_of
-from xlperf.workbook.tables import data_rows
+from xlperf.workbook.package import data_rows
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from xlperf.engine import evaluate_designs, evaluate_servers
 from xlperf.engine.ownership import SERVER_PARTS
 from xlperf.workbook.build import read_tables, table_of, workbook_package
 from xlperf.workbook.data_sheets import LIVE_RESULTS, PLANNED, plan_formula, sheet_columns
-from xlperf.workbook.tables import data_rows
+from xlperf.workbook.package import data_rows
 
 KINDS = ("chiplets", "servers")
 OWN = {**DESIGN, "package": "Organic MCM"}

@@ -22,7 +22,7 @@ from xlperf.engine import evaluate
 from xlperf.engine.designs import evaluate_designs
 from xlperf.engine.devices import accelerators_of, evaluate_devices
 from xlperf.workbook.build import read_tables, table_of, write_workbook
-from xlperf.workbook.tables import data_rows
+from xlperf.workbook.package import data_rows
 
 # --- from a cell to a plan
 

@@ -33,7 +33,7 @@ from xlperf.calibrate.kernel_measurements import (
     predicted_time,
     take_rows,
 )
-from xlperf.calibrate.shared_kernels import shared_attention, shared_products
+from xlperf.calibrate.shared_kernels import LIBRARY_TILES, library_tiles, shared_attention, shared_products
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.equations.hardware.roofline import clock_limited_time
@@ -96,7 +96,7 @@ def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[Fitted
     constants += _derived_backward(fits, date)
     constants += best_products(rows, catalog, {one.generation for one in constants if one.family == "gemm"}, date)
     constants += _fall_backs(constants, date)
-    constants += shared
+    constants += shared + library_tiles(date)
     if "attention" in found.families:
         attention = found.families["attention"]
         own = shared_attention(attention, fitted_weights(attention), catalog, date)
@@ -167,10 +167,13 @@ def _choice(
         base |= fits[family, generation, "fp8", ANY].values
     if software != ANY and (family, generation, precision, ANY) in fits:
         base |= fits[family, generation, precision, ANY].constants
+    if family == "gemm" and (generation, precision) in LIBRARY_TILES:
+        base["largest_tile_rows"] = LIBRARY_TILES[generation, precision][0]
     powers = np.unique(rows.machine.device.thermal_design_power)
     if family == "gemm":
         if software == DEEPGEMM:
-            return ("compute_efficiency", "energy_per_flop", "launch_time", "input_traffic"), base
+            energy = ("energy_per_flop",) if len(powers) > 1 else ()  # one machine does not tell it from the efficiency
+            return ("compute_efficiency", *energy, "launch_time", "input_traffic"), base
         if software == TENSORRT_1_2:
             return ("launch_time", "input_traffic"), base
         if precision == "bf16":

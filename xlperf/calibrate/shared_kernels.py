@@ -56,6 +56,14 @@ _GENERATIONS = ("ampere", "ada", "hopper", "blackwell")
 """Generations with sweeps of shapes in libraries that their maker tuned. [-]"""
 _ODD = {("ada", FP8_BLOCK)}
 """Generations and precisions whose library reaches less than half of the usual rate. [-]"""
+LIBRARY_TILES = {
+    ("ada", FP8_BLOCK): (
+        32.0,
+        "github.com/NVIDIA/TensorRT-LLM cpp/tensorrt_llm/kernels/cutlass_kernels/fp8_blockscale_gemm/"
+        "fp8_blockscale_gemm_kernel.cuh, gemm_dispatch_sm89: only 32 x 128 x 128",
+    )
+}
+"""Rows of the tallest tile of libraries without the usual ones, by generation and precision, and the source. [-]"""
 _ATTENTION = {
     "compute_efficiency": 0.6,
     "energy_per_flop": 0.9 * PRODUCT_ENERGY,
@@ -103,6 +111,28 @@ def shared_attention(rows: KernelRows, weights: Array, catalog: Catalog, date: s
     return fit.sheet_rows(fit.solved(_attention_parameters({software for _, software in fit.keys}), dict), date)
 
 
+def library_tiles(date: str) -> list[FittedConstant]:
+    """Rows of the calibration sheet for libraries without the usual tiles: read in their code, not fitted."""
+    return [
+        FittedConstant(
+            "gemm",
+            generation,
+            precision,
+            ANY,
+            "largest_tile_rows",
+            rows,
+            "",
+            0,
+            math.nan,
+            date,
+            source,
+            kind="datasheet",
+            notes="the one tile that the library is built with; not fitted",
+        )
+        for (generation, precision), (rows, source) in LIBRARY_TILES.items()
+    ]
+
+
 class _Fit:
     """Measured kernels of one family, which of them are fitted, and the precision and software that each is of."""
 
@@ -123,7 +153,7 @@ class _Fit:
         """Constants by precision and software, with those that ``completed`` derives."""
 
         def constants(trials: Array, keys: Sequence[Key]) -> Constants:
-            return _by_row(self.rows.family, completed(_by_key(parameters, trials)), keys, trials.shape[-1])
+            return _by_row(self.rows.family, completed(_by_key(parameters, trials)), keys)
 
         def residuals(trials: Array) -> Array:
             time = predicted_time(self.fitted, constants(trials.T[:, None, :], self.keys))
@@ -218,11 +248,10 @@ def _with_formats(found: dict[Key, dict[str, Array]]) -> dict[Key, dict[str, Arr
     return found
 
 
-def _by_row(family: str, values: Values, keys: Sequence[Key], num_trials: int) -> Constants:
-    """Constants of each row, (rows, trials): what holds for all, then those of its precision and software."""
-    count = (len(keys), num_trials)
+def _by_row(family: str, values: Values, keys: Sequence[Key]) -> Constants:
+    """Constants of each row, (rows, 1) or (rows, trials): what holds for all, then those of its precision, software."""
     found = {
-        name: np.broadcast_to(np.array([[inside_value(family, name, one.default)]]), count)
+        name: np.array([[inside_value(family, name, one.default)]])
         for name, one in declared_constants()[family].items()
     }
     for key, own in values.items():

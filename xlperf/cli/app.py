@@ -16,14 +16,12 @@ import click
 
 from xlperf import __version__
 from xlperf.base.errors import HostError, InputError
-from xlperf.cli.cost import cost
 from xlperf.cli.diagnose import diagnose
-from xlperf.cli.hardware import device, optimise, time
-from xlperf.cli.launch import launch, plan
+from xlperf.cli.hardware import cost, device, optimise, time
 from xlperf.cli.output import say
 from xlperf.cli.plans import evaluate, explain, frontier, report
 from xlperf.cli.published import calibrate, validate
-from xlperf.cli.rows import accelerator, model
+from xlperf.cli.rows import accelerator, launch, model, plan
 from xlperf.cli.search import search, solve, sweep
 from xlperf.cli.sheets import check, functions, install, new, show, uninstall
 from xlperf.cli.uncertainty import uncertainty, worth

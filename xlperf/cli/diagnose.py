@@ -174,7 +174,7 @@ def diagnose(
         if output is None:
             return
     if output is not None and Path(output).suffix.lower() == ".xlsx":
-        from xlperf.workbook.diagnosis import write_diagnosis
+        from xlperf.workbook.result_front import write_diagnosis
 
         write_diagnosis(output, found, *asked_of())
         wrote(output, len(found.explanations), "explanation")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.cli.doubts import Doubts, doubts_options, probability_option
 from xlperf.cli.options import (
     RESULTS,
     Chosen,
@@ -44,6 +43,7 @@ from xlperf.cli.output import (
     write_sheets,
     wrote,
 )
+from xlperf.cli.uncertainty import Doubts, doubts_options, probability_option
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,7 +17,7 @@ from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.plan.records import Remark
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.plan.training_plan import TrainingPlan
-from xlperf.equations.serving.energy import decode_step_traffic, token_flop
+from xlperf.equations.serving.energy import decode_step_traffic, feed_forward_flop, token_flop, visited_share
 from xlperf.equations.training.step import MESSAGE_PARTS
 
 _STEP = ("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead")
@@ -123,6 +123,62 @@ def serving_power(
     missing = _from_memory(machines[1][0], model, plan.prompt_length, plan.tensor_parallel, size)
     prefill = _Rates(prompt_rate, moved, missing, 0.0 * rate, busy)
     return _power(machines[0], size, decode), _power(machines[1], size, prefill)
+
+
+def expert_pool_power(
+    machines: tuple[Machine, Machine],
+    model: Model,
+    plan: InferencePlan,
+    architecture: Architecture,
+    counts: tuple[Array, Array],
+    results: Mapping[str, Array],
+) -> tuple[Array, Array]:
+    """Mean power of an accelerator of the attention pool and of the expert pool.
+
+    Parameters
+    ----------
+    machines : tuple
+        Accelerators of both pools, with limits and constants.
+    model : Model
+        Served models, (rows,).
+    plan : InferencePlan
+        Plans as the sheet has them, with the bytes of an input of a product, (rows,).
+    architecture : Architecture
+        Structure that the models share.
+    counts : tuple of Array
+        Accelerators of both pools, (rows,). [-]
+    results : mapping of str to Array
+        Rates, times of a decode step, shares of the pools and memory, (rows,).
+
+    Returns
+    -------
+    tuple of Array
+        Attention and experts, (rows,). [W]
+    """
+    rate, running = results["tokens_per_second"], results["running_batch"]
+    step = sum((results[name] for name in _STEP), 0.0 * rate)
+    loaded = np.where(np.isnan(plan.request_rate), 1.0, np.minimum(running, 1.0))
+    fed = feed_forward_flop(model)
+    flop = token_flop(model, plan.prompt_length + 0.5 * plan.output_length) - fed, fed
+    batches = np.minimum(plan.ping_pong_batches, np.maximum(np.ceil(running), 1.0))
+    # Every micro-batch reads the weights.
+    weights, none = batches * results["memory_weights"], 0.0 * rate
+    sizes = none, results["memory_kv_cache"], running
+    cache = decode_step_traffic(model, plan, architecture, *sizes)
+    visited = visited_share(model, running / batches)
+    traffic = weights + cache, batches * results["expert_memory"] * visited
+    sending = loaded * results["expert_link_share"]
+    found = []
+    for pool, name in enumerate(("attention_pool_share", "expert_pool_share")):
+        rates = _Rates(
+            np.nan_to_num(divide(rate * flop[pool], counts[pool])),
+            np.nan_to_num(loaded * divide(traffic[pool], step)),
+            np.ones_like(rate),
+            np.nan_to_num(sending),
+            np.nan_to_num(loaded * np.minimum(results[name], 1.0)),
+        )
+        found.append(_power(machines[pool], plan.input_size, rates))
+    return found[0], found[1]
 
 
 def slowed_clock(limits: PowerLimits, illegal: np.ndarray) -> Remark:

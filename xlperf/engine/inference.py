@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.join import (
+    POOLS,
     Joined,
     Named,
     PowerLimits,
@@ -22,7 +23,7 @@ from xlperf.engine.join import (
     join,
     named_rows,
     plan_columns,
-    prefill_rows,
+    pool_rows,
 )
 from xlperf.engine.models import architecture_of
 from xlperf.engine.notes import (
@@ -41,6 +42,7 @@ from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
 from xlperf.equations.plan.serving_plan import InferencePlan, pool_plans, with_defaults
 from xlperf.equations.plan.serving_rules import (
     CAPACITY_RULES,
+    EXPERT_POOL_RULES,
     MODE_RULES,
     POOL_RULES,
     REQUEST_RULES,
@@ -61,6 +63,7 @@ from xlperf.equations.serving import (
 )
 from xlperf.equations.serving.continuous import Operation
 from xlperf.equations.serving.deployment import engine_constants
+from xlperf.equations.serving.expert_pools import POOL_SHARES, expert_pool_memory
 from xlperf.equations.serving.pools import Pools
 from xlperf.equations.serving.results import BAND_FAMILIES, QUANTILE_NAMES, band_of_mode
 
@@ -81,6 +84,7 @@ _BESIDE_OTHERS = (
     "power",
 )
 _MODES = ("static", "continuous", "disaggregated")
+_OF_EXPERTS = ("expert_memory", "expert_memory_usable", "needed_batches", *POOL_SHARES)
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
 _BANDS = ("serving_band", "capacity_band")
 _POWER = "power"
@@ -133,14 +137,26 @@ class ServingSetting:
 
 @dataclass(frozen=True)
 class Served:
-    """Plans of one mode: as the sheet has them, and the setting of their replicas or of each of their pools."""
+    """Plans of one mode: as the sheet has them, and the setting of their replicas or of each of their pools.
+
+    Of separate pools ``setting`` is that of the pools that decode, (rows,), ``prefilling`` of those that prefill,
+    (rows,), ``experts`` of the expert pools of the plans ``split``, and ``every`` of all of them one after the other.
+    """
 
     stated: InferencePlan
     setting: ServingSetting
-    both: ServingSetting | None = None
+    every: ServingSetting | None = None
     prefilling: ServingSetting | None = None
+    experts: ServingSetting | None = None
+    split: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     requests: Array | None = None
     own: Corrections | None = None
+
+    def pools(self) -> Pools | None:
+        """The separate pools of the plans, if they have any."""
+        if self.every is None or self.requests is None:
+            return None
+        return pools_of(self.every.deployment, self.requests, self.split)
 
 
 def _constants(
@@ -202,20 +218,29 @@ def served_plans(plans: Table, catalog: Catalog, named: Named, architecture: Arc
     if mode != "disaggregated":
         served = Served(stated, serving_setting(plans, stated, catalog, named, architecture))
         return _corrected(served, plans, catalog, named, mode)
-    pools, requests = pool_plans(stated)
-    rows = np.arange(len(plans))
-    twice = np.concatenate([rows, rows])
-    prefilling = prefill_rows(plans, catalog, named.accelerators)
-    networks = np.concatenate([named.networks, prefill_rows(plans, catalog, named.networks, "network")])
-    both_named = Named(named.models[twice], np.concatenate([named.accelerators, prefilling]), networks)
-    both_plans = plans.take(twice)
-    columns = {**both_plans.columns, "num_accelerators": pools.num_accelerators}
-    if "prefill_accelerator" in plans:
-        own, given = plans.text("accelerator"), plans.text("prefill_accelerator")
-        columns["accelerator"] = np.concatenate([own, np.where(given == "", own, given)])
-    both = serving_setting(replace(both_plans, columns=columns), pools, catalog, both_named, architecture)
-    first, second = both.take(slice(0, len(plans))), both.take(slice(len(plans), 2 * len(plans)))
-    return _corrected(Served(stated, first, both, second, requests), plans, catalog, named, mode)
+    pools, requests, split = pool_plans(stated)
+    number, rows = len(plans), np.arange(len(plans))
+    every = np.concatenate([rows, rows, split])
+
+    def of_pools(own: np.ndarray, prefill: np.ndarray, experts: np.ndarray) -> np.ndarray:
+        return np.concatenate([own, prefill, experts[split]])
+
+    accelerators, networks = (
+        of_pools(own, *(pool_rows(plans, catalog, own, column, pool) for pool in POOLS))
+        for own, column in ((named.accelerators, "accelerator"), (named.networks, "network"))
+    )
+    every_plans = plans.take(every)
+    columns = {**every_plans.columns, "num_accelerators": pools.num_accelerators}
+    given = [f"{pool}_accelerator" for pool in POOLS]
+    if any(name in plans for name in given):
+        own = plans.text("accelerator")
+        words = (plans.text(name) for name in given)
+        columns["accelerator"] = of_pools(own, *(np.where(word == "", own, word) for word in words))
+    every_named = Named(named.models[every], accelerators, networks)
+    setting = serving_setting(replace(every_plans, columns=columns), pools, catalog, every_named, architecture)
+    first, second = setting.take(slice(0, number)), setting.take(slice(number, 2 * number))
+    experts = setting.take(slice(2 * number, None)) if len(split) else None
+    return _corrected(Served(stated, first, setting, second, experts, split, requests), plans, catalog, named, mode)
 
 
 def _corrected(served: Served, plans: Table, catalog: Catalog, named: Named, mode: str) -> Served:
@@ -228,14 +253,17 @@ def _corrected(served: Served, plans: Table, catalog: Catalog, named: Named, mod
     own = corrections(plans, catalog, named.models, named.accelerators, *widths)
 
     def scaled(setting: ServingSetting) -> ServingSetting:
-        times = len(setting.deployment.plan) // len(plans)
+        rows = np.arange(len(plans))
+        rows = np.concatenate([rows, rows, served.split])[: len(setting.deployment.plan)]
+        rows = served.split if setting is served.experts else rows
         scales = {"time_scale": own.time, "prefill_scale": own.first_token}
-        columns = {name: np.tile(values, times)[:, None] for name, values in scales.items()}
+        columns = {name: values[rows][:, None] for name, values in scales.items()}
         software = {**setting.deployment.software, **columns}
         return replace(setting, deployment=replace(setting.deployment, software=software))
 
-    both, prefilling = (None if each is None else scaled(each) for each in (served.both, served.prefilling))
-    return replace(served, setting=scaled(served.setting), both=both, prefilling=prefilling, own=own)
+    others = served.every, served.prefilling, served.experts
+    every, prefilling, experts = (None if each is None else scaled(each) for each in others)
+    return replace(served, setting=scaled(served.setting), every=every, prefilling=prefilling, experts=experts, own=own)
 
 
 def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] | None = None) -> dict[str, np.ndarray]:
@@ -258,7 +286,7 @@ def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] 
             if groups is not None:
                 legal = {name: np.where(illegal, np.nan, found[name]) for name in _TIMES}
                 return {**legal, "reason": reason}
-            found = {**dict.fromkeys(_AT_TARGETS, np.full(len(some), np.nan)), **found}
+            found = {**dict.fromkeys((*_AT_TARGETS, *_OF_EXPERTS), np.full(len(some), np.nan)), **found}
             add_notes(reason, name_notes(some, catalog, illegal))
             known = trust("inference", catalog, rows.models, rows.accelerators, coordinates(some, found))
             return reported(served, catalog, mode, found, illegal, reason, known)
@@ -299,6 +327,9 @@ def serving_memory(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
                 lacking &= memory.max_batch_size < 1.0
             if served.prefilling is not None:
                 lacking |= prompt_memory(served.prefilling)[1]
+            if served.experts is not None:
+                experts = expert_pool_memory(served.experts.deployment, np.ones(len(served.split)))
+                lacking[served.split] |= experts.used > experts.usable
             most = memory.max_batch_size
             legal = np.ones(len(some), dtype=bool)
             for remark in _broken(served, {"max_request_rate": one, "ttft": one}):
@@ -317,8 +348,8 @@ def _times(served: Served, mode: str) -> dict[str, Array]:
 def _loaded(served: Served) -> tuple[dict[str, Array], Operation | Pools]:
     """Results under a stream of requests of plans of one mode, and the steady state that they are of."""
     deployment = served.setting.deployment
-    if served.both is not None and served.prefilling is not None and served.requests is not None:
-        pools = pools_of(served.both.deployment, deployment, served.prefilling.deployment, served.requests)
+    pools = served.pools()
+    if pools is not None and served.requests is not None:
         return pooled_results(pools, served.requests), pools
     operation = operating(deployment)
     return loaded_results(deployment, operation), operation
@@ -352,6 +383,10 @@ def _broken(served: Served, results: Mapping[str, Array]) -> list[Remark]:
         remarks += broken_rules(POOL_RULES, sizes, model)
         of_pool = (*pool.remarks, *broken_rules(SERVING_RULES, pool.plan, pool.deployment.model))
         remarks += [Remark(each.rows, f"prefill pool: {each.sentence}", each.values) for each in of_pool]
+    if served.experts is not None:
+        experts = served.experts
+        own = (*experts.remarks, *broken_rules(EXPERT_POOL_RULES, experts.plan, experts.deployment.model))
+        remarks += [each.of_rows(served.split, len(stated), "expert pool: ") for each in own]
     loaded = stated
     if np.isinf(results["ttft"]).any():
         loaded = stated.replaced(ttft=results["ttft"], max_request_rate=rounded_down(results["max_request_rate"]))

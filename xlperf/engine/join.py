@@ -114,7 +114,7 @@ class PowerLimits(NamedTuple):
         """The own limits, not lowered."""
         return cls(own, own, np.ones_like(own))
 
-    def take(self, rows: slice) -> PowerLimits:
+    def take(self, rows: slice | np.ndarray) -> PowerLimits:
         """Those of some of the rows."""
         return PowerLimits(*(values[rows] for values in self))
 
@@ -199,14 +199,20 @@ def named_rows(plans: Table, catalog: Catalog) -> Named:
     return named
 
 
-def prefill_rows(plans: Table, catalog: Catalog, rows: np.ndarray, column: str = "accelerator") -> np.ndarray:
-    """Rows of the pools that prefill: those of the plan but where separate pools have others.
+POOLS = ("prefill", "expert")
+"""Pools beside the one that decodes, which may have an accelerator and a network of their own."""
+
+
+def pool_rows(
+    plans: Table, catalog: Catalog, rows: np.ndarray, column: str = "accelerator", pool: str = "prefill"
+) -> np.ndarray:
+    """Rows of the pools that prefill, or of expert pools: those of the plan but where separate pools have others.
 
     ``rows``: what the plans name: rows of the sheet accelerators, or positions of networks, -1 where blank, (rows,).
-    ``column``: which of the two. Returns rows or positions alike, (rows,). Raises InputError naming every cell of
-    ``prefill_accelerator`` or ``prefill_network`` whose name is not in the catalog.
+    ``column``: which of the two. Returns rows or positions alike, (rows,). Raises InputError naming every cell of such
+    a column whose name is not in the catalog.
     """
-    own = f"prefill_{column}"
+    own = f"{pool}_{column}"
     if own not in plans:
         return rows
     names = plans.text(own)

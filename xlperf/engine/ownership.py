@@ -14,7 +14,7 @@ from xlperf.catalog.table import Table, columns_of
 from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.engine.designs import evaluate_designs
 from xlperf.engine.devices import accelerators_of, design_of_devices
-from xlperf.engine.join import prefill_rows
+from xlperf.engine.join import pool_rows
 from xlperf.engine.tables import evaluate
 from xlperf.equations.cost.ownership import (
     OwnedPool,
@@ -113,7 +113,7 @@ class OwnedPlans(NamedTuple):
 def owned_plans(plans: Table, results: Table, catalog: Catalog, owner: str = "", case: str = "base") -> OwnedPlans:
     """Look up what plans are bought as; arguments as :func:`evaluate_ownership`."""
     accelerator = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
-    other = prefill_rows(plans, catalog, accelerator)
+    other = pool_rows(plans, catalog, accelerator)
     share = results["prefill_share"] if plans.kind == "inference" else np.zeros(len(plans))
     training = plans.kind == "training"
     server, first = _pool(
@@ -174,12 +174,17 @@ def evaluate_ownership(
             **{name: pool_mean(made[0][name], made[1][name], owned.prefill_share) for name in ACCELERATOR_PARTS},
             "accelerators_bought": accelerators_bought(count, prefilling, *sizes),
         }
-    refused = np.isnan(results["tokens_per_second"])
+    split = plans.kind == "inference" and ~np.isnan(plans.number("expert_accelerators"))
+    refused = np.isnan(results["tokens_per_second"]) | split
     columns = {name: np.where(refused, np.nan, values) for name, values in columns.items()}
     columns["server"] = _both_words(owned, [_names(_servers(catalog), rows) for rows in owned.servers])
     columns["design"] = _both_words(owned, [own["design"] for own in made])
-    columns["reason"] = np.where(refused, results["reason"], _unbought(catalog, owned, owner)).astype(object)
+    words = np.where(refused, results["reason"], _unbought(catalog, owned, owner))
+    columns["reason"] = np.where(split & (results["reason"] == ""), _NO_EXPERT_POOLS, words).astype(object)
     return Table("ownership", {c.name: columns[c.name] for c in table_schema("ownership").columns}, plans.place)
+
+
+_NO_EXPERT_POOLS = "what an owner pays for an expert pool is not modelled; its cost is that of the sheet prices"
 
 
 def _names(table: Table, rows: np.ndarray) -> np.ndarray:

@@ -35,6 +35,7 @@ from xlperf.explore.mappings import (
     cross_training,
     equal_chunks,
 )
+from xlperf.explore.objectives import Limit
 from xlperf.explore.space import MOST_PLANS, SPLIT, WHOLE, Part, Rules, Space, TooMany, grid, space_of
 
 MOST_CANDIDATES = MOST_PLANS
@@ -176,6 +177,7 @@ def candidates(
     most: int = MOST_CANDIDATES,
     most_accelerators: float = MOST_ACCELERATORS,
     part: Part | None = None,
+    limits: Sequence[Limit] = (),
 ) -> Candidates:
     """All legal combinations of the values of ``auto`` cells and of columns with stated values.
 
@@ -183,8 +185,8 @@ def candidates(
     experts, sequences); stages up to the layers, and chunks of them; micro batches that divide the batch of a
     replica, or powers of two up to 64 where the global batch is blank; the numbers of accelerators of
     :func:`xlperf.explore.auto_values.sold_counts`, in steps where all make too many plans; every word of a choice;
-    requests in flight in up to 24 steps of equal ratio up to what memory holds. What the rules of plans forbid by
-    these columns alone is left out, and so is what makes the same plan again.
+    requests in flight in up to 24 steps of equal ratio up to what memory holds and targets allow. What the
+    rules of plans forbid by these columns alone is left out, and so is what makes the same plan again.
 
     Parameters
     ----------
@@ -204,6 +206,8 @@ def candidates(
         Largest number of accelerators tried for ``auto``. [-]
     part : Part, optional
         Which part of them, where they are too many to be made at once.
+    limits : sequence of Limit
+        What results must keep; those on times bound the loads that are tried for ``auto``.
 
     Returns
     -------
@@ -224,10 +228,10 @@ def candidates(
     asked = {name: values.get(name) for name in known if (name in values or name in auto) and name not in _LOADS}
     plain = Table(plan.kind, plan.columns, plan.place)
     base = grid(plain, {name: column for name, column in values.items() if name not in asked}, most)
-    open_loads = [name for name in _LOADS if name in auto]
+    load = open_load(plan, values)
     cross, rules = KINDS[plan.kind]
     ladders = _ladders(base, catalog, most_accelerators, counts) if "num_accelerators" in auto else None
-    few = most // (COUNTS_SHARE * (NUM_POINTS if open_loads else num_points))
+    few = most // (COUNTS_SHARE * (NUM_POINTS if load else num_points))
     chunks = (True, False) if "virtual_pipeline" in auto else (True,)
     attempts = [(step, uneven) for step in (STEPS if ladders else STEPS[-1:]) for uneven in chunks]
     for step, uneven in attempts if part is None else attempts[-1:]:
@@ -244,8 +248,8 @@ def candidates(
     space.most = most
     tried = ladders.all._replace(tried=np.unique(np.concatenate(steps))) if ladders else None
     found = space.table() if len(space) else plain
-    if open_loads and len(space):
-        found = _loaded(found, catalog, open_loads[-1], space)
+    if load and len(space):
+        found = _loaded(found, catalog, load, space, limits)
     order = plan.schema.by_name
     searched = tuple(name for name in order if name in auto or name in values)
     return Candidates(found, searched, tried, not space.uneven)
@@ -258,12 +262,7 @@ def uneven_chunks(plans: Table, catalog: Catalog, searched: Sequence[str]) -> Ta
     the models. ``searched``: columns that were tried. Returns one row for each plan and number of chunks; of plans that
     differ in that number alone the first counts.
     """
-    names = [name for name in searched if name != "virtual_pipeline" and name in plans]
-    keys = zip(*(plans[name].tolist() for name in names), strict=True) if names else [()] * len(plans)
-    first: dict[object, int] = {}
-    for row, key in enumerate(keys):
-        first.setdefault(tuple(None if value != value else value for value in key), row)
-    rows = np.array(list(first.values()))
+    rows = first_of_each(plans, searched, "virtual_pipeline")
     models = catalog.rows("models", plans.text("model"), plans, "model")
     layers, stages = catalog.tables["models"]["num_layers"][models][rows], plans.filled("pipeline_parallel")[rows]
     deepest = np.where(stages > 1.0, np.floor((layers + PLACEHOLDERS) / stages), 0.0)
@@ -274,6 +273,22 @@ def uneven_chunks(plans: Table, catalog: Catalog, searched: Sequence[str]) -> Ta
     return replace(taken, columns={**taken.columns, "virtual_pipeline": chunks[uneven]})
 
 
+def first_of_each(plans: Table, searched: Sequence[str], without: str) -> np.ndarray:
+    """Rows of the first of all plans that differ in one of the searched columns alone, in their order."""
+    names = [name for name in searched if name != without and name in plans]
+    keys = zip(*(plans[name].tolist() for name in names), strict=True) if names else [()] * len(plans)
+    first: dict[object, int] = {}
+    for row, key in enumerate(keys):
+        first.setdefault(tuple(None if value != value else value for value in key), row)
+    return np.array(list(first.values()), dtype=np.int64)
+
+
+def open_load(plan: Table, values: Mapping[str, np.ndarray]) -> str:
+    """The load that a search chooses between one request and the most: the column, or "" where it is given."""
+    auto = [name for name in _LOADS if name not in values and name in plan.auto and plan.auto[name].any()]
+    return auto[-1] if auto else ""
+
+
 def candidate_parts(
     plan: Table,
     catalog: Catalog,
@@ -281,12 +296,13 @@ def candidate_parts(
     counts: Array | None = None,
     part: Part = WHOLE,
     most_accelerators: float = MOST_ACCELERATORS,
+    limits: Sequence[Limit] = (),
 ) -> Iterator[Candidates]:
     """The candidates of a part of a space in smaller ones, of bounded memory, where they are too many.
 
     Parameters
     ----------
-    plan, catalog, values, counts, part, most_accelerators
+    plan, catalog, values, counts, part, most_accelerators, limits
         As for :func:`candidates`.
 
     Yields
@@ -295,12 +311,14 @@ def candidate_parts(
         Consecutive parts, one at least.
     """
     try:
-        found = candidates(plan, catalog, values, counts, most=PART, most_accelerators=most_accelerators, part=part)
+        found = candidates(
+            plan, catalog, values, counts, most=PART, most_accelerators=most_accelerators, part=part, limits=limits
+        )
     except TooMany:
         if part.of > SPLIT:
             raise
         for smaller in part.smaller:
-            yield from candidate_parts(plan, catalog, values, counts, smaller, most_accelerators)
+            yield from candidate_parts(plan, catalog, values, counts, smaller, most_accelerators, limits)
     else:
         yield found
 
@@ -322,12 +340,12 @@ def _ladders(base: Table, catalog: Catalog, most: float, only: Array | None) -> 
     return _Ladders(each, Counts(sold, sold, float(units[0]) if len(set(units.tolist())) == 1 else float("nan")))
 
 
-def _loaded(plans: Table, catalog: Catalog, load: str, space: Space) -> Table:
+def _loaded(plans: Table, catalog: Catalog, load: str, space: Space, limits: Sequence[Limit]) -> Table:
     """Plans with their loads; those that hold no request stay as they are, with one for each replica."""
     if (~np.isnan(plans.number("request_rate"))).any():
         problem = f"{load.replace('_', ' ')} is auto beside a request rate: give one of them"
         raise InputError(Fault(plans.place(0, load), problem))
-    rows, batches, replicas = load_steps(plans, catalog)
+    rows, batches, replicas = load_steps(plans, catalog, limits=limits)
     if not len(rows):
         return plans
     space.count(len(rows))

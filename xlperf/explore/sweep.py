@@ -27,7 +27,7 @@ from xlperf.explore.vary import CALIBRATION, Varied, changed_catalog, picked, ro
 
 BLOCK = 32_768
 """Plans of a block. [-]"""
-_NAMES = ("model", "accelerator", "network", "prefill_accelerator")
+_NAMES = ("model", "accelerator", "network", "prefill_accelerator", "expert_accelerator")
 
 
 class Swept(NamedTuple):

@@ -17,7 +17,7 @@ from xlperf.catalog.names import MARK
 from xlperf.catalog.parse import convert
 from xlperf.catalog.schema import PLAN_TABLES, Column, is_count, table_schema, unit_of
 from xlperf.catalog.table import Table
-from xlperf.engine.join import prefill_rows
+from xlperf.engine.join import POOLS, pool_rows
 from xlperf.explore.reached_rows import REACHED, copied_rows, reached_rows
 from xlperf.explore.samples import normal_scores
 from xlperf.explore.space import MOST_PLANS
@@ -344,11 +344,12 @@ def sheet_rows(catalog: Catalog, plans: Table, varied: Varied) -> np.ndarray:
         return _constant_rows(catalog, varied.name)
     own = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
     given = plans.text("network")
-    if "prefill_accelerator" in plans:
-        other = catalog.rows("accelerators", plans.text("prefill_accelerator"), plans, "prefill_accelerator")
+    stated = given
+    for pool in _pools_of(plans):
+        other = catalog.rows("accelerators", plans.text(f"{pool}_accelerator"), plans, f"{pool}_accelerator")
         separate = (other >= 0) & (plans.filled("mode") == "disaggregated")
-        named = plans.text("prefill_network")
-        named = np.where(named == "", given, named)
+        named = plans.text(f"{pool}_network")
+        named = np.where(named == "", stated, named)
         own, given = np.concatenate([own, other[separate]]), np.concatenate([given, named[separate]])
     accelerators = catalog.tables["accelerators"]
     if varied.sheet in REACHED:
@@ -448,22 +449,22 @@ def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, 
         given = plans.text("network")
         names = np.where(given == "", accelerators.text("default_network")[own], given)
         index = catalog.network_index(names, plans, "network")
-        others = prefill_names(plans, catalog, index) if "prefill_accelerator" in plans else index
-        numbers, codes = pairs(index, others)
+        others = {pool: pool_networks(plans, catalog, index, pool) for pool in _pools_of(plans)}
+        numbers, codes = pairs(index, *others.values())
         tiers = [catalog.network_tiers(catalog.networks[number]) for number in numbers.tolist()]
         rows = np.concatenate([np.zeros(0, dtype=np.int64), *tiers])
         copied("networks", rows, np.repeat(codes, [len(found) for found in tiers]))
         known = np.array([*catalog.networks, ""], dtype=object)
         columns["network"] = np.where(index >= 0, marked(known[index], code), "")
-        if "prefill_accelerator" in plans:
-            columns["prefill_network"] = np.where(others != index, marked(known[others], code), "")
+        for pool, other in others.items():
+            columns[f"{pool}_network"] = np.where(other != index, marked(known[other], code), "")
     if sheets & {"accelerators", "prices", *REACHED}:
-        names, other = accelerators["accelerator"], own
+        names, found = accelerators["accelerator"], [own]
         columns["accelerator"] = marked(names[own], code)
-        if "prefill_accelerator" in plans:
-            other = catalog.rows("accelerators", plans.text("prefill_accelerator"), plans, "prefill_accelerator")
-            columns["prefill_accelerator"] = np.where(other >= 0, marked(names[other], code), "")
-        rows, codes = pairs(own, other)
+        for column in (f"{pool}_accelerator" for pool in _pools_of(plans)):
+            found.append(catalog.rows("accelerators", plans.text(column), plans, column))
+            columns[column] = np.where(found[-1] >= 0, marked(names[found[-1]], code), "")
+        rows, codes = pairs(*found)
         copied("accelerators", rows, codes)
         priced = catalog.price_rows[rows] >= 0
         copied("prices", catalog.price_rows[rows][priced], codes[priced])
@@ -474,12 +475,18 @@ def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, 
     return catalog.with_tables(list(tables.values())), replace(plans, columns=columns)
 
 
-def prefill_names(plans: Table, catalog: Catalog, networks: np.ndarray) -> np.ndarray:
-    """Positions of the networks of prefill pools: as given, else of the plan, else of their accelerators."""
-    rows = catalog.rows("accelerators", plans.text("prefill_accelerator"), plans, "prefill_accelerator")
+def _pools_of(plans: Table) -> list[str]:
+    """Pools beside the one that decodes which plans name accelerators of."""
+    return [pool for pool in POOLS if f"{pool}_accelerator" in plans]
+
+
+def pool_networks(plans: Table, catalog: Catalog, networks: np.ndarray, pool: str) -> np.ndarray:
+    """Positions of the networks of pools: as given, else of the plan, else of their accelerators."""
+    rows = catalog.rows("accelerators", plans.text(f"{pool}_accelerator"), plans, f"{pool}_accelerator")
     default = np.where(rows >= 0, catalog.default_networks[np.maximum(rows, 0)], networks)
     found = np.where(plans.text("network") == "", default, networks)
-    return np.where(plans.filled("mode") == "disaggregated", prefill_rows(plans, catalog, found, "network"), networks)
+    own = pool_rows(plans, catalog, found, "network", pool)
+    return np.where(plans.filled("mode") == "disaggregated", own, networks)
 
 
 def unmarked(results: Table) -> Table:

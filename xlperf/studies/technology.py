@@ -15,7 +15,6 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
 from xlperf.studies.inputs import with_rows
-from xlperf.studies.marginal import marginal
 from xlperf.studies.outcome import (
     Chart,
     Finding,
@@ -28,7 +27,7 @@ from xlperf.studies.outcome import (
     sheet_of,
     shown,
 )
-from xlperf.studies.shares import best_shares
+from xlperf.studies.shares import best_shares, marginal
 
 _PARTS = ("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead")
 _BLOCK = 16384  # plans that are evaluated at a time

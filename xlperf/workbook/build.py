@@ -25,16 +25,13 @@ from xlperf.catalog.read import read_catalog_tables, read_plan_tables
 from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, TECHNOLOGY_TABLES, schema, table_schema
 from xlperf.catalog.table import Table
 from xlperf.workbook.checks import checks_sheet
-from xlperf.workbook.cost_charts import cost_charts
 from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, data_sheet
-from xlperf.workbook.examples import example_tables
-from xlperf.workbook.front import CARD_RESULTS, CARDS, card, catalog_kinds, front_sheet
-from xlperf.workbook.functions_sheet import functions_sheet
-from xlperf.workbook.package import Formulas, packed, replace_file, save_workbook
+from xlperf.workbook.front import CARD_RESULTS, CARDS, card, catalog_kinds, front_sheet, functions_sheet
+from xlperf.workbook.package import Formulas, data_rows, packed, replace_file, save_workbook
 from xlperf.workbook.plan_card import NUMBERS, plan_cards
-from xlperf.workbook.questions import live_cells, numbers_look, question_sheets
+from xlperf.workbook.questions import example_tables, live_cells, numbers_look, question_sheets
+from xlperf.workbook.result_charts import cost_charts
 from xlperf.workbook.style import add_styles, link, page_setup, title
-from xlperf.workbook.tables import data_rows
 from xlperf.workbook.tco import tco_sheet
 
 Rows = Sequence[Mapping[str, object]]

@@ -20,9 +20,8 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.schema import CATALOG_TABLES
 from xlperf.catalog.table import Table
 from xlperf.workbook import style
-from xlperf.workbook.package import save_workbook
-from xlperf.workbook.report_assumptions import assumptions_sheet, catalog_sheet, reasons_sheet, used_rows
-from xlperf.workbook.report_breakdown import inference_time_sheet, memory_sheet, step_time_sheet
+from xlperf.workbook.package import data_rows, save_workbook, write_table
+from xlperf.workbook.report_breakdown import inference_time_sheet, memory_sheet, set_paper, step_time_sheet
 from xlperf.workbook.report_chiplets import basis_of, chiplet_sheet
 from xlperf.workbook.report_cost import (
     accelerator_cost_sheet,
@@ -31,13 +30,28 @@ from xlperf.workbook.report_cost import (
     token_cost_sheet,
     used_designs,
 )
-from xlperf.workbook.report_data import GOOD, TOO_LARGE, Plans, Report, plural
-from xlperf.workbook.report_limits import Explain, Limits, curves, leading_plans, limits_sheet, roofline_sheet
-from xlperf.workbook.report_paper import set_paper
+from xlperf.workbook.report_data import (
+    GOOD,
+    TOO_LARGE,
+    Plans,
+    Report,
+    assumptions_sheet,
+    catalog_sheet,
+    plural,
+    reasons_sheet,
+    used_rows,
+)
+from xlperf.workbook.report_limits import (
+    Explain,
+    Limits,
+    curves,
+    leading_plans,
+    limits_sheet,
+    roofline_sheet,
+    uncertainty_sheet,
+)
 from xlperf.workbook.report_summary import summary_sheet
-from xlperf.workbook.report_uncertainty import uncertainty_sheet
 from xlperf.workbook.style import add_styles, page_setup
-from xlperf.workbook.tables import data_rows, write_table
 
 if TYPE_CHECKING:
     from openpyxl import Workbook

@@ -15,9 +15,9 @@ from xlperf.base.units import MILLION
 from xlperf.catalog.table import Table
 from xlperf.equations.cost.break_even import crossover_volume
 from xlperf.workbook.charts import SERIES, Cells, Points, curves
+from xlperf.workbook.package import write_table
 from xlperf.workbook.report_data import Report, extra_column, number_words
 from xlperf.workbook.style import FONT, INK, chart_rows, even_rows, page_setup, put
-from xlperf.workbook.tables import write_table
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet

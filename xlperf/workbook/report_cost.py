@@ -35,9 +35,9 @@ from xlperf.workbook.charts import (
     tornado,
     waterfall,
 )
+from xlperf.workbook.package import write_table
 from xlperf.workbook.report_data import Plans, Report, extra_column, number_words, plural, short
 from xlperf.workbook.style import NAVY, chart_rows, column_widths, even_rows, page_setup, place_chart, put
-from xlperf.workbook.tables import write_table
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet

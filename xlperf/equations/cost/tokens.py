@@ -45,6 +45,13 @@ class Terms(NamedTuple):
         """Those of some of the rows."""
         return Terms(*(values[rows] for values in self))
 
+    def with_rows(self, rows: np.ndarray, other: Terms) -> Terms:
+        """The same with some of the rows replaced."""
+        found = Terms(*(values.copy() for values in self))
+        for values, changed in zip(found, other, strict=True):
+            values[rows] = changed
+        return found
+
 
 def pool_mean(decode: Numeric, prefill: Numeric, prefill_share: Numeric) -> Array:
     r"""Mean over the accelerators of two pools: what one costs or draws that is neither of one pool nor the other.

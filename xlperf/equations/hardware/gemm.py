@@ -248,18 +248,20 @@ def tiled_product_time(
     cache_share: Numeric = 0.0,
     wave_time: Numeric = 0.0,
     sum_size: Numeric = 0.0,
+    alone: Numeric = 0.0,
 ) -> Array:
     r"""Compute time of a GEMM cut into tiles of one shape, in waves over the multiprocessors.
 
     Every tile computes ``tile_rows x tile_columns`` outputs over ``k / num_splits``, padding included, and reads its
-    two panels from the last-level cache; a share of that reading is not hidden behind the arithmetic. Sums of a
-    depth that is cut are written to that cache and read again.
+    two panels from the last-level cache; a share of that reading is not hidden behind the arithmetic. A wave of short
+    tiles, whose panels no neighbours share, is no faster than its reading. Sums of a depth that is cut are written to
+    that cache and read again.
 
     .. math::
 
         t = \left\lceil \frac{s b \lceil m / T_m \rceil \lceil n / T_n \rceil}{p} \right\rceil \left(\frac{p k}{s}
-        \left(\frac{2 T_m T_n}{\eta P} + c\,\frac{(T_m + T_n) e}{B_{cache}}\right) + s\,t_w\right)
-        + [s > 1] \frac{2 s\,e_{sum}\,b m n}{B_{cache}}
+        \max\left(\frac{2 T_m T_n}{\eta P} + c\,r,\; [\text{alone}]\,r\right) + s\,t_w\right)
+        + [s > 1] \frac{2 s\,e_{sum}\,b m n}{B_{cache}}, \quad r = \frac{(T_m + T_n) e}{B_{cache}}
 
     Tiles and waves after [1]_; the part of the reading that is not hidden is a heuristic, this work.
 
@@ -295,6 +297,9 @@ def tiled_product_time(
         Time to start and drain one wave, per split. [s]
     sum_size : numeric, default 0.0
         Size of one sum over a part of the depth. [B]
+    alone : numeric, default 0.0
+        1 where each multiprocessor reads its panels alone and the cache may bind; 0 where tiles are tall enough, or
+        neighbours share panels, so that it does not. [-]
 
     Returns
     -------
@@ -319,10 +324,11 @@ def tiled_product_time(
     modelled = ~np.isnan(units)
     at_once = np.where(modelled, units, 1.0)
     arithmetic = 2.0 * height * width / (array(compute_efficiency) * array(peak_flop_rate))
-    reading = array(cache_share) * ((height + width) * array(element_size) / array(cache_bandwidth))
+    reading = (height + width) * array(element_size) / array(cache_bandwidth)
     start = np.where(modelled, wave_time, 0.0) * splits
     tiles = ceil_div(m, height) * ceil_div(n, width) * (array(batch) * splits)
-    one_wave = (arithmetic + reading) * (at_once / splits) * array(k) + start
+    per_depth = np.maximum(arithmetic + array(cache_share) * reading, array(alone) * reading)
+    one_wave = per_depth * (at_once / splits) * array(k) + start
     sums = np.where(splits > 1.0, 2.0 * splits, 0.0) * array(sum_size)
     outputs = array(m) * array(n) * array(batch)
     return np.asarray(np.ceil(tiles / at_once) * one_wave + sums * (outputs / array(cache_bandwidth)))
@@ -351,16 +357,15 @@ def _many_products_time(
     tall = {height: np.ceil(m / height) for height in {shape[0] for shape in shapes}}
     wide = {width: np.ceil(n / width) for width in {shape[1] for shape in shapes}}
     calls = {splits: batch * splits for splits in {shape[2] for shape in shapes}}
-    share = constants["cache_share"]
-    reading = {
-        edge: share * (edge * element_size / device.l2_bandwidth)
-        for edge in {height + width for height, width, _ in shapes}
-    }
+    share, alone = constants["cache_share"], _reads_alone(constants)
+    edges = {height + width for height, width, _ in shapes}
+    reading = {edge: edge * element_size / device.l2_bandwidth for edge in edges}
     arithmetic = {area: 2.0 * area / peak for area in {height * width for height, width, _ in shapes}}
     outputs = m * n * batch / device.l2_bandwidth
     best: Array | None = None
     for (height, width, splits), legal in zip(shapes, fits, strict=True):
-        time = arithmetic[height * width] + reading[height + width]
+        read = reading[height + width]
+        time = np.maximum(arithmetic[height * width] + share * read, alone * read)
         time = (time * (at_once / splits)) * k
         time += wave_time * splits
         waves = tall[height] * wide[width]
@@ -376,15 +381,24 @@ def _many_products_time(
     return best
 
 
-def _fitting(device: Device, tiles: Array) -> tuple[Array, np.ndarray, tuple[Array, Array]]:
+def _reads_alone(constants: Mapping[str, Array]) -> Array:
+    """1 for libraries with short tiles alone; those with the usual ones choose what the last-level cache can feed."""
+    return np.where(constants["largest_tile_rows"] < TILES["training"][0].min(), 1.0, 0.0)
+
+
+def _fitting(device: Device, most_rows: Array, stack: str) -> tuple[Array, np.ndarray, tuple[Array, Array]]:
     """Tiles that fit the shared memory of any of the devices, which of them fit each, and the largest of each.
 
-    The smallest tile always fits; where the shared memory is not known it is the usual one.
+    The smallest tile always fits; where the shared memory is not known it is the usual one. A library whose tallest
+    tile is shorter than those of the stack has all that are no taller.
     """
     room = device.shared_memory_capacity
     room = np.where(np.isnan(room), USUAL_SHARED_MEMORY, room)
+    tiles = TILES["serving"]
+    least_rows = TILES[stack][0].min()
+    legal = (tiles[0] >= np.minimum(least_rows, most_rows)) & (tiles[0] <= most_rows)
     needed = tile_memory(tiles[0], tiles[1])
-    fits = needed <= np.maximum(room, needed.min())
+    fits = legal & (needed <= np.maximum(room, np.where(legal, needed, np.inf).min(axis=0)))
     used = fits.any(axis=(1, 2)) | (fits.size == 0)  # of no devices at all every tile stays
     tiles, fits = tiles[:, used], fits[used]
     largest = np.where(fits, tiles[0] * tiles[1], 0.0).argmax(axis=0)
@@ -405,9 +419,9 @@ def gemm_time(
 ) -> Array:
     r"""Time of a (batched) GEMM: ``batch`` products of an (m, k) by a (k, n) matrix.
 
-    The tile is the fastest of :data:`TILES` that fits the shared memory; the last-level cache bounds what is read twice
-    (:func:`product_memory_traffic`). Inputs that have to be converted to the precision
-    of the product first cost ``input_traffic`` bytes c an element, before the product starts. The clock of a long
+    The tile is the fastest of :data:`TILES` that the library has and the shared memory fits; the last-level cache
+    bounds what is read twice (:func:`product_memory_traffic`). Inputs that have to be converted to the precision of the
+    product first cost ``input_traffic`` bytes c an element, before the product starts. The clock of a long
     product falls until its power keeps the limit (:func:`xlperf.equations.hardware.roofline.clock_limited_time`).
 
     .. math::
@@ -445,7 +459,7 @@ def gemm_time(
     .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
        doi:10.1145/1498765.1498785.
     """
-    tiles, fits, block = _fitting(device, TILES[stack])
+    tiles, fits, block = _fitting(device, constants["largest_tile_rows"], stack)
     heights, widths, splits = tiles
     sum_size = SUM_WIDTH * array(output_element_size)
     burst = (
@@ -480,6 +494,7 @@ def gemm_time(
                 cache_share=constants["cache_share"],
                 wave_time=constants["wave_time"],
                 sum_size=sum_size,
+                alone=_reads_alone(constants),
             ),
             np.inf,
         ).min(axis=0)

@@ -346,6 +346,14 @@ class Remark(NamedTuple):
     sentence: str
     values: tuple[np.ndarray, ...] = ()
 
+    def of_rows(self, rows: np.ndarray, number: int, words: str) -> Remark:
+        """The sentence, with words before it, about those rows of a longer table that these plans are."""
+        places = np.zeros(number, dtype=np.int64)
+        places[rows] = np.arange(len(rows))
+        told = np.zeros(number, dtype=bool)
+        told[rows] = self.rows
+        return Remark(told, words + self.sentence, tuple(values[places] for values in self.values))
+
     def take(self, rows: slice) -> Remark:
         """The sentence about some of the plans."""
         return Remark(self.rows[rows], self.sentence, tuple(values[rows] for values in self.values))

@@ -29,7 +29,7 @@ from xlperf.equations.model.serving import (
     cache_elements,
 )
 from xlperf.equations.model.sparse import ATTENTION_KINDS
-from xlperf.equations.plan.serving_plan import InferencePlan
+from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
 from xlperf.equations.serving.deployment import Batching, Deployment
 from xlperf.equations.serving.sparse import decode_sparse, prefill_sparse
 
@@ -166,6 +166,35 @@ def _gemm_bytes(products: ServingGemms, plan: InferencePlan, narrow: np.ndarray)
     inputs = rows_size * gemms.m + weight_size * gemms.n
     traffic = gemms.k * inputs + activation * gemms.m * gemms.n
     return inputs / (gemms.m + gemms.n), gemms.batch * traffic
+
+
+FEED_FORWARD = ("mlp up", "mlp down", "experts up", "experts down", "shared expert up", "shared expert down",
+                "activation", "activation of experts", "moves of tokens")  # fmt: skip
+"""Products and other kernels that an expert pool computes; the attention pool has all else."""
+
+
+def of_part(names: tuple[str, ...], calls: Array, plan: InferencePlan) -> Array:
+    """Calls of kernels, none of those that another pool computes.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Kernels.
+    calls : Array
+        Calls of each, (rows, phases, kernels). [-]
+    plan : InferencePlan
+        Which part of the layers a pool computes, (rows,).
+
+    Returns
+    -------
+    Array
+        In the shape of ``calls``. [-]
+    """
+    experts, attention = plan.computes(LayerPart.EXPERTS), plan.computes(LayerPart.ATTENTION)
+    if experts is None or attention is None:
+        return calls
+    own = np.array([name in FEED_FORWARD for name in names])
+    return np.asarray(calls * np.where(own, experts[:, None], attention[:, None])[:, None])
 
 
 def product_times(deployment: Deployment, products: ServingGemms) -> tuple[Array, Array]:
@@ -367,4 +396,5 @@ def attention_kernels(
     flop, traffic, time, calls = (
         by_phase(values, len(phases)) for values in (*(beside(*values) for values in zip(*found, strict=True)), calls)
     )
-    return KernelTimes(("attention", *local, *sparse, *linear), 0, traffic, time, calls), flop
+    names = ("attention", *local, *sparse, *linear)
+    return KernelTimes(names, 0, traffic, time, of_part(names, calls, deployment.plan)), flop

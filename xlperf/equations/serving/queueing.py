@@ -219,7 +219,8 @@ def closed_state(service: Service, requests: Array, places: Array) -> Steady:
     first = service.prefill_time + wait + held
     running = np.maximum(active * (1.0 - (1.0 - burst) * np.minimum(first / cycle, 1.0)), 1.0)
     queue = np.maximum(requests - active, 0.0) * (cycle / active)
-    return Steady(running, first, wait, np.maximum(cycle - first, 0.0), queue, active / cycle)
+    decode = np.where(service.decode_steps == 0.0, 0.0, np.maximum(cycle - first, 0.0))
+    return Steady(running, first, wait, decode, queue, active / cycle)
 
 
 def spread_quantiles(
