@@ -44,8 +44,7 @@ from xlperf.workbook.question_look import (
     texts,
     tiles,
 )
-from xlperf.workbook.question_sheets import OTHERS as BESIDE
-from xlperf.workbook.question_sheets import serve_sheet, train_sheet
+from xlperf.workbook.question_sheets import OTHERS, serve_sheet, train_sheet
 from xlperf.workbook.style import INK, NAVY, RULE, page_setup
 
 if TYPE_CHECKING:
@@ -87,12 +86,12 @@ def question_sheets(workbook: Workbook, tables: Mapping[str, Table], live: Live)
     the workbook by kind. ``live``: writes formulas with their values.
     """
     known = set(tables["accelerators"].text("accelerator").tolist())
-    others = [name for name in BESIDE if name in known]
+    others = [name for name in OTHERS if name in known]
     numbers = [workbook.create_sheet(name) for name in NUMBERS]
     fronts = [workbook.create_sheet(name, place) for place, name in enumerate(SHEETS)]
     serve_sheet(fronts[0], numbers[0], live, others)
     train_sheet(fronts[1], numbers[1], live)
-    chip_sheet(fronts[2], numbers[2], live, [name for name in OTHERS if name in known])
+    chip_sheet(fronts[2], numbers[2], live, [name for name in SOLD if name in known])
     compare_sheet(fronts[3], numbers[3], live)
     for front, data in zip(fronts, numbers, strict=True):
         foot(front, data.title, live)
@@ -140,7 +139,7 @@ ROWS: tuple[Entry | str, ...] = (
     Entry("output_length", 500, "tokens"),
     Entry("speed_per_user", 20, "at least"),
 )
-OTHERS = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB")
+SOLD = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB")
 """Accelerators that the chip is held against, those of them that the workbook has."""
 _COSTS = (
     ("dies", "cost_dies", "K"), ("bad dies", "cost_defects", "K"), ("package", "cost_package", "M"),
@@ -296,7 +295,7 @@ def example_tables(tables: Mapping[str, Table]) -> dict[str, Table]:
     """
     catalog = Catalog.from_tables([table for kind, table in tables.items() if kind not in PLAN_TABLES], "examples")
     chosen = {kind: _first_of_each(tables[kind], _kinds(tables[kind], catalog)) for kind in PLAN_TABLES}
-    models, accelerators, networks = set(MODELS), set(BESIDE), set()
+    models, accelerators, networks = set(MODELS), set(OTHERS), set()
     for plans in chosen.values():
         models |= set(catalog.tables["models"].text("model")[catalog.rows("models", plans["model"], plans, "model")])
         for column in ("accelerator", "prefill_accelerator", "expert_accelerator"):
