@@ -53,6 +53,8 @@ _LAUNCH_SHARE = 0.25
 _LARGE = 16.0
 _FEW = 20
 """Rows of a group below which none is held back."""
+_CROWDING = 0.5
+"""A source of n rows counts like the root of n: one table of tuned kernels has as many as all others together. [-]"""
 _BACKWARD_RATIO = 0.87
 """Rate of the backward over that of the forward pass: medians of 188 rows of AITER with 16-bit sums of dq."""
 _BACKWARD = ("compute_efficiency", "softmax_flop", "tile_time", "energy_per_flop")
@@ -179,7 +181,7 @@ def _problem(group: _Group, parameters: Sequence[Parameter], base: Mapping[str, 
     def residuals(trials: Array) -> Array:
         return np.array([np.log(_times(group, parameters, users, values, base) / rows.time) for values in trials])
 
-    return Problem(residuals, fitted_weights(rows, _FEW), users, step=_STEP)
+    return Problem(residuals, fitted_weights(rows, _FEW, _CROWDING), users, step=_STEP)
 
 
 def _times(
@@ -263,7 +265,7 @@ def products_of_others(
     That is the best rate found, half the way to what long products reach on machines that were measured; where there
     is none either, what they reach on those.
 
-    ``rows``: columns of the sheet ``kernels`` of ``validation.xlsx``. ``swept``: measured precisions and lines.
+    ``rows``: columns of the sheet ``kernels`` of ``validation.xlsx``. ``swept``: precisions and lines with sweeps.
     """
     lines, shares = machine_lines(catalog), _reached(rows, catalog)
     usual = {
