@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from xlperf.cli.table_files import Part
     from xlperf.explore.candidates import Bounds
     from xlperf.explore.objectives import Limit
-    from xlperf.explore.robust import Robust
     from xlperf.explore.solve import Solution
     from xlperf.explore.sweep import Sweep
+    from xlperf.explore.uncertainty import Robust
     from xlperf.explore.vary import Varied
 
 TOP = 10
@@ -162,9 +162,9 @@ def search(
 
     from xlperf.explore.candidates import with_mapping
     from xlperf.explore.objectives import limits_of
-    from xlperf.explore.robust import MOST_DRAWN
     from xlperf.explore.search import own_targets
     from xlperf.explore.search import search as best
+    from xlperf.explore.uncertainty import MOST_DRAWN
     from xlperf.explore.workers import all_processes
 
     wanted = [varied(table, vary, of_catalog=True) for table in read_chosen(plans, chosen)]
@@ -244,8 +244,8 @@ def _write(found: list[Robust], kinds: list[str], output: str | None, said: list
     import numpy as np
 
     from xlperf.explore.auto import with_notes
-    from xlperf.explore.robust import SHOWN as DRAWN
     from xlperf.explore.search import SHOWN, stacked
+    from xlperf.explore.uncertainty import SHOWN as DRAWN
 
     sheets = []
     for kind in kinds:

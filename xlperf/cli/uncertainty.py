@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from xlperf.catalog.table import Table
     from xlperf.explore.candidates import Bounds
     from xlperf.explore.found import Search
-    from xlperf.explore.robust import Robust
+    from xlperf.explore.uncertainty import Robust
 
 
 @click.command(
@@ -226,7 +226,7 @@ class Doubts(NamedTuple):
 
     def ordered(self, found: Search, catalog: Catalog, top: int | None, processes: int) -> Robust:
         """The plans of a search in robust order where that is asked for."""
-        from xlperf.explore.robust import Robust, robust
+        from xlperf.explore.uncertainty import Robust, robust
         from xlperf.explore.vary import read_variation
 
         if self.measure is None or not found.found:

@@ -210,17 +210,17 @@ def build_checked(path: str | Path | None = None) -> list[Path]:
     ``path``: workbook with the calibration; default: the shipped one. Returns the workbook, and the table of measured
     runs that badges and the width of bands go by.
     """
+    from xlperf.calibrate.accuracy import measured_csv
     from xlperf.calibrate.bands import with_checks
     from xlperf.calibrate.fit import read_measured
     from xlperf.calibrate.fit_machines import errors_left_out
-    from xlperf.calibrate.measured_runs import measured_csv
 
     measured = read_measured()
     published = (measured.training, measured.inference)
     catalog = _catalog(read_tables(path if path is not None else resources.workbook()))
     date = datetime.date.today().isoformat()
     calibration, errors = with_checks(catalog.tables["calibration"], published, catalog, date)
-    errors = [*errors, *errors_left_out(measured.machines, catalog)]
+    errors = [*errors, *errors_left_out(measured.machines, catalog, measured.kernels)]
     table = resources.table("catalog/measured.csv")
     table.write_text(measured_csv(published, catalog, errors), encoding="utf-8")
     return [build(path, {"calibration": calibration}), table]
