@@ -202,7 +202,7 @@ def _sheet_rows(group: _Group, parameters: Sequence[Parameter], solution: Soluti
 
 
 def _not_limited(group: _Group, date: str) -> list[FittedConstant]:
-    """Products of lines whose power limit is not known: what they reach is in their rate."""
+    """GEMM rows of accelerators whose power limit is unknown: throttling is part of their fitted rate."""
     return [
         FittedConstant(
             group.family,
