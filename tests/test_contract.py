@@ -77,7 +77,7 @@ FIXED_WORDS = {
     "serving.results.serving_times": {"B"},
     "training.memory.kept_activations": {"B"},
     "training.memory.memory_of": {"B"},
-    "training.run.run_results": {"B"},
+    "training.rates.run_results": {"B"},
     "training.step.step": {"B"},
 }
 

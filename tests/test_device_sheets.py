@@ -19,8 +19,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import TECHNOLOGY_TABLES, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.engine.designs import evaluate_designs
-from xlperf.engine.devices import accelerators_of, evaluate_devices
+from xlperf.engine.devices import accelerators_of, evaluate_designs, evaluate_devices
 from xlperf.workbook.build import read_tables, table_of, write_workbook
 from xlperf.workbook.package import data_rows
 

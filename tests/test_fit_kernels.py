@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from xlperf.base.resources import workbook
-from xlperf.calibrate.accuracy import calibrated_time
+from xlperf.calibrate.accuracy import calibrated_time, kernel_errors_left_out
 from xlperf.calibrate.fit_kernels import KernelFit, fit_kernels, fitted_groups
 from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table
 from xlperf.calibrate.fitter import FEWEST_ROWS
@@ -25,7 +25,6 @@ from xlperf.calibrate.kernel_measurements import (
     read_kernels,
     take_rows,
 )
-from xlperf.calibrate.kernels_left_out import kernel_errors_left_out
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog, load_catalog
 

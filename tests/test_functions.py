@@ -9,9 +9,8 @@ import re
 import numpy as np
 import pytest
 
-from xlperf.addin.answers import ANSWERS
+from xlperf.addin.answers import ANSWERS, EQUATIONS
 from xlperf.addin.cells import CellError
-from xlperf.addin.equations import EQUATIONS
 from xlperf.addin.functions import functions
 from xlperf.addin.handles import CatalogStore, UnknownHandleError, content_of, handle_of
 from xlperf.addin.worker import READERS, Session

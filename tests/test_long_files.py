@@ -12,9 +12,8 @@ import pytest
 from conftest import Outcome
 
 from xlperf.base.errors import InputError
-from xlperf.catalog import csv_blocks as blocks_module
-from xlperf.catalog.csv_blocks import csv_blocks
-from xlperf.catalog.csv_files import CsvFile, read_csv
+from xlperf.catalog import csv_files as blocks_module
+from xlperf.catalog.csv_files import CsvFile, csv_blocks, read_csv
 from xlperf.catalog.read import plan_blocks, read_plans
 from xlperf.catalog.schema import column
 from xlperf.catalog.table import Table

@@ -185,3 +185,13 @@ def test_at_its_break_even_price_another_accelerator_makes_tokens_as_cheaply(
     assert [row["against"] for row in rows_shown] == ["B200-SXM-180GB"]
     both = command("worth", path, "--against", "B200-SXM-180GB", "--vary", "prices.rental price=x2")
     assert (both.code, "not both" in both.err) == (2, True)
+
+
+def test_processes_share_searches_and_the_answer_is_the_same(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xlperf.explore.worth.LONG", 0.0)
+    plan = table({**TRAIN, "tensor parallel": "auto", "micro batch size": "auto"})
+    limits = targets("training", "step time <= 20 s")
+    changes = usual_changes(plan, catalog, limits)
+    one, two = (worth(plan, catalog, changes, limits, processes=processes) for processes in (1, 2))
+    for name in one.columns:
+        assert [repr(value) for value in one[name].tolist()] == [repr(value) for value in two[name].tolist()]

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from weakref import WeakKeyDictionary
 
 from xlperf import __version__
-from xlperf.addin.answers import ANSWERS
+from xlperf.addin.answers import ANSWERS, equation_block, read_choice, read_numbers
 from xlperf.addin.cells import (
     Asked,
     Block,
@@ -41,7 +41,6 @@ from xlperf.addin.cells import (
     read_block,
     words_of,
 )
-from xlperf.addin.equations import equation_block, read_choice, read_numbers
 from xlperf.addin.functions import Argument, Function, functions
 from xlperf.addin.handles import HANDLE_PREFIX, CatalogStore, UnknownHandleError, content_of, handle_of, with_blocks
 from xlperf.base.errors import InputError, nearest
@@ -92,8 +91,7 @@ class Engine:
 
     @staticmethod
     def _evaluate_others(rows: Table, catalog: Catalog) -> Table:
-        from xlperf.engine.designs import evaluate_designs
-        from xlperf.engine.devices import evaluate_devices
+        from xlperf.engine.devices import evaluate_designs, evaluate_devices
         from xlperf.engine.operations import evaluate_operations
         from xlperf.engine.ownership import evaluate_servers
 

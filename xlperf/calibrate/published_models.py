@@ -13,8 +13,7 @@ import numpy as np
 from xlperf.base.units import factor
 from xlperf.calibrate.published import Published, package_rows
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.names import aliases
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import Table, aliases
 
 _SHAPE = {
     "layers": "num_layers",

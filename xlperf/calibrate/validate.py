@@ -16,7 +16,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import workbook
 from xlperf.base.units import factor
 from xlperf.calibrate.comparison import RATES, STEP_TIME, Record, compare, predicted
-from xlperf.calibrate.measured_plans import has_measured_plans, records_of_plans
+from xlperf.calibrate.own_runs import has_measured_plans, records_of_plans
 from xlperf.calibrate.published import Published, read_published, sheet_rows
 from xlperf.calibrate.published_errors import NEVER_FITTED, plans_of
 from xlperf.catalog.catalog import Catalog

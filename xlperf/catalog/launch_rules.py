@@ -14,8 +14,7 @@ from functools import cache
 import numpy as np
 
 from xlperf.base.resources import rows
-from xlperf.catalog.names import aliases, words_of
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import Table, aliases, words_of
 
 Stated = dict[str, str]
 SOFTWARE = {"megatron": "megatron", "nemo": "nemo", "torchtitan": "torchtitan", "vllm": "vllm", "sglang": "sglang",

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.cells import SparseRow, is_blank, parse_header, plan_kind
-from xlperf.catalog.csv_blocks import csv_blocks
-from xlperf.catalog.csv_files import STANDARD, read_csv
+from xlperf.catalog.csv_files import STANDARD, csv_blocks, read_csv
 from xlperf.catalog.parquet_files import parquet_blocks, parquet_place, read_parquet
 from xlperf.catalog.parse import Coded, parse_coded, parse_rows
 from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, PLAN_TABLES, results_of, split_header, table_schema

@@ -1,20 +1,24 @@
-"""A table in memory: columns as arrays in the units used inside, where each value came from, and its keys."""
+"""A table in memory: columns in the units used inside, where each value came from, its keys, names and aliases."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from xlperf.base.arrays import Columns
 from xlperf.catalog.cells import shown
-from xlperf.catalog.names import aliases
 from xlperf.catalog.schema import TableSchema, table_schema, unit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 CASES = ("low", "base", "high")
 """Cases of prices: a sheet may give a column twice more, with these endings."""
@@ -366,3 +370,70 @@ def uncertain_columns(table: Table) -> list[str]:
         for name in known
         if any(other in known and (~np.isnan(table.filled(other))).any() for other in (f"{name}_low", f"{name}_high"))
     ]
+
+
+MARK = "\x1f"
+"""Stands between a name and the number of a copy of its row, where a sweep gives plans rows of their own."""
+_BETWEEN_WORDS = re.compile(r"[^\w.]+|_+")
+
+
+def aliases(table: Table) -> list[tuple[int, str]]:
+    """Other spellings of the names of a table: (row, spelling); none where it has no such column."""
+    return [
+        (row, word.strip())
+        for row, text in enumerate(table.text("aliases").tolist() if "aliases" in table.schema.by_name else ())
+        for word in str(text).split(";")
+        if word.strip()
+    ]
+
+
+def words_of(name: str) -> tuple[str, ...]:
+    """Words of a name without regard to case, blanks and punctuation; a point stays, 3.1 is not 31.
+
+    >>> words_of("Llama-3.1-70B (Instruct)")
+    ('llama', '3.1', '70b', 'instruct')
+    """
+    return tuple(word for word in _BETWEEN_WORDS.split(name.casefold()) if word)
+
+
+class Spellings:
+    """Names of one table by how they may be spelled.
+
+    ``table``: with a column of names, and perhaps one of aliases.
+    """
+
+    def __init__(self, table: Table) -> None:
+        names = [str(name) for name in table.text(table.schema.key.name).tolist()]
+        self._spelled = [(name, words_of(name)) for name in dict.fromkeys(names)]
+        self._spelled += [(names[row], words_of(word)) for row, word in aliases(table)]
+
+    def names(self, text: str) -> list[str]:
+        """Names that a text may mean.
+
+        The same words however they are joined (``llama3 70b``), those after the owner's name and a slash
+        (``meta-llama/Llama-3.1-70B``), or else the first words of a name (``H200``).
+
+        ``text``: what a cell says. In the order of the rows; none where nothing is like it.
+        """
+        for own in (words_of(text), words_of(text.rpartition("/")[2])):
+            joined = "".join(own)
+            same = _distinct(name for name, words in self._spelled if joined and "".join(words) == joined)
+            if same:
+                return same
+        begun = words_of(text)
+        if not any(map(str.isalpha, "".join(begun))):
+            return []
+        return _distinct(name for name, words in self._spelled if words[: len(begun)] == begun)
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(name for name in names if name))
+
+
+def copied_name(name: str) -> str:
+    r"""Name of the row that a copy was made of; any other name as it is.
+
+    >>> copied_name("H100-SXM-80GB\x1f7"), copied_name("H100-SXM-80GB")
+    ('H100-SXM-80GB', 'H100-SXM-80GB')
+    """
+    return name.partition(MARK)[0]

@@ -111,7 +111,7 @@ def device(devices: str, output: str | None, compare: bool, catalog: str | None)
     table = read_designs(devices, kinds=("devices",))
     known = catalog_of(catalog, devices)
     if compare:
-        from xlperf.explore.device_check import TOLERANCE, reverse_check
+        from xlperf.explore.allocate import TOLERANCE, reverse_check
 
         found = reverse_check(table, known)
         deliver(output, found.kind, parts(found), "device")
@@ -406,7 +406,7 @@ def cost(
     A row of chiplets that names a device takes its blank cells from there, and the device costs what that row costs.
     """
     from xlperf.catalog.read import read_designs
-    from xlperf.engine.designs import evaluate_designs
+    from xlperf.engine.devices import evaluate_designs
     from xlperf.engine.ownership import evaluate_servers
 
     if tornado is not None and (case != "base" or placed):
@@ -418,7 +418,7 @@ def cost(
     known = catalog_of(catalog, designs)
     noun = _WORDS[table.kind]
     if tornado is not None:
-        from xlperf.explore.cost_sensitivity import cost_sensitivity
+        from xlperf.explore.worth import cost_sensitivity
 
         deliver(output, "tornado", parts(cost_sensitivity(table, known, tornado)), noun, number=len(table))
         return

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from xlperf.catalog.table import Table
     from xlperf.explore.candidates import Bounds
     from xlperf.explore.found import Search
-    from xlperf.explore.robust import Robust
+    from xlperf.explore.uncertainty import Robust
 
 
 @click.command(
@@ -159,6 +159,7 @@ def uncertainty(
     help="Show instead at which cost of an hour this accelerator makes tokens as cheaply as the plan's, each with "
     "its best plan. May be repeated.",
 )
+@processes_option
 @chosen_options("all")
 @output_option
 @bounds_options
@@ -169,6 +170,7 @@ def worth(
     limits: tuple[str, ...],
     mapping: bool,
     against: tuple[str, ...],
+    processes: int | None,
     chosen: Chosen,
     output: str | None,
     bounds: Bounds,
@@ -184,6 +186,7 @@ def worth(
     from xlperf.explore.candidates import with_mapping
     from xlperf.explore.objectives import limits_of
     from xlperf.explore.search import stacked
+    from xlperf.explore.workers import all_processes
     from xlperf.explore.worth import break_even, read_changes, usual_changes
     from xlperf.explore.worth import worth as worth_of
 
@@ -193,15 +196,16 @@ def worth(
     changes = read_changes(table.kind, [vary_line(text) for text in vary], "--vary")
     kept = limits_of(table.kind, limits, "--limit")
     known = catalog_for(catalog, plans, [table])
-    found = []
+    found, cores = [], processes or all_processes()
     with progress(0, "plans tried") as done:
         for index in range(len(table)):
             one = table.take([index])
             one = with_mapping(one) if mapping else one
             if against:
-                found.append(break_even(one, against, known, kept, done, **bounds))
+                found.append(break_even(one, against, known, kept, done, cores, **bounds))
             else:
-                found.append(worth_of(one, known, changes or usual_changes(one, known, kept), kept, done, **bounds))
+                wanted = changes or usual_changes(one, known, kept)
+                found.append(worth_of(one, known, wanted, kept, done, cores, **bounds))
     deliver(output, "worth", parts(stacked(found)), "accelerator" if against else "change")
 
 
@@ -222,7 +226,7 @@ class Doubts(NamedTuple):
 
     def ordered(self, found: Search, catalog: Catalog, top: int | None, processes: int) -> Robust:
         """The plans of a search in robust order where that is asked for."""
-        from xlperf.explore.robust import Robust, robust
+        from xlperf.explore.uncertainty import Robust, robust
         from xlperf.explore.vary import read_variation
 
         if self.measure is None or not found.found:

@@ -16,9 +16,8 @@ import numpy as np
 from xlperf.base.arrays import Array, rows_of, some
 from xlperf.base.units import YEAR, factor
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.names import aliases
 from xlperf.catalog.schema import table_schema
-from xlperf.catalog.table import Table, Words, coded_words
+from xlperf.catalog.table import Table, Words, aliases, coded_words
 from xlperf.engine.models import architecture_codes_of, model_columns
 from xlperf.equations.cost.tco import accelerator_cost_rate, building_power
 from xlperf.equations.cost.tokens import Terms

@@ -12,8 +12,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import results_of, table_schema
 from xlperf.catalog.table import Table, columns_of
 from xlperf.engine.catalog_arrays import catalog_arrays
-from xlperf.engine.designs import evaluate_designs
-from xlperf.engine.devices import accelerators_of, design_of_devices
+from xlperf.engine.devices import accelerators_of, design_of_devices, evaluate_designs
 from xlperf.engine.join import pool_rows
 from xlperf.engine.tables import evaluate
 from xlperf.equations.cost.ownership import (

@@ -37,8 +37,7 @@ from xlperf.equations.plan.training_rules import TRAINING_RULES
 from xlperf.equations.training import Setting, step
 from xlperf.equations.training.communication import used_families
 from xlperf.equations.training.memory import memory_of
-from xlperf.equations.training.rates import training_rates
-from xlperf.equations.training.run import run_results
+from xlperf.equations.training.rates import run_results, training_rates
 from xlperf.equations.training.step import COMPUTE_PARTS, MESSAGE_PARTS, STEP_PARTS
 
 _KERNELS = ("gemm", "experts", "vector", *OPERATIONS)

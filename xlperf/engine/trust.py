@@ -20,8 +20,7 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.resources import rows as package_rows
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.names import copied_name
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import Table, copied_name
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.parameters import parameter_count
 

@@ -11,8 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from xlperf.base.errors import InputError
-from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.part import part_of
+from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress

@@ -9,9 +9,8 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.names import MARK, aliases
-from xlperf.catalog.table import Table
-from xlperf.engine.designs import designs_with_devices
+from xlperf.catalog.table import MARK, Table, aliases
+from xlperf.engine.devices import designs_with_devices
 
 REACHED = (
     "servers", "chiplets", "devices", "cores", "technology", "memories", "links", "packages", "process_nodes"

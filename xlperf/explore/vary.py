@@ -13,10 +13,9 @@ from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import BadValue, is_blank, number_of, parse_header
-from xlperf.catalog.names import MARK
 from xlperf.catalog.parse import convert
 from xlperf.catalog.schema import PLAN_TABLES, Column, is_count, table_schema, unit_of
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import MARK, Table
 from xlperf.engine.join import POOLS, pool_rows
 from xlperf.explore.reached_rows import REACHED, copied_rows, reached_rows
 from xlperf.explore.samples import normal_scores

@@ -210,10 +210,10 @@ def build_checked(path: str | Path | None = None) -> list[Path]:
     ``path``: workbook with the calibration; default: the shipped one. Returns the workbook, and the table of measured
     runs that badges and the width of bands go by.
     """
+    from xlperf.calibrate.accuracy import measured_csv
     from xlperf.calibrate.bands import with_checks
     from xlperf.calibrate.fit import read_measured
     from xlperf.calibrate.fit_machines import errors_left_out
-    from xlperf.calibrate.measured_runs import measured_csv
 
     measured = read_measured()
     published = (measured.training, measured.inference)

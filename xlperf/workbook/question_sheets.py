@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from xlperf.catalog.schema import table_schema
-from xlperf.explore.train import PARTS
+from xlperf.explore.forms import TRAINING_PARTS
 from xlperf.workbook.live import Live
 from xlperf.workbook.question_look import (
     AMBER,
@@ -308,7 +308,7 @@ def _parts(data: Any, r: dict[str, str], live: Live) -> None:
     """Shares of a step, what trains and what is lost in series of their own; memory by part; columns D to J."""
     for letter, words in zip("DEF", ("part", "trains", "lost"), strict=True):
         live.put(data[f"{letter}2"], words)
-    for row, (name, words) in enumerate(PARTS.items(), start=3):
+    for row, (name, words) in enumerate(TRAINING_PARTS.items(), start=3):
         live.put(data[f"D{row}"], words)
         share = f"=IFERROR({r[f'share_{name}']},0)"
         live.put(data[f"E{row}"], share if row < 5 else 0)
@@ -359,7 +359,7 @@ def _answers_of_training(sheet: Any, r: dict[str, str], live: Live) -> None:
 
 def _charts_of_training(sheet: Any, data: Any, r: dict[str, str], live: Live) -> None:
     heading(sheet, "F13", "Where a step goes: share of its time", "K", live)
-    chart: Any = bars(data, "D", (2, 2 + len(PARTS)), "E F", (BLUE, ORANGE), "0.0%", gap=30)
+    chart: Any = bars(data, "D", (2, 2 + len(TRAINING_PARTS)), "E F", (BLUE, ORANGE), "0.0%", gap=30)
     for series, colour in zip(chart.series, (BLUE, ORANGE), strict=True):
         label(series, "outEnd", colour, True)
     axis(chart.x_axis)

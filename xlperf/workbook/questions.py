@@ -44,8 +44,7 @@ from xlperf.workbook.question_look import (
     texts,
     tiles,
 )
-from xlperf.workbook.question_sheets import OTHERS as SOLD
-from xlperf.workbook.question_sheets import serve_sheet, train_sheet
+from xlperf.workbook.question_sheets import OTHERS, serve_sheet, train_sheet
 from xlperf.workbook.style import INK, NAVY, RULE, page_setup
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ ROWS: tuple[Entry | str, ...] = (
     Entry("output_length", 500, "tokens"),
     Entry("speed_per_user", 20, "at least"),
 )
-OTHERS = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB")
+SOLD = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB")
 """Accelerators that the chip is held against, those of them that the workbook has."""
 _COSTS = (
     ("dies", "cost_dies", "K"), ("bad dies", "cost_defects", "K"), ("package", "cost_package", "M"),
@@ -296,7 +295,7 @@ def example_tables(tables: Mapping[str, Table]) -> dict[str, Table]:
     """
     catalog = Catalog.from_tables([table for kind, table in tables.items() if kind not in PLAN_TABLES], "examples")
     chosen = {kind: _first_of_each(tables[kind], _kinds(tables[kind], catalog)) for kind in PLAN_TABLES}
-    models, accelerators, networks = set(MODELS), set(SOLD), set()
+    models, accelerators, networks = set(MODELS), set(OTHERS), set()
     for plans in chosen.values():
         models |= set(catalog.tables["models"].text("model")[catalog.rows("models", plans["model"], plans, "model")])
         for column in ("accelerator", "prefill_accelerator", "expert_accelerator"):
