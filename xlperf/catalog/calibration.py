@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, log
 from xlperf.base.errors import Fault, Hint, InputError, nearest
 from xlperf.base.units import UNITS
 from xlperf.catalog.cells import shown
@@ -66,6 +66,13 @@ def declared_constants() -> dict[str, dict[str, Constant]]:
     return families
 
 
+@cache
+def _columns(family: str) -> dict[str, str]:
+    """Columns of the arrays of a family, and the constant of each: ends of bands are there as logarithms."""
+    ends = ("_low", "_high")
+    return {f"log_{name}" if name.endswith(ends) else name: name for name in declared_constants()[family]}
+
+
 def calibration_keys(generation: Sequence[str], precision: Sequence[str], software: Sequence[str]) -> Keys:
     """Distinct keys of rows, to look many families up with.
 
@@ -99,7 +106,7 @@ class _Single(dict[tuple[str, str, str, str], Found]):
     def __missing__(self, key: tuple[str, str, str, str]) -> Found:
         family, generation, precision, software = key
         values, far = self._values(family, (generation, precision, software))
-        names = declared_constants()[family]
+        names = _columns(family)
         columns = {name: np.full((1, 1), value) for name, value in zip(names, values, strict=True)}
         found = self[key] = (columns, np.array([far]))
         for column in (*columns.values(), found[1]):
@@ -142,7 +149,8 @@ class Calibration:
 
         ``family``: kernel family, collective operation or software family of ``constants.csv``. ``generation``,
         ``precision``, ``software``: one entry per row. Returns ``constants``: every constant that the family declares,
-        shape (rows, 1), in the units used inside; ``extrapolated``: rows whose generation (software families: whose
+        shape (rows, 1), in the units used inside, of ends of bands the
+        natural logarithm (``log_step_high``); ``extrapolated``: rows whose generation (software families: whose
         software) has no row of its own in a family of which others have; a family that nobody has measured is the same
         for all.
         """
@@ -156,7 +164,7 @@ class Calibration:
             columns, far = self.single[(family, *keys.distinct[0])]
             shape = len(keys.codes), 1
             return {name: np.broadcast_to(v, shape) for name, v in columns.items()}, np.broadcast_to(far, shape[:1])
-        names = tuple(declared_constants()[family])
+        names = tuple(_columns(family))
         found = [self._values(family, key) for key in keys.distinct]
         values = np.array([row for row, _ in found], dtype=np.float64).reshape(len(found), len(names))
         extrapolated = np.array([far for _, far in found], dtype=bool)
@@ -174,7 +182,8 @@ class Calibration:
         if cached is None:
             stated, key = key, _keys(*key)
             candidates = _candidates(family, *key)
-            values = tuple(self._lookup(family, name, candidates)[1] for name in declared_constants()[family])
+            found = {column: self._lookup(family, name, candidates)[1] for column, name in _columns(family).items()}
+            values = tuple(float(log(value)) if name.startswith("log_") else value for name, value in found.items())
             if family in SOFTWARE_FAMILIES:
                 own, measured = {key[2]}, self._softwares.get(family, set())
             else:

@@ -50,7 +50,7 @@ def _power(machine: Machine, product_size: Array, rates: _Rates) -> Array:
     """Mean power of an accelerator, (rows,). [W]"""
     device, limits, constants = machine
     own = {name: values[:, 0] for name, values in constants.items()}
-    clocks = own["active_share"] * limits.own * limits.clock_share**3
+    clocks = own["active_share"] * limits.own * (limits.clock_share * limits.clock_share * limits.clock_share)
     rest = idle_power(limits.own, own["idle_share"], device.static_power[:, 0]) + rates.busy * clocks
     flop_energy = narrow_energy(own["flop_energy"], product_size) * device.energy_ratio[:, 0]
     # The way from the cache to the units is paid for every byte, that from the memory for those not in the cache.

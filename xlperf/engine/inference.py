@@ -250,7 +250,7 @@ def _corrected(served: Served, plans: Table, catalog: Catalog, named: Named, mod
         return served
     band = band_of_mode(mode, full=False)
     ends = served.setting.bands[BAND_FAMILIES[band]]
-    widths = [np.log(ends[f"{first}{band}_high"][:, 0]) for first in ("", "first_")]
+    widths = [ends[f"log_{first}{band}_high"][:, 0] for first in ("", "first_")]
     own = corrections(plans, catalog, named.models, named.accelerators, *widths)
 
     def scaled(setting: ServingSetting) -> ServingSetting:

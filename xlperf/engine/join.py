@@ -256,7 +256,7 @@ def _capped(
     # Under the lowered limit products are as near to it as they were: what their constants say of the own one holds.
     slowed = {
         "energy_ratio": columns["energy_ratio"] * (share * share),
-        "thermal_design_power": columns["thermal_design_power"] * share**3,
+        "thermal_design_power": columns["thermal_design_power"] * (share * share * share),
     }
     return share, {**columns, **slowed}
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from xlperf.base.arrays import Array, some
+from xlperf.base.arrays import Array, decade, some
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.equations.plan.records import Remark, remarks_of_rows
@@ -28,8 +28,7 @@ def rounded_down(values: Array) -> Array:
 
     ``values``: above 0, in any unit. With four digits.
     """
-    digits = 3.0 - np.floor(np.log10(np.where(values > 0.0, values, 1.0)))
-    scale = np.power(10.0, np.where(np.isfinite(digits), digits, 0.0))
+    scale = 1000.0 / decade(np.where((values > 0.0) & (values < np.inf), values, 1.0))
     return np.asarray(np.floor(values * scale) / scale)
 
 

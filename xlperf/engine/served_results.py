@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xlperf.base.arrays import Array, divide, total
+from xlperf.base.arrays import Array, divide, exp, log, total
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine.energy import expert_pool_power, serving_power, slowed_clock
 from xlperf.engine.notes import (
@@ -95,8 +95,8 @@ def _bands(served: Served, mode: str, results: Mapping[str, Array], distance: Ar
     setting = served.setting
     full = full_cache(results["running_batch"], results["max_batch_size"])
     width = 1.0 + setting.bands["serving_band"]["widening"][:, 0] * distance
-    time, first = (band_of_time(mode, full, setting.bands, width, prefix) for prefix in ("", "first_"))
-    memory = band_ends(setting.bands["serving_band"], "memory", width)
+    time, first = (exp(band_of_time(mode, full, setting.bands, width, prefix)) for prefix in ("", "first_"))
+    memory = exp(band_ends(setting.bands["serving_band"], "memory", width))
     given = ~np.isnan(served.stated.request_rate)
     decoding = results["latency"] - results["ttft"]
     found: dict[str, Array] = {}
@@ -104,7 +104,7 @@ def _bands(served: Served, mode: str, results: Mapping[str, Array], distance: Ar
         np.where(given, 1.0, (results["ttft"] * first[at] + decoding * time[at]) / results["latency"]) for at in (0, 1)
     ]
     for at, end, sign in ((0, "low", -1.0), (1, "high", 1.0)):
-        energy = ends_together(whole[at], setting.power[f"power_{end}"][:, 0], sign)
+        energy = ends_together(log(whole[at]), setting.power[f"log_power_{end}"][:, 0], sign)
         cost = results["cost_per_million_output_tokens"]
         found |= {
             f"tpot_{end}": results["tpot"] * time[at],

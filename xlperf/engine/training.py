@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from xlperf.base.arrays import Array, some, total
+from xlperf.base.arrays import Array, exp, some, total
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Keys, Table
@@ -197,8 +197,8 @@ def _own_corrections(plans: Table, catalog: Catalog, named: Named, setting: Sett
     """What runs of the user's own cluster say about plans like them; None where there are none."""
     if not len(catalog.tables[SHEET]):
         return None
-    band = setting.constants["training_band"]["mixture_high" if setting.architecture.experts else "step_high"]
-    return corrections(plans, catalog, named.models, named.accelerators, np.log(band[:, 0]))
+    band = setting.constants["training_band"]["log_mixture_high" if setting.architecture.experts else "log_step_high"]
+    return corrections(plans, catalog, named.models, named.accelerators, band[:, 0])
 
 
 def _of_stated_peak(results: Mapping[str, Array], joined: Joined) -> dict[str, Array]:
@@ -249,12 +249,12 @@ def _bands(setting: Setting, results: Mapping[str, Array], distance: Array) -> d
     """Ends of the 80 % bands; those of rates, cost and energy from the parts that they are made of."""
     band, power = setting.constants["training_band"], setting.constants["power"]
     width = 1.0 + band["widening"][:, 0] * distance
-    time = band_ends(band, "mixture" if setting.architecture.experts else "step", width)
-    memory = band_ends(band, "memory", width)
+    log_time = band_ends(band, "mixture" if setting.architecture.experts else "step", width)
+    time, memory = exp(log_time), exp(band_ends(band, "memory", width))
     found: dict[str, Array] = {}
     for end, other, sign in (("low", 1, -1.0), ("high", 0, 1.0)):
         at = 1 - other
-        energy = ends_together(time[at], power[f"power_{end}"][:, 0], sign)
+        energy = ends_together(log_time[at], power[f"log_power_{end}"][:, 0], sign)
         found |= {
             f"step_time_{end}": results["step_time"] * time[at],
             f"tokens_per_second_{end}": results["tokens_per_second"] / time[other],

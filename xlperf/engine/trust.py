@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, exp, log2
 from xlperf.base.resources import rows as package_rows
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table, copied_name
@@ -139,7 +139,7 @@ def trust(
         np.array([getattr(one, end) for one in pairs]).reshape(-1, len(RANGES)).T[:, codes] for end in ("low", "high")
     )
     with np.errstate(all="ignore"):
-        beyond = np.nan_to_num(np.log2(np.maximum(np.maximum(at / high, low / at), 1.0)), nan=0.0, posinf=0.0)
+        beyond = np.nan_to_num(log2(np.maximum(np.maximum(at / high, low / at), 1.0)), nan=0.0, posinf=0.0)
     parts = np.minimum(_DOUBLING * beyond, _MOST)
     far = parts.sum(axis=0)
     model, machine = (np.array([getattr(one, part) for one in pairs])[codes] for part in ("model", "machine"))
@@ -158,25 +158,25 @@ def trust(
     }
 
 
-def band_ends(constants: Mapping[str, Array], name: str, width: Array) -> tuple[Array, Array]:
-    """Ends of a band over the prediction, wider with the distance from what was measured.
+def band_ends(constants: Mapping[str, Array], name: str, width: Array) -> Array:
+    """Ends of a band over the prediction as logarithms: wider with the distance from what was measured.
 
     ``constants``: constants of the family that the band is of, (rows, 1). ``name``: band. ``width``: logarithm of the
-    band over that of the constants, (rows,). Returns ``low, high``: (rows,).
+    band over that of the constants, (rows,). Returns the lower and the upper end, (2, rows).
     """
-    return constants[f"{name}_low"][:, 0] ** width, constants[f"{name}_high"][:, 0] ** width
+    return np.stack([constants[f"log_{name}_{end}"][:, 0] * width for end in ("low", "high")])
 
 
 def ends_together(first: Array, second: Array, sign: float) -> Array:
     """End of the band of a product whose factors err independently: logarithms add as squares.
 
-    >>> round(float(ends_together(np.array([1.3]), np.array([1.0]), 1.0)[0]), 3)
-    1.3
+    >>> round(float(ends_together(np.array([0.2]), np.array([0.0]), 1.0)[0]), 3)
+    1.221
 
-    ``first``, ``second``: ends of the bands of the factors over their predictions. ``sign``: 1 for upper ends, -1 for
-    lower ones.
+    ``first``, ``second``: logarithms of the ends of the bands of the factors over their predictions. ``sign``: 1 for
+    upper ends, -1 for lower ones.
     """
-    return np.asarray(np.exp(sign * np.hypot(np.log(first), np.log(second))))
+    return exp(sign * np.sqrt(first * first + second * second))
 
 
 def _beyond(pair: _Pair, which: int) -> str:
@@ -232,7 +232,7 @@ def _outside(value: float, known: Iterable[float]) -> float:
     ends = np.array(list(known))
     if not len(ends) or not value > 0.0:
         return 0.0
-    return min(max(float(np.log2(max(value / ends.max(), ends.min() / value))), 0.0), _MOST)
+    return min(max(float(log2(max(value / ends.max(), ends.min() / value))), 0.0), _MOST)
 
 
 def _ends(runs: Sequence[Measured]) -> tuple[tuple[float, ...], tuple[float, ...]]:

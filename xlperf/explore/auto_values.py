@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, log2, power
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
@@ -82,7 +83,7 @@ def server_sizes(plans: Table, catalog: Catalog) -> tuple[Array, Array]:
         cubes = [_CUBES.fullmatch(str(text)) for text in networks.text("dimensions")[tiers[:1]].tolist()]
         unit = sizes[-2] if len(sizes) > 1 else sizes[-1] if len(sizes) else 1.0
         if cubes and cubes[0]:
-            unit = float(cubes[0][2]) ** float(cubes[0][1])
+            unit = math.prod([float(cubes[0][2])] * int(cubes[0][1]))
         known[name] = unit, (sizes.max() if len(sizes) else np.inf)
     units, totals = zip(*(known[name] for name in names), strict=True)
     return np.array(units), np.array(totals)
@@ -133,7 +134,7 @@ def thinned(counts: Array, step: float) -> Array:
         return counts
     kept: list[float] = []
     for count in counts.tolist():
-        if not kept or np.log2(count) % 1.0 == 0.0 or (step < 2.0 and count >= step * kept[-1]):
+        if not kept or log2(count) % 1.0 == 0.0 or (step < 2.0 and count >= step * kept[-1]):
             kept.append(count)
     return np.array(kept)
 
@@ -172,7 +173,7 @@ def load_steps(
     if (targets or bounds) and len(some):
         most[some] = _largest_kept(single.take(some), copies[some], most[some], catalog, bounds)
     rows = np.flatnonzero(most >= 1.0)
-    steps = [np.unique(np.round(np.geomspace(1.0, room, num_points))) for room in most[rows].tolist()]
+    steps = [np.unique(np.round(power(room, np.linspace(0.0, 1.0, num_points)))) for room in most[rows].tolist()]
     index = np.repeat(rows, [len(batches) for batches in steps])
     return index, np.concatenate([*steps, np.zeros(0)]), copies[index]
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, total
+from xlperf.base.arrays import Array, exp, expm1, log, total
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import MEASURED, Column, table_schema, unit_of
@@ -226,11 +226,11 @@ def diagnose(
     before = np.array([one.before for one in measured])[:, None]
     floors = _floors(results, measured)
     widths = np.where(
-        np.isnan(before)[:, :, None], np.log(np.maximum(spreads, REPEATED)), _paired_widths(predicted, floors, measured)
+        np.isnan(before)[:, :, None], log(np.maximum(spreads, REPEATED)), _paired_widths(predicted, floors, measured)
     )
     predicted = predicted * np.where(np.isnan(before), 1.0, before / predicted[:, :1])
     readings = tuple(
-        Reading(one, *(float(predicted[n, 0] * np.exp(end)) for end in (0.0, -widths[n, 0, 0], widths[n, 0, 1])))
+        Reading(one, *(float(predicted[n, 0] * exp(end)) for end in (0.0, -widths[n, 0, 0], widths[n, 0, 1])))
         for n, one in enumerate(measured)
     )
     if not ranked and all(reading.inside for reading in readings):
@@ -302,7 +302,7 @@ def _spreads(variants: Variants, results: Table, one: Measured) -> Array:
 
 def _nearer(variants: Variants, predicted: Array, widths: Array, measured: Sequence[Measured]) -> np.ndarray:
     """Variants that are nearer to what was measured than without any of their changes, in widths of the plan's band."""
-    gaps = np.log(np.array([[one.value] for one in measured]) / predicted)
+    gaps = log(np.array([[one.value] for one in measured]) / predicted)
     width = np.where(gaps < 0.0, widths[:, :1, 0], widths[:, :1, 1])
     distance = np.abs(gaps / width).sum(axis=0)
     alone = (np.where(variants.second == NONE, 0, 1 + number) for number in (variants.first, variants.second))
@@ -327,9 +327,9 @@ def _paired_widths(predicted: Array, floors: Array, measured: Sequence[Measured]
     Errors of one plan on one machine cancel in the ratio. What remains is that of a repeated measurement, and the
     error of the change: its logarithm is predicted as well as a part of the time, or as memory.
     """
-    factors = np.log([_factors(one.column.name) for one in measured])
+    factors = log([_factors(one.column.name) for one in measured])
     with np.errstate(all="ignore"):
-        change = np.abs(np.log((predicted + floors) / (predicted[:, :1] + floors)))
+        change = np.abs(log((predicted + floors) / (predicted[:, :1] + floors)))
     width = factors[:, 1:] + factors[:, :1] * np.nan_to_num(change, posinf=0.0)
     return np.repeat(width[:, :, None], 2, axis=-1)
 
@@ -346,9 +346,9 @@ def _weights(
     weights = np.array([change.prior for change in variants.tried] + [1.0])
     found = weights[variants.first] * weights[variants.second]
     for number, one in enumerate(measured):
-        gap = np.log((one.value + floors[number]) / (predicted[number] + floors[number]))
+        gap = log((one.value + floors[number]) / (predicted[number] + floors[number]))
         width = np.where(gap < 0.0, widths[number, :, 0], widths[number, :, 1])
-        found = found * np.exp(-np.log(5.0) * np.abs(gap) / width) / widths[number].sum(axis=-1)
+        found = found * exp(-log(5.0) * np.abs(gap) / width) / widths[number].sum(axis=-1)
     fits = results.number("fits") == 1.0
     found = np.where(fits | ~fits[0], found, LARGE * found)
     single = np.searchsorted(variants.first[1 : len(variants.tried) + 1], np.arange(len(variants.tried))) + 1
@@ -380,9 +380,9 @@ def _unexplained(row: int, predicted: Array, widths: Array, measured: Sequence[M
     """Which measurements are outside the band of an explanation."""
     left = []
     for number, one in enumerate(measured):
-        gap = float(np.log(one.value / predicted[number, row]))
+        gap = float(log(one.value / predicted[number, row]))
         if not -widths[number, row, 0] <= gap <= widths[number, row, 1]:
-            left.append(f"{one.words(one.value)} ({np.expm1(gap):+.1%} from it)")
+            left.append(f"{one.words(one.value)} ({expm1(gap):+.1%} from it)")
     return f"outside the band of explanation 1 as well: {', '.join(left)}" if left else ""
 
 
@@ -399,7 +399,7 @@ def _telling(
         one = Measured(objective, 1.0)
         values = (_predicted(variants, results, one) + _floors(results, [one])[0])[rivals]
         with np.errstate(all="ignore"):
-            apart = abs(float(np.log(values[0] / values[1]))) / np.log(_factors(one.column.name)[0])
+            apart = abs(float(log(values[0] / values[1]))) / float(log(_factors(one.column.name)[0]))
         if apart > best:
             first, second = (one.words(float(_predicted(variants, results, one)[row])) for row in rivals)
             best, words = apart, f"to tell 1 from 2, measure {first} (1) or {second} (2)"

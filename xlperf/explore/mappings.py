@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, octave_below
 from xlperf.catalog.schema import column
 from xlperf.equations.plan.serving_plan import POOL_DEGREES, InferencePlan, LayerPart
 from xlperf.equations.plan.training_plan import BLANKS, PLACEHOLDERS, TrainingPlan
@@ -356,5 +356,5 @@ _PING_PONG = (1.0, 2.0, 3.0, 4.0)
 
 def _pool_sizes(total: float) -> list[float]:
     """Accelerators of the prefill pool: in steps of a power of two, of which there are 16 to 32."""
-    step = 2.0 ** np.floor(np.log2(max(total / POOL_PARTS, 1.0)))
+    step = float(octave_below(max(total / POOL_PARTS, 1.0)))
     return [float(number) for number in np.arange(step, total, step)]

@@ -8,6 +8,7 @@ from typing import Unpack
 
 import numpy as np
 
+from xlperf.base.arrays import log
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
@@ -167,7 +168,7 @@ def solve_catalog(
     reached = best_at(easy)
     if not reached.found:
         return Solution(float("nan"), reached)
-    while abs(np.log(easy / hard)) > PRECISION:
+    while abs(log(easy / hard)) > PRECISION:
         middle = float(np.sqrt(easy * hard))
         found = best_at(middle)
         if found.found:

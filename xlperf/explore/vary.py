@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, exp
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import BadValue, is_blank, number_of, parse_header
@@ -81,7 +81,7 @@ class Varied:
         if self.shape == NORMAL:
             found = np.maximum(first + last * normal_scores(share), 0.01 * first)
         elif self.shape == LOGNORMAL:
-            found = first * np.exp(last * normal_scores(share))
+            found = first * exp(last * normal_scores(share))
         elif self.shape == UNIFORM:
             found = first + (last - first) * share
         elif self.shape == TRIANGULAR:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array
+from xlperf.base.arrays import Array, Numeric, array, cbrt
 from xlperf.base.units import factor
 
 STATIC_SHARE = 0.13
@@ -271,7 +271,7 @@ def clock_limited_time(
     """
     burst, least = array(burst_time), array(energy) / array(power)
     voltage = array(least_voltage_share)
-    return np.asarray(np.maximum(np.maximum(burst, np.cbrt(least * burst * burst)), voltage * voltage * least))
+    return np.asarray(np.maximum(np.maximum(burst, cbrt(least * burst * burst)), voltage * voltage * least))
 
 
 def sustained_time(burst_time: Numeric, limited_time: Numeric, boost_time: Numeric) -> Array:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, some
+from xlperf.base.arrays import Array, Numeric, array, log, power, some
 
 
 def _none() -> Array:
@@ -377,9 +377,9 @@ def activated_experts(num_experts: Array, top_k: Array, tokens: Array, favoured_
     preferred = 3.0 - 3.0 * share + share * share
     even = preferred * visited > 1.0
     others = np.where(even, 0.0, 1.0 - share)
-    missed = (1.0 - others) * np.power(1.0 - np.where(even, 1.0, preferred) * visited, tokens)
+    missed = (1.0 - others) * power(1.0 - np.where(even, 1.0, preferred) * visited, tokens)
     if np.count_nonzero(others):
-        missed = missed + others * np.power(1.0 - others * others * visited, tokens)
+        missed = missed + others * power(1.0 - others * others * visited, tokens)
     return np.asarray(num_experts * (1.0 - missed))
 
 
@@ -408,4 +408,4 @@ def busiest_rank_factor(mean: Array, ranks: Array) -> Array:
     >>> busiest_rank_factor(np.array([100.0, 100.0]), np.array([1.0, 8.0])).round(3).tolist()
     [1.0, 1.204]
     """
-    return np.asarray(1.0 + np.sqrt(2.0 * np.log(np.maximum(ranks, 1.0)) / np.maximum(mean, 1.0)))
+    return np.asarray(1.0 + np.sqrt(2.0 * log(np.maximum(ranks, 1.0)) / np.maximum(mean, 1.0)))

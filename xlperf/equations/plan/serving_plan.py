@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.base.arrays import Array, array, divide
+from xlperf.base.arrays import Array, array, divide, power
 from xlperf.equations.plan.records import (
     PRECISION_CODES,
     PRECISIONS,
@@ -263,7 +263,7 @@ def accepted_tokens(draft_tokens: Array, acceptance_rate: Array) -> Array:
     """
     drafted, rate = array(draft_tokens), array(acceptance_rate)
     refused = 1.0 - rate
-    series = (1.0 - np.power(rate, drafted + 1.0)) / np.where(refused == 0.0, 1.0, refused)
+    series = (1.0 - power(rate, drafted + 1.0)) / np.where(refused == 0.0, 1.0, refused)
     return np.asarray(np.where(refused == 0.0, drafted + 1.0, series))
 
 

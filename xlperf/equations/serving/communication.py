@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, beside, side_by_side, some
+from xlperf.base.arrays import Array, Numeric, array, beside, power, side_by_side, some
 from xlperf.equations.hardware.roofline import transfer_time
 from xlperf.equations.model.serving import BOTH_PHASES, ServingShape, cache_elements
 from xlperf.equations.network.collectives import collective_time, quick_all_reduce_time
@@ -45,7 +45,7 @@ def distinct_ranks(ranks: Array, chosen: Array) -> Array:
     [1.0, 1.5]
     """
     number = array(ranks)
-    return np.asarray(number * (1.0 - np.power(1.0 - 1.0 / number, array(chosen))))
+    return np.asarray(number * (1.0 - power(1.0 - 1.0 / number, chosen)))
 
 
 def _exchange(deployment: Deployment, tokens: Array) -> tuple[Array, Array]:
