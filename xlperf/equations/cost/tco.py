@@ -6,6 +6,8 @@ second of useful work; what is paid for idle hours is in them through the utilis
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, divide, power
@@ -384,15 +386,15 @@ def carbon_of_energy(energy: Numeric, carbon_intensity: Numeric) -> Array:
     return np.asarray(array(energy) * array(carbon_intensity))
 
 
-def daily_mean(by_hour: Array, start: Numeric, duration: Numeric, day: Numeric = 24.0 * HOUR) -> Array:
+def daily_mean(by_hour: Sequence[Array], start: Numeric, duration: Numeric, day: Numeric = 24.0 * HOUR) -> Array:
     r"""Mean over some time of what changes from hour to hour and repeats every day, over the mean of a day.
 
     .. math:: \bar x = \frac{F(t_0 + T) - F(t_0)}{T\,\bar f}, \quad F(t) = \int_0^t f
 
     Parameters
     ----------
-    by_hour : Array
-        Values f of equal parts of a day, constant within each, (rows, parts). [-]
+    by_hour : sequence of Array
+        Values f of equal parts of a day, from the first to the last, constant within each, (rows,) each. [-]
     start : numeric
         Time t_0 of the day at which it begins; NaN: the mean of a day, (rows,). [s]
     duration : numeric
@@ -414,10 +416,11 @@ def daily_mean(by_hour: Array, start: Numeric, duration: Numeric, day: Numeric =
     --------
     Twice as much in the first half of the day: three quarters of a day from its start, and from noon half a day.
 
-    >>> daily_mean(np.array([[2.0, 1.0]]), np.array([0.0, 0.5]), np.array([0.75, 0.5]), 1.0).round(3).tolist()
+    >>> twice, once = np.full(2, 2.0), np.ones(2)
+    >>> daily_mean((twice, once), np.array([0.0, 0.5]), np.array([0.75, 0.5]), 1.0).round(3).tolist()
     [1.111, 0.667]
     """
-    values, begin = np.atleast_2d(array(by_hour)), array(start) / array(day)
+    values, begin = np.stack([array(each) for each in by_hour], axis=-1), array(start) / array(day)
     length = array(duration) / array(day)
     parts = values.shape[-1]
     whole = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, axis=-1) / parts], axis=-1)
@@ -426,7 +429,7 @@ def daily_mean(by_hour: Array, start: Numeric, duration: Numeric, day: Numeric =
         days = np.floor(time)
         within = np.nan_to_num((time - days) * parts)
         part = np.minimum(np.floor(within), parts - 1.0).astype(np.int64)
-        rows = np.arange(len(values)) if len(values) > 1 else np.zeros(part.shape, dtype=np.int64)
+        rows = np.arange(len(values))
         so_far = whole[rows, part] + (within - part) * values[rows, part] / parts
         return np.asarray(days * whole[rows, -1] + so_far)
 
