@@ -225,7 +225,8 @@ def run_carbon_share(plans: Table, catalog: Catalog, accelerators: np.ndarray, r
     if "start_hour" not in plans or "carbon_by_hour" not in catalog.tables["prices"]:
         return np.ones(len(plans))
     grid = _by_hour(catalog.tables["prices"], "carbon_by_hour", catalog.price_rows[accelerators])
-    return daily_mean(list(grid.T), plans.number("start_hour"), run_time)
+    flat = (grid == grid[:, :1]).all(axis=1)
+    return np.where(flat, 1.0, daily_mean(list(grid.T), plans.number("start_hour"), run_time))
 
 
 def load_carbon_share(plans: Table, catalog: Catalog, accelerators: np.ndarray) -> Array:
