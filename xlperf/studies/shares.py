@@ -169,9 +169,9 @@ _THINGS: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 class Marginal(NamedTuple):
-    """Sheet and findings of what the next unit buys."""
+    """Sheets and findings of what the next unit buys."""
 
-    sheet: StudySheet
+    sheets: list[StudySheet]
     findings: list[Finding]
 
 
@@ -179,8 +179,8 @@ def marginal(inputs: Inputs, catalog: Catalog, nodes: Sequence[str], best: Seque
     """What limits the best device of each node, and what the next square millimetre, watt and dollar should buy.
 
     ``catalog``: with the devices of the study. ``nodes``: nodes. ``best``: best device of each. ``timed``: time of a
-    step of accelerators of a catalog, each with its best plan [s]. Returns a row per node and thing; a finding per
-    node.
+    step of accelerators of a catalog, each with its best plan [s]. Returns a row per node and thing, a row per node
+    with what to buy, and a finding for neighbouring nodes with the same answers.
     """
     devices = catalog.tables["devices"]
     names = [str(name) for name in devices.text("device")]
@@ -198,7 +198,64 @@ def marginal(inputs: Inputs, catalog: Catalog, nodes: Sequence[str], best: Seque
     dearer = cost[:, 1:] - cost[:, :1]
     costs = dearer > 1.0
     per_dollar = np.where(costs, gain / np.where(costs, dearer, 1.0), np.nan)
-    return Marginal(_sheet(nodes, gain, dearer, per_dollar), list(_findings_of_marginal(nodes, gain, per_dollar)))
+    numbers = evaluate_devices(made, changed)
+    cores, cache = (
+        time[:, 0] / timed(_with_area(inputs, catalog, best, numbers, columns, what), labels[:: len(things)]) - 1.0
+        for what in ("cores", "cache")
+    )
+    bought = _bought(nodes, gain, per_dollar, cores, cache)
+    return Marginal([_sheet(nodes, gain, dearer, per_dollar), bought], list(_findings_of_marginal(bought)))
+
+
+def _with_area(
+    inputs: Inputs, catalog: Catalog, best: Sequence[str], numbers: Table, columns: dict[str, np.ndarray], what: str
+) -> Catalog:
+    """The devices as they are with so much more die area, all of it for cores or for cache.
+
+    Interfaces take what the longer edge needs, control and input and output keep their share of the dies.
+    """
+    each = 1 + len(_THINGS)
+    here, larger = (numbers.take(list(range(start, len(numbers), each))) for start in (0, 1))
+    interfaces = larger["area_share_memory"] + larger["area_share_links"]
+    kept = here["area_share_cache" if what == "cores" else "area_share_compute"] / (1.0 + MORE)
+    room = 1.0 - interfaces - here["area_share_other"]
+    cores = room - kept if what == "cores" else kept
+    own = {"die_area": columns["die_area"][1::each], "compute_share": cores,
+           "cache_share": (room - cores) / (1.0 - interfaces - cores)}  # fmt: skip
+    return devices_like(inputs, catalog, best, [f"{name}, as it is" for name in best], own)[1]
+
+
+def _bought(
+    nodes: Sequence[str], gain: np.ndarray, per_dollar: np.ndarray, cores: np.ndarray, cache: np.ndarray
+) -> StudySheet:
+    """Per node: what limits it and what the next square millimetre, watt and dollar should buy."""
+    things = np.array([*_THINGS, "nothing"], dtype=object)
+    gains, paid = np.nan_to_num(gain, nan=-np.inf), np.nan_to_num(per_dollar, nan=-np.inf)
+    most, power = gains.max(axis=1), gains[:, list(_THINGS).index("power")]
+    limit = things[np.where(most >= _STILL, gains.argmax(axis=1), len(_THINGS))]
+    area = np.where(cores >= cache, "cores", "cache").astype(object)
+    area[np.fmax(cores, cache) < _STILL] = "nothing"
+    watt = np.where(power >= _STILL, "clock", "nothing").astype(object)
+    dollar = things[np.where((paid.max(axis=1) > 0.0) & (most >= _STILL), paid.argmax(axis=1), len(_THINGS))]
+    return sheet_of(
+        "what to buy",
+        f"What limits the best device of each node, and what the next mm2, W and dollar should buy; nothing: "
+        f"{100 * MORE:.0f} % more of it is worth less than {100 * _STILL:.1f} %.",
+        [
+            ("node", nodes),
+            ("limited_by", limit.tolist()),
+            (
+                own_column("gain", "-", f"Steps that are so much faster with {100 * MORE:.0f} % more of what limits"),
+                most,
+            ),
+            ("next_mm2", area.tolist()),
+            (own_column("gain_cores", "-", f"Gain from {100 * MORE:.0f} % more area, all of it for cores"), cores),
+            (own_column("gain_cache", "-", f"Gain from {100 * MORE:.0f} % more area, all of it for cache"), cache),
+            ("next_watt", watt.tolist()),
+            (own_column("gain_power", "-", f"Gain from {100 * MORE:.0f} % more power"), power),
+            ("next_dollar", dollar.tolist()),
+        ],
+    )
 
 
 def _sheet(nodes: Sequence[str], gain: np.ndarray, dearer: np.ndarray, per_dollar: np.ndarray) -> StudySheet:
@@ -231,27 +288,23 @@ def _sheet(nodes: Sequence[str], gain: np.ndarray, dearer: np.ndarray, per_dolla
     )
 
 
-def _findings_of_marginal(nodes: Sequence[str], gain: np.ndarray, per_dollar: np.ndarray) -> Iterator[Finding]:
-    """One finding for neighbouring nodes that the same thing limits and the same dollar helps."""
-    things = list(_THINGS)
-    groups: list[tuple[tuple[str, str], list[str], list[float]]] = []
-    for node, own, dollar in zip(nodes, gain, per_dollar, strict=True):
-        if not np.isfinite(own).any():
-            continue
-        gains, paid = np.nan_to_num(own, nan=-np.inf), np.nan_to_num(dollar, nan=-np.inf)
-        limit = things[int(np.argmax(gains))] if gains.max() >= _STILL else ""
-        key = limit, things[int(np.argmax(paid))] if limit and paid.max() > 0.0 else ""
+def _findings_of_marginal(bought: StudySheet) -> Iterator[Finding]:
+    """One finding for neighbouring nodes with the same answers."""
+    at = {column.name: place for place, column in enumerate(bought.columns)}
+    answers = [at[name] for name in ("limited_by", "next_mm2", "next_watt", "next_dollar")]
+    groups: list[tuple[tuple[str, ...], list[str], list[float]]] = []
+    for row in bought.rows:
+        key = tuple(str(row[place]) for place in answers)
         if not groups or groups[-1][0] != key:
             groups.append((key, [], []))
-        groups[-1][1].append(node)
-        groups[-1][2].append(100 * float(gains.max()))
-    for (limit, bought), own_nodes, gains_of in groups:
+        groups[-1][1].append(str(row[at["node"]]))
+        groups[-1][2].append(100 * float(row[at["gain"]] or 0.0))
+    for (limit, area, watt, dollar), own_nodes, gains in groups:
         who = own_nodes[0] if len(own_nodes) == 1 else f"{own_nodes[0]} to {own_nodes[-1]}"
-        if not limit:
+        if limit == "nothing":
             words = f"{who}: {100 * MORE:.0f} % more of no one thing makes a step {100 * _STILL:.1f} % faster"
             yield Finding("Next unit", f"{words}: what is left is latency, launches and the pipeline.")
             continue
-        words = f"{who}: limited by {limit}, {100 * MORE:.0f} % more of it makes a step {span(gains_of, 1)} % faster"
-        if bought:
-            words += f"; the next dollar buys most as {bought}"
-        yield Finding("Next unit", f"{words}.", "good" if limit == things[0] else "plain")
+        words = f"{who}: limited by {limit}, {100 * MORE:.0f} % more of it makes a step {span(gains, 1)} % faster; "
+        words += f"the next mm2 should buy {area}, the next watt {watt}, the next dollar {dollar}."
+        yield Finding("Next unit", words, "good" if limit == next(iter(_THINGS)) else "plain")

@@ -229,7 +229,7 @@ def nodes(inputs: Inputs) -> Outcome:
 
     shared = best_shares(inputs, catalog, own_nodes, [names[row] for row in rows], timed)
     more = marginal(inputs, shared.catalog, own_nodes, shared.names, timed)
-    sheets[4:4] = [shared.sheet, more.sheet]
+    sheets[4:4] = [shared.sheet, *more.sheets]
     findings += [*shared.findings, *more.findings]
     columns = {name: values[chosen[kept]] for name, values in plans.columns.items()}
     own = np.array(names, dtype=object)[kept]
