@@ -406,12 +406,12 @@ def test_the_best_shares_of_cores_cache_and_edge_lie_inside() -> None:
     """On six of the eight nodes at least; cache is worth area, and more of it costs cores."""
     found = sheet("technology-nodes", "shares")
     assert [str(row[0]) for row in found.rows] == NODES
-    assert sum(cell(found, node, "inner") for node in NODES) >= 6
+    assert sum(cell(found, node, "best_between_the_ends") == "yes" for node in NODES) >= 6
     for node in NODES:
-        assert cell(found, node, "most_cores") > 0.01, "next to no cache is slower"
-        assert cell(found, node, "fewest_cores") > 0.3
-        assert cell(found, node, "least_edge") > 0.1
-    assert cell(found, "1 nm", "l2_capacity") > 3.0 * cell(found, "12 nm", "l2_capacity")
+        assert cell(found, node, "longer_with_least_cache") > 0.01, "next to no cache is slower"
+        assert cell(found, node, "longer_with_most_cache") > 0.3
+        assert cell(found, node, "longer_with_least_memory_edge") > 0.1
+    assert cell(found, "1 nm", "last_level_cache") > 3.0 * cell(found, "12 nm", "last_level_cache")
 
 
 def test_every_node_says_what_the_next_unit_buys() -> None:

@@ -271,7 +271,7 @@ def _card(sheet: Any, data: Any, kind: str, cells: Mapping[str, str], live: Live
     fits = f'IF({cells["fits"]}=1,"","Does not fit in memory. ")'
     sentence = f"=IF({_is_wrong(kind, cells)},{wrong},{fits}&{worded(words, cells)}&{priced})"
     put(sheet, f"{left}{row}", sentence, "answer small", last=f"{end}{row}", live=live)
-    bad = f"AND($A${row + 1}<>\"\",OR({_is_wrong(kind, cells)},{cells['fits']}<>1))"
+    bad = f'AND($A${row + 1}<>"",OR({_is_wrong(kind, cells)},{cells["fits"]}<>1))'
     in_colour(sheet, f"{left}{row}:{end}{row}", bad, BAD_INK, BAD_FILL)
     letters = letters_from(FIRST[kind], 8)
     middle, last, words_at = at[in_sight[3]], at[in_sight[-1]], at["trust"]
