@@ -209,6 +209,14 @@ def _bundle(annotation: str) -> type | None:
     return None
 
 
+def made_of(kind: type) -> dict[str, Any]:
+    """Annotations of the fields that a bundle is made of; what follows from them is none."""
+    derived = (
+        {field.name for field in dataclasses.fields(kind) if not field.init} if dataclasses.is_dataclass(kind) else {}
+    )
+    return {name: annotation for name, annotation in kind.__annotations__.items() if name not in derived}
+
+
 def bundle_fields(kind: type) -> dict[str, tuple[str, Entry]]:
     """Fields of a bundle of arrays: annotation and documentation; the class's unit where a field has none."""
     text = documentation(kind)
@@ -219,7 +227,7 @@ def bundle_fields(kind: type) -> dict[str, tuple[str, Entry]]:
             getattr(annotation, "__forward_arg__", str(annotation)),
             attributes.get(name, dataclasses.replace(whole, name=name)),
         )
-        for name, annotation in kind.__annotations__.items()
+        for name, annotation in made_of(kind).items()
     }
 
 
@@ -408,7 +416,7 @@ def leaves(value: Any) -> Iterator[Leaf]:
         for part in (vars(value)["_columns"] if isinstance(value, PlanColumns) else value).values():
             yield from leaves(part)
     elif hasattr(value, "_fields") or dataclasses.is_dataclass(value):
-        for field in value.__annotations__:
+        for field in made_of(type(value)):
             yield from leaves(getattr(value, field))
 
 
@@ -427,7 +435,7 @@ def filled(value: Any, change: Callable[[Leaf], Any]) -> Any:
         rows = np.shape(next(iter(columns.values())))
         return type(value)({**columns, **{text.name: np.full(rows, text.default, dtype=object) for text in texts}})
     if hasattr(value, "_fields") or dataclasses.is_dataclass(value):
-        return type(value)(**{field: filled(getattr(value, field), change) for field in value.__annotations__})
+        return type(value)(**{field: filled(getattr(value, field), change) for field in made_of(type(value))})
     return value
 
 

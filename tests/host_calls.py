@@ -10,7 +10,7 @@ from typing import Any
 
 from xlperf.addin.cells import CellError
 from xlperf.addin.functions import example_ranges, functions
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 
 Rows = list[list[Any]]
 CARD: Rows = [

@@ -12,7 +12,7 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.table import Table
 from xlperf.engine.join import plan_columns
-from xlperf.equations.hardware.kernels import Device
+from xlperf.equations.hardware.roofline import Device
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.serving_plan import InferencePlan, with_defaults
@@ -73,6 +73,7 @@ def serve(plans: list[dict[str, Any]], reserved: float = 0.0, **software: float)
         bias_all=zeros,
         query_key_norm=zeros,
         dropout=zeros,
+        num_dense_layers=shapes[0],
     )
     matrix = {"fp16": "bf16", "int4": "bf16"}
     peak = np.array([PEAKS[matrix.get(plan["precision"], plan["precision"])] for plan in filled])[:, None]

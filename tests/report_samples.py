@@ -12,8 +12,8 @@ from xlperf.base.units import factor
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import results_of, table_schema
 from xlperf.catalog.table import Table
+from xlperf.workbook.package import table_name
 from xlperf.workbook.report import write_report
-from xlperf.workbook.tables import table_name
 
 GIB, TFLOP, TB, GB = factor("GiB"), factor("TFLOP/s"), factor("TB/s"), factor("GB/s")
 BLANK = float("nan")

@@ -15,7 +15,7 @@ from conftest import csv_rows
 from openpyxl import Workbook, load_workbook
 
 from xlperf.addin.cells import CellError
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
@@ -353,7 +353,7 @@ def test_searches_that_cells_refuse(arguments: list[Any], code: str, words: str)
 
 
 def test_cells_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlperf.addin.session.MOST_IN_CELLS", 3)
+    monkeypatch.setattr("xlperf.addin.worker.MOST_IN_CELLS", 3)
     found = one(Session().call("XLPERF_STEP_TIME", [CARD]))
     assert isinstance(found, CellError)
     assert found.message.startswith('training "a", tensor parallel: more than 3 plans to try: write values for some of')

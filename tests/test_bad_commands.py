@@ -15,8 +15,7 @@ import pytest
 from conftest import Outcome
 from workbook_samples import set_cell, sheets, write
 
-from xlperf.addin.session import Session
-from xlperf.addin.worker import answer, serve
+from xlperf.addin.worker import Session, answer, serve
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import workbook
 from xlperf.catalog.parse import table_from_columns, table_from_rows

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks import peers
+from benchmarks import peers, rival
 from benchmarks.plans import SERVING_MODES
 
 from xlperf import load_catalog
@@ -64,3 +64,24 @@ def test_other_tools_that_are_not_there_are_said_to_be_left_out(capsys: pytest.C
     assert text.count("xlperf  ") == 2
     for name in ("GenZ", "llm-analysis"):
         assert f"{name}: skipped, because it is not installed" in text or f"{name}, as it comes" in text
+
+
+def test_configurations_of_calculon_are_the_same_plans_here() -> None:
+    fields = (
+        "num_procs", "tensor_par", "pipeline_par", "data_par", "tensor_par_net", "pipeline_par_net", "data_par_net",
+        "batch_size", "microbatch_size", "activation_recompute", "pipeline_interleaving", "optimizer_sharding",
+        "tensor_par_comm_type", "tensor_par_overlap",
+    )  # fmt: skip
+    tried = [
+        (64, 8, 4, 2, 0, 1, 1, 64, 4, "attn_only", 12, True, "rs_ag", "ring"),
+        (64, 8, 4, 2, 1, 1, 0, 64, 4, "full", 1, False, "p2p_rs_ag", "pipe"),
+    ]
+    plans = rival.as_plans(rival.Space(tried, fields, 2, 1.0, 0))
+    assert plans.text("dimension_order").tolist() == ["tp-cp-ep-dp-pp", "dp-cp-ep-tp-pp"]
+    assert plans.text("recompute").tolist() == ["selective", "full"]
+    assert plans.text("tensor_overlap").tolist() == ["gradients", "all"]
+    assert plans.filled("sequence_parallel").tolist() == [1.0, 0.0]
+    assert plans.number("zero_stage").tolist() == [1.0, 0.0]
+    assert plans.number("virtual_pipeline").tolist() == [12.0, 1.0]
+    here = rival.xlperf_space(load_catalog(), rival.Space(tried, fields, 2, 1.0, 0))
+    assert (here.distinct, here.legal) == (2, 2) and 0.0 < here.best <= here.theirs

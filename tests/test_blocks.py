@@ -10,8 +10,7 @@ from xlperf.base.arrays import total
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine import evaluate
 from xlperf.engine.join import BATCH
-from xlperf.equations.hardware.kernels import TILES, gemm_time
-from xlperf.equations.hardware.roofline import tiled_product_time
+from xlperf.equations.hardware.gemm import TILES, gemm_time, tiled_product_time
 
 MODES = ("training", *SERVING_MODES)
 
@@ -52,7 +51,7 @@ def test_sums_do_not_depend_on_the_number_of_rows(terms: int) -> None:
 
 
 def test_tiles_one_by_one_are_tiles_together(catalog: Catalog) -> None:
-    from xlperf.equations.hardware.kernels import Device
+    from xlperf.equations.hardware.roofline import Device
 
     random = np.random.default_rng(3)
     m, n, k = (np.ceil(10.0 ** random.uniform(0, 5, (500, 6))) for _ in range(3))
@@ -61,11 +60,11 @@ def test_tiles_one_by_one_are_tiles_together(catalog: Catalog) -> None:
     units = np.where(random.random((500, 1)) < 0.5, np.nan, 132.0)
     device = Device(*(value * column for value in (1e15, 6e13, 3e12, 8e10, 1e13)), units, 700.0 * column)
     names = ("compute_efficiency", "cache_share", "wave_time", "energy_per_flop", "boost_time", "memory_efficiency",
-             "input_traffic", "launch_time", "serial_share")  # fmt: skip
-    values = (0.8, 0.1, 1e-6, 0.0, 1e-3, 1.0, 0.0, 0.0, 0.0)
+             "input_traffic", "launch_time", "serial_share", "largest_tile_rows")  # fmt: skip
+    values = (0.8, 0.1, 1e-6, 0.0, 1e-3, 1.0, 0.0, 0.0, 0.0, 512.0)
     constants = {name: value * column for name, value in zip(names, values, strict=True)}
     size = random.choice([1.0, 2.0], (500, 6))
-    tiles = TILES[:, 2:]  # the first two need more shared memory
+    tiles = TILES["training"][:, 2:]  # the first two need more shared memory
     least = tiled_product_time(
         m,
         n,

@@ -16,8 +16,7 @@ import openpyxl
 import pytest
 from openpyxl.utils.datetime import CALENDAR_MAC_1904, from_excel, to_excel
 
-from xlperf.addin.session import Session
-from xlperf.addin.worker import answer
+from xlperf.addin.worker import Session, answer
 from xlperf.base.errors import InputError
 from xlperf.catalog.cells import DateNumber, as_number, serial_number
 from xlperf.catalog.parse import table_from_columns, table_from_rows

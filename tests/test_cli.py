@@ -23,7 +23,7 @@ from conftest import Outcome, csv_rows
 
 from xlperf import load_catalog, read_plans
 from xlperf.base.resources import workbook
-from xlperf.catalog import csv_blocks
+from xlperf.catalog import csv_files
 from xlperf.catalog.schema import results_of, table_schema, unit_of
 from xlperf.cli.app import cli
 from xlperf.engine import evaluate
@@ -168,7 +168,7 @@ def test_a_terminal_shows_a_table(plans: Path) -> None:
 
 def test_blocks_do_not_show(command: Command, plans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = command("evaluate", plans).out
-    monkeypatch.setattr(csv_blocks, "_FIRST", 220)
+    monkeypatch.setattr(csv_files, "_FIRST", 220)
     assert command("evaluate", plans).out == whole
     assert command("evaluate", plans, "-o", tmp_path / "blocks.parquet").code == 0
     assert pa.parquet.ParquetFile(tmp_path / "blocks.parquet").num_row_groups == 2
@@ -387,7 +387,7 @@ def test_two_kinds_need_a_workbook_or_a_choice(command: Command) -> None:
 
 
 def test_every_unknown_name_is_said_at_once(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_blocks, "_FIRST", 180)
+    monkeypatch.setattr(csv_files, "_FIRST", 180)
     path = tmp_path / "plans.csv"
     path.write_text(f"{HEADER}\n{ROWS[0]}\na,Llama3-8,H100-SXM-80GB,8,1,64,bf16\nb,Llama3-8B,H100-SXN,8,1,64,bf16\n")
     done = command("evaluate", path, "-o", tmp_path / "out.csv")

@@ -18,8 +18,7 @@ NOT_DRAWN = {
     "training.adapters.adapter_gemms": "the place is a word",
     "training.adapters.adapter_vectors": "the place is a word",
     "training.adapters.frozen_products": "names of products",
-    "hardware.kernels.without_input_casts": "the constants of all kernels by family",
-    "hardware.kernels.without_launch_time": "the constants of all kernels by family",
+    "hardware.roofline.stack_constants": "the constants of all kernels by family",
     "cost.designs.design_rules": "rules in words",
     "plan.serving_plan.with_defaults": "columns of the sheet in and out",
     "plan.serving_plan.pool_plans": "columns of the sheet in and out",
@@ -39,14 +38,17 @@ NOT_DRAWN = {
     "serving.phases.serving_bound": "takes the work that serving_work returns",
     "serving.pool_queueing.pooled_state": "takes curves of times beside numbers",
     "serving.pool_queueing.pooled_open_state": "takes curves of times beside numbers",
+    "serving.pools.pools_of": "the places of the plans with an expert pool",
+    "serving.kernels.of_part": "names of kernels",
+    "serving.communication.pool_message_time": "two pools with a size each; the tests of pools call it",
     "serving.pools.pool_state": "takes two pools as pools_of returns them",
     "serving.pools.pooled_results": "takes two pools as pools_of returns them",
     "serving.results.batch_times": "takes the five parts of a step that phase_times returns",
     "serving.results.streamed": "takes the results of a static batch",
     "network.topologies.tier_shape": "takes the number of a tier, part of collective_time",
     "plan.records.broken_rules": "rules in words",
-    "plan.training_plan.with_defaults": "the words of the sheet beside its numbers",
     "plan.records.remarks_of_rows": "rules in words",
+    "plan.training_plan.with_defaults": "the words of the sheet beside its numbers",
     "training.kernels.selected_share": "takes operators with their names",
     "plan.training_plan.group_strides": "sizes by name of the dimension",
     "model.operators.concatenated": "any number of arguments",
@@ -64,8 +66,7 @@ NOT_DRAWN = {
 # Yardsticks that a whole step or service does not follow: it stores words of fixed size (FP32 logits, moments and
 # master weights of 4 bytes, dropout masks of 1), which are constants with their unit beside them.
 FIXED_WORDS = {
-    "hardware.kernels.gemm_time": {"B"},  # stages of tiles
-    "hardware.kernels.serving_gemm_time": {"B"},
+    "hardware.gemm.gemm_time": {"B"},  # stages of tiles
     "training.activations.layer_activations": {"B"},
     "serving.continuous.operating": {"B"},
     "serving.memory.memory_of": {"B"},
@@ -75,7 +76,7 @@ FIXED_WORDS = {
     "serving.results.serving_times": {"B"},
     "training.memory.kept_activations": {"B"},
     "training.memory.memory_of": {"B"},
-    "training.run.run_results": {"B"},
+    "training.rates.run_results": {"B"},
     "training.step.step": {"B"},
 }
 

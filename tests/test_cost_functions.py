@@ -12,7 +12,7 @@ from cost_samples import DESIGN, NODE, PACKAGE
 from xlperf.addin.cells import CellError
 from xlperf.addin.functions import functions
 from xlperf.addin.handles import CatalogStore
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.base.units import YEAR, factor
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.schema import table_schema
@@ -22,7 +22,7 @@ from xlperf.equations.cost.dies import dies_per_wafer, dies_per_wafer_placed, ra
 from xlperf.equations.cost.tco import capital_recovery_rate, owned_cost_rate
 from xlperf.equations.cost.yields import critical_defects, negative_binomial_yield, poisson_yield
 from xlperf.workbook.build import table_of
-from xlperf.workbook.tables import data_rows
+from xlperf.workbook.package import data_rows
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.table import uncertain_columns
 from xlperf.engine import evaluate_designs, evaluate_servers
-from xlperf.explore.cost_sensitivity import cost_sensitivity
+from xlperf.explore.worth import cost_sensitivity
 from xlperf.workbook.build import read_tables, table_of, workbook_package
 
 Command = Callable[..., Outcome]

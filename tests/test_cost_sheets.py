@@ -17,7 +17,7 @@ from cost_samples import DESIGN, NODE, SERVER
 
 from xlperf.addin.cells import CellError
 from xlperf.addin.handles import CatalogStore
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import PLAN_TABLES, results_of, table_schema, unit_of
@@ -26,7 +26,7 @@ from xlperf.engine import evaluate_designs, evaluate_servers
 from xlperf.engine.ownership import SERVER_PARTS
 from xlperf.workbook.build import new_workbook, read_tables, table_of, workbook_package
 from xlperf.workbook.data_sheets import LIVE_RESULTS, PLANNED, plan_formula, sheet_columns
-from xlperf.workbook.tables import data_rows
+from xlperf.workbook.package import data_rows
 
 KINDS = ("chiplets", "servers")
 OWN = {**DESIGN, "package": "Organic MCM"}

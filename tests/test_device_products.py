@@ -11,13 +11,13 @@ import pytest
 from device_samples import catalog, devices, product, technology_tables, training
 
 from xlperf.addin.handles import CatalogStore
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import results_of, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import evaluate_devices
-from xlperf.explore.device_check import TOLERANCE, device_faults, reverse_check
+from xlperf.explore.allocate import TOLERANCE, device_faults, reverse_check
 from xlperf.studies.inputs import with_rows
 from xlperf.workbook.build import table_of
 

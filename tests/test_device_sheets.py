@@ -12,17 +12,16 @@ import pytest
 from device_samples import catalog, devices, product, technology_tables, training
 
 from xlperf.addin.handles import CatalogStore
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import TECHNOLOGY_TABLES, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.engine.designs import evaluate_designs
-from xlperf.engine.devices import accelerators_of, evaluate_devices
+from xlperf.engine.devices import accelerators_of, evaluate_designs, evaluate_devices
 from xlperf.workbook.build import read_tables, table_of, write_workbook
-from xlperf.workbook.tables import data_rows
+from xlperf.workbook.package import data_rows
 
 # --- from a cell to a plan
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from xlperf.base.resources import workbook
-from xlperf.calibrate.accuracy import calibrated_time
+from xlperf.calibrate.accuracy import calibrated_time, kernel_errors_left_out
 from xlperf.calibrate.fit_kernels import KernelFit, fit_kernels, fitted_groups
 from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table
 from xlperf.calibrate.fitter import FEWEST_ROWS
@@ -25,7 +25,6 @@ from xlperf.calibrate.kernel_measurements import (
     read_kernels,
     take_rows,
 )
-from xlperf.calibrate.kernels_left_out import kernel_errors_left_out
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog, load_catalog
 
@@ -236,6 +235,25 @@ def test_shared_constants_predict_a_generation_that_was_left_out() -> None:
     assert error.operation == "matrix product over 50 us"
     assert error.median < 0.15
     assert error.p90 < 0.35
+
+
+def test_libraries_with_one_tile_are_known_without_measurements() -> None:
+    """TensorRT-LLM's blockwise FP8 on Ada: read in its code, so a fit without Ada has it as well."""
+    found = {one.calibration: one for one in fit_kernels([], catalog(), "")}
+    one = found["gemm/ada/fp8_block/any/largest_tile_rows"]
+    assert (one.value, one.kind) == (32.0, "datasheet")
+    assert "TensorRT-LLM" in one.source
+
+
+def test_one_machine_does_not_tell_energy_from_efficiency() -> None:
+    """DeepGEMM on H800 and H20, 700 and 400 W, gives both; on H800 alone the energy is that of Hopper's FP8."""
+    products = [row for row in read_kernels(workbook("validation.xlsx")) if row["kind"] == "gemm"]
+    usual = [row for row in products if row["gpu"] == "H100-SXM-80GB" and row["dtype"].startswith("fp8")][::8]
+    kernels = usual + [row for row in products if row["dtype"] == "fp8 (DeepGEMM)"][::4]
+    alone = [row for row in kernels if not row["gpu"].startswith("H20-")]
+    names = [{one.constant for one in fit_kernels(some, load_catalog(), "") if one.software == "deepgemm"
+              and one.generation == "hopper"} for some in (kernels, alone)]  # fmt: skip
+    assert names[0] - names[1] == {"energy_per_flop"}
 
 
 def test_attention_of_machines_never_measured_takes_what_all_share() -> None:

@@ -12,7 +12,7 @@ import openpyxl
 import pytest
 
 from xlperf.addin.cells import CellError
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
@@ -25,9 +25,8 @@ from xlperf.explore.forms import evaluate_forms
 from xlperf.workbook import compare_sheet
 from xlperf.workbook.build import read_tables, workbook_package
 from xlperf.workbook.live import Live
-from xlperf.workbook.package import Formulas
+from xlperf.workbook.package import Formulas, data_rows
 from xlperf.workbook.question_look import NUMBERS, SHEETS
-from xlperf.workbook.tables import data_rows
 
 ASKED = {"model": "Meta-Llama-3.1-70B", "accelerator": "H200-SXM-141GB", "users": 1000.0, "prompt length": 2000.0,
          "output length": 500.0, "speed per user": 20.0, "ttft target": 2000.0}  # fmt: skip

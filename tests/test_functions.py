@@ -9,12 +9,11 @@ import re
 import numpy as np
 import pytest
 
-from xlperf.addin.answers import ANSWERS
+from xlperf.addin.answers import ANSWERS, EQUATIONS
 from xlperf.addin.cells import CellError
-from xlperf.addin.equations import EQUATIONS
 from xlperf.addin.functions import functions
 from xlperf.addin.handles import CatalogStore, UnknownHandleError, content_of, handle_of
-from xlperf.addin.session import READERS, Session
+from xlperf.addin.worker import READERS, Session
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import UNITS
 from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, results_of, schema

@@ -112,6 +112,27 @@ def test_every_node_says_what_the_next_unit_buys() -> None:
     assert all(gain[node, "power"] > 0.015 for node in NODES[3:])
 
 
+BUY = dict.fromkeys(NODES[:3], ("die area", "cores", "nothing", "die area")) | dict.fromkeys(
+    NODES[3:], ("power", "cores", "clock", "die area")
+)
+"""What limits each node, and what the next square millimetre, watt and dollar should buy."""
+
+
+def test_each_node_names_its_limit_and_what_area_power_and_money_should_buy() -> None:
+    """Area alone to cores gains more than alone to cache, whose worth comes near only at 1 nm."""
+    found = sheet("technology-nodes", "what to buy")
+    names = [column.name for column in found.columns]
+    answers = [names.index(name) for name in ("limited_by", "next_mm2", "next_watt", "next_dollar")]
+    assert {str(row[0]): tuple(str(row[place]) for place in answers) for row in found.rows} == BUY
+    for node in NODES:
+        assert cell(found, node, "gain_cores") > cell(found, node, "gain_cache") > 0.0, node
+    worth = {node: cell(found, node, "gain_cache") / cell(found, node, "gain_cores") for node in NODES}
+    assert worth["1 nm"] > 3.0 * worth["12 nm"]
+    said = " ".join(one.words for one in outcome("technology-nodes").findings if one.tag == "Next unit")
+    assert all(f"{node}" in said for node in ("12 nm to 7 nm", "5 nm to 1 nm"))
+    assert said.count("the next mm2 should buy cores") == 2
+
+
 def test_every_device_of_the_grid_keeps_its_power_budget() -> None:
     found = sheet("technology-nodes", "devices")
     names = [column.name for column in found.columns]

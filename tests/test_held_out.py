@@ -40,7 +40,7 @@ from xlperf.catalog.calibration import ANY, SOFTWARE_FAMILIES, declared_constant
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.cli.app import cli
 from xlperf.engine import evaluate
-from xlperf.equations.plan.precisions import PRECISIONS
+from xlperf.equations.plan.records import PRECISIONS
 from xlperf.equations.serving.results import band_of_mode, band_of_time, full_cache
 
 STACK = "somestack"
@@ -254,15 +254,18 @@ def test_bands_differ_by_mode_and_by_what_decides_the_batch() -> None:
         "capacity_band": {"full_low": 0.7, "full_high": 1.3, "pooled_low": 0.6, "pooled_high": 1.4},
     }
     arrays = {
-        family: {name: np.full((2, 1), value) for name, value in values.items()} for family, values in constants.items()
+        family: {f"log_{name}": np.full((2, 1), np.log(value)) for name, value in values.items()}
+        for family, values in constants.items()
     }
     full = full_cache(np.array([64.0, 10.0]), np.array([65.0, 65.0]))
     assert full.tolist() == [True, False]
     near, far = np.ones(2), np.array([1.0, 2.0])
-    assert [end.tolist() for end in band_of_time("continuous", full, arrays, near)] == [[0.7, 0.8], [1.3, 1.2]]
-    assert [end.tolist() for end in band_of_time("static", full, arrays, near)] == [[0.9, 0.9], [1.1, 1.1]]
-    assert [end.tolist() for end in band_of_time("disaggregated", full, arrays, near)] == [[0.6, 0.6], [1.4, 1.4]]
-    assert band_of_time("continuous", full, arrays, far)[1].tolist() == pytest.approx([1.3, 1.2**2])
+    assert np.exp(band_of_time("continuous", full, arrays, near)) == pytest.approx(np.array([[0.7, 0.8], [1.3, 1.2]]))
+    assert np.exp(band_of_time("static", full, arrays, near)) == pytest.approx(np.array([[0.9, 0.9], [1.1, 1.1]]))
+    assert np.exp(band_of_time("disaggregated", full, arrays, near)) == pytest.approx(
+        np.array([[0.6, 0.6], [1.4, 1.4]])
+    )
+    assert np.exp(band_of_time("continuous", full, arrays, far)[1]).tolist() == pytest.approx([1.3, 1.2**2])
     assert band_of_mode("disaggregated", True) == "pooled"
 
 

@@ -20,8 +20,7 @@ from conftest import Outcome
 from workbook_samples import HEADER, PLAN, csv_of, refused, set_cell, sheets, write
 
 from xlperf.addin.cells import CellError
-from xlperf.addin.session import Session
-from xlperf.addin.worker import answer
+from xlperf.addin.worker import Session, answer
 from xlperf.base.errors import Fault, InputError, nearest, printable
 from xlperf.catalog.cells import number_of
 from xlperf.catalog.csv_files import as_written, harmless

@@ -21,9 +21,9 @@ from openpyxl.worksheet.formula import ArrayFormula
 import xlperf
 from xlperf.addin.functions import functions
 from xlperf.addin.libreoffice import install
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.cli.app import run
-from xlperf.workbook.functions_sheet import functions_sheet
+from xlperf.workbook.front import functions_sheet
 from xlperf.workbook.style import add_styles
 
 BLOCKS = [call for call in calls() if call.startswith("all of")]

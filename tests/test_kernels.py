@@ -12,12 +12,12 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.calibration import declared_constants
 from xlperf.equations.hardware import roofline
 from xlperf.equations.hardware.attention import (
-    attention_backward_time,
     attention_time,
     decode_attention_time,
     visible_pairs,
 )
-from xlperf.equations.hardware.kernels import Device, gemm_time, vector_time
+from xlperf.equations.hardware.gemm import gemm_time, product_traffic, tiled_product_time
+from xlperf.equations.hardware.roofline import Device, vector_time
 
 PEAK, VECTOR, BANDWIDTH, UNITS = 1.0e15, 6.0e13, 3.0e12, 132.0
 Constants = dict[str, Array]
@@ -78,7 +78,7 @@ def test_vector_times_matrix_runs_at_the_memory_bandwidth() -> None:
 def test_one_tile_more_than_a_wave_costs_another_wave() -> None:
     one_tile = constants("gemm", **IDEAL)
     tiles = np.array([[UNITS, UNITS + 1.0]])
-    times = roofline.tiled_product_time(
+    times = tiled_product_time(
         128.0,
         128.0 * tiles,
         8192.0,
@@ -185,8 +185,8 @@ def test_no_multiprocessor_ends_before_the_tile_with_the_most_keys() -> None:
 def test_backward_attention_has_five_products_where_forward_has_two() -> None:
     shape = (8, 33, 33, 8192, 8192, 128, 1, 2)
     forward = attention_time(device(memory_bandwidth=np.inf), constants("attention", **IDEAL_FLASH), *shape)
-    backward = attention_backward_time(
-        device(memory_bandwidth=np.inf), constants("attention_backward", **IDEAL_FLASH), *shape
+    backward = attention_time(
+        device(memory_bandwidth=np.inf), constants("attention_backward", **IDEAL_FLASH), *shape, direction="backward"
     )
     assert backward.item() / forward.item() == pytest.approx(2.5, rel=1e-12)
 
@@ -210,13 +210,14 @@ CALLS: dict[str, Callable[[Device, int, np.random.Generator], Array]] = {
     "attention": lambda device, rows, random: attention_time(
         device, constants("attention", rows), *_sizes(random, rows, 3, 64), *_sizes(random, rows, 3, 5000), 1.0, 2.0
     ),
-    "attention_backward": lambda device, rows, random: attention_backward_time(
+    "attention_backward": lambda device, rows, random: attention_time(
         device,
         constants("attention_backward", rows),
         *_sizes(random, rows, 3, 64),
         *_sizes(random, rows, 3, 5000),
         1.0,
         2.0,
+        direction="backward",
     ),
     "attention_decode": lambda device, rows, random: decode_attention_time(
         device, constants("attention_decode", rows), *_sizes(random, rows, 5, 900), 2.0
@@ -284,5 +285,5 @@ def test_traffic_adds_to_a_product_when_nothing_overlaps() -> None:
     serial = constants("gemm", **(IDEAL | {"serial_share": 1.0, "launch_time": 3e-6}))
     shape = (512.0, 4096.0, 4096.0, 1.0, 2.0, 2.0)
     alone = gemm_time(device(memory_bandwidth=np.inf), serial, *shape).item()
-    traffic = roofline.product_traffic(*shape).item() / BANDWIDTH
+    traffic = product_traffic(*shape).item() / BANDWIDTH
     assert gemm_time(device(), serial, *shape).item() == pytest.approx(alone + traffic, rel=1e-12)

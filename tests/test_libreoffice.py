@@ -23,7 +23,7 @@ from openpyxl.worksheet.formula import ArrayFormula
 from xlperf.addin.cells import shown_column
 from xlperf.addin.functions import functions
 from xlperf.addin.libreoffice import install, uninstall
-from xlperf.addin.session import Engine
+from xlperf.addin.worker import Engine
 from xlperf.base.errors import HostError
 from xlperf.base.resources import workbook
 from xlperf.base.units import YEAR
@@ -143,7 +143,7 @@ def compare_plans(office, path, catalog):
         cells = office.values(plans.kind, table.ref)
         formulas = office("cells", sheet=plans.kind, area=table.ref)
         for position, header in enumerate(cells[0]):
-            called = re.match(r"=XLPERF[._](\w+)\(", formulas[1][position].get("formula") or "", re.IGNORECASE)
+            called = re.search(r"XLPERF[._](\w+)\(", formulas[1][position].get("formula") or "", re.IGNORECASE)
             if not called:
                 continue
             function = called[1].lower()

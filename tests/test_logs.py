@@ -15,9 +15,8 @@ from conftest import Outcome
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
 from xlperf.base.units import UNITS
-from xlperf.catalog.logs import blocks, read_log
-from xlperf.catalog.profile import read_profile
-from xlperf.explore.profile import measured_texts
+from xlperf.catalog.logs import blocks, read_log, read_profile
+from xlperf.explore.causes import measured_texts
 
 Command = Callable[..., Outcome]
 LINE = (

@@ -12,13 +12,12 @@ import pytest
 from conftest import Outcome
 
 from xlperf.base.errors import InputError
-from xlperf.catalog import csv_blocks as blocks_module
-from xlperf.catalog.csv_blocks import csv_blocks
-from xlperf.catalog.csv_files import CsvFile, read_csv
+from xlperf.catalog import csv_files as blocks_module
+from xlperf.catalog.csv_files import CsvFile, csv_blocks, read_csv
 from xlperf.catalog.read import plan_blocks, read_plans
 from xlperf.catalog.schema import column
 from xlperf.catalog.table import Table
-from xlperf.cli import evaluated
+from xlperf.cli import blocks
 from xlperf.cli.table_files import ARROW_ROWS, csv_rows, texts
 from xlperf.explore.search import stacked
 
@@ -117,12 +116,12 @@ def test_processes_do_not_change_a_file(ending: str, tmp_path: Path, catalog, mo
     pytest.importorskip("pyarrow")
     monkeypatch.setattr(blocks_module, "_FIRST", 20_000)
     monkeypatch.setattr(blocks_module, "_LEAST", 7_000)
-    monkeypatch.setattr(evaluated, "ROWS", 300)
+    monkeypatch.setattr(blocks, "ROWS", 300)
     plans = tmp_path / "plans.csv"
     plans.write_text("\n".join([HEADER, *(PLAIN.format(row, 8 * (row % 5 + 1)) for row in range(3_000))]))
     for processes in (1, 2):
         output = str(tmp_path / f"{processes}.{ending}")
-        assert evaluated.write_evaluated(str(plans), output, catalog, {}, processes) == (3_000, "training")
+        assert blocks.write_evaluated(str(plans), output, catalog, {}, processes) == (3_000, "training")
     assert (tmp_path / f"1.{ending}").read_bytes() == (tmp_path / f"2.{ending}").read_bytes()
 
 

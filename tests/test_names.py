@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 import xlperf
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.names import Spellings
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import Spellings, Table
 
 PLAN = {"model": "Llama3-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 64, "tensor parallel": 8}
 

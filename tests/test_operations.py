@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from xlperf.addin.cells import CellError
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import Outcome, csv_rows
 
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.base.errors import InputError
 from xlperf.calibrate.bands import bands_left_out
 from xlperf.calibrate.cross_validation import cross_validated

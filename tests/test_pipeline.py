@@ -9,16 +9,9 @@ from hypothesis import strategies as st
 from training_samples import results
 
 from xlperf.catalog.catalog import Catalog
-from xlperf.equations.plan.pipeline import (
-    dualpipe_bubble_time,
-    exposed_transfer_time,
-    first_stage_layers,
-    in_flight_micro_batches,
-    last_stage_layers,
-    pipeline_bubble_time,
-    stage_layers,
-    zero_bubble_time,
-)
+from xlperf.equations.training.communication import exposed_transfer_time
+from xlperf.equations.training.memory import in_flight_micro_batches
+from xlperf.equations.training.stages import dualpipe_bubble_time, pipeline_bubble_time, stage_layers, zero_bubble_time
 
 DENSE = {
     "model": "Meta-Llama-3.1-70B",
@@ -91,8 +84,7 @@ def test_narayanan_2021_interleaving_and_gpipe(catalog: Catalog) -> None:
 
 @given(st.integers(1, 200), stages)
 def test_stages_hold_all_layers_and_ends_no_more_than_the_middle(layers: int, count: int) -> None:
-    full = stage_layers(layers, count)
-    first, last = first_stage_layers(layers, count), last_stage_layers(layers, count)
+    first, full, last = stage_layers(layers, count)
     assert first <= full and last <= full
     assert first + last + (count - 2) * full >= layers
     assert full * count - layers < count
@@ -100,7 +92,7 @@ def test_stages_hold_all_layers_and_ends_no_more_than_the_middle(layers: int, co
 
 def test_llama_3_has_one_layer_fewer_at_both_ends() -> None:
     """arXiv:2407.21783, 3.3.2: 126 layers on 16 stages."""
-    assert (first_stage_layers(126, 16), stage_layers(126, 16), last_stage_layers(126, 16)) == (7, 8, 7)
+    assert stage_layers(126, 16) == (7, 8, 7)
 
 
 @given(st.integers(1, 500), stages, st.integers(1, 8), st.integers(0, 1))

@@ -22,11 +22,11 @@ from xlperf.catalog.schema import CATALOG_TABLES, Column, TableSchema, column, s
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.auto import resolve
+from xlperf.workbook.package import cell_value
 from xlperf.workbook.report import report_workbook
 from xlperf.workbook.report_data import Plans, Report
 from xlperf.workbook.report_limits import curves
 from xlperf.workbook.report_summary import findings
-from xlperf.workbook.tables import cell_value
 
 
 @pytest.fixture(scope="module")

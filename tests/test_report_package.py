@@ -25,9 +25,8 @@ from xlperf.catalog.schema import column, schema, table_schema
 from xlperf.catalog.table import Table
 from xlperf.cli import run
 from xlperf.workbook.build import build_template
-from xlperf.workbook.package import workbook_bytes
+from xlperf.workbook.package import data_rows, workbook_bytes, write_table
 from xlperf.workbook.style import add_styles, fitted_format, number_format, put
-from xlperf.workbook.tables import data_rows, write_table
 
 CHART = "{http://schemas.openxmlformats.org/drawingml/2006/chart}"
 MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"

@@ -18,9 +18,9 @@ from xlperf.explore.candidates import candidates, with_mapping
 from xlperf.explore.found import Search
 from xlperf.explore.frontier import unbeaten_rows
 from xlperf.explore.objectives import DECILE, band_factor, limit_of, objective_of
-from xlperf.explore.robust import MEASURES, robust
 from xlperf.explore.search import search
 from xlperf.explore.solve import solve_plan
+from xlperf.explore.uncertainty import MEASURES, robust
 from xlperf.explore.vary import read_variation
 
 TRAIN = ("Meta-Llama-3.1-8B", "H100-SXM-80GB", 8, 32)

@@ -17,6 +17,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
+from xlperf.explore.candidates import with_mapping
 from xlperf.explore.objectives import limits_of
 from xlperf.explore.search import search
 from xlperf.explore.solve import PRECISION, solve_catalog, solve_plan
@@ -302,3 +303,18 @@ def test_questions_that_are_refused(
     done = command(words[0], files[0], *words[1:])
     assert done.code == 2
     assert message in done.err
+
+
+def test_processes_share_a_large_question_and_the_answer_is_the_same(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = with_mapping(table({**TRAIN, "tensor parallel": ""}))
+    counts, limits = np.array([8.0, 16.0, 32.0]), targets("training", "step time <= 4")
+    whole = solve_plan(plan, catalog, "num_accelerators", counts, limits)
+    for name in ("candidates.PART", "search.MOST_CANDIDATES"):
+        monkeypatch.setattr(f"xlperf.explore.{name}", whole.best.num_tried // 6)
+    for processes in (1, 2):
+        found = solve_plan(plan, catalog, "num_accelerators", counts, limits, processes=processes)
+        assert found.value == whole.value
+        assert found.best.chosen_words == whole.best.chosen_words
+        assert found.best.results["step_time"].tolist() == whole.best.results["step_time"].tolist()

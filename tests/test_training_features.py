@@ -13,7 +13,8 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
 from xlperf.engine.catalog_arrays import catalog_models
-from xlperf.engine.join import architecture_codes, architecture_of, named_rows
+from xlperf.engine.join import architecture_codes, named_rows
+from xlperf.engine.models import architecture_of
 from xlperf.engine.training import training_setting
 from xlperf.equations.model.parameters import mtp_parameters, parameter_count
 from xlperf.equations.training.communication import distinct_share

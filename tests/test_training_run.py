@@ -11,7 +11,7 @@ from xlperf import load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate
 from xlperf.engine.training import RUN_COLUMNS as COLUMNS
-from xlperf.equations.training import run
+from xlperf.equations.training import rates
 
 PLAN: dict[str, object] = {
     "model": "Meta-Llama-3.1-405B",
@@ -39,7 +39,7 @@ def test_llama_3_loses_less_than_a_tenth_to_interruptions() -> None:
     assert 0.90 < found["goodput"] < 0.97
     assert found["run_steps"] == np.ceil(15.6e12 / (2048 * 8192))
     assert found["checkpoint_size"] == pytest.approx(405.85e9 * 14, rel=0.01)
-    failures = run.time_between_failures(50681 * 3600.0, 16384)
+    failures = rates.time_between_failures(50681 * 3600.0, 16384)
     assert failures == pytest.approx(54 * 86400 / 419, rel=1e-4)
     assert found["checkpoint_interval"] == pytest.approx(np.sqrt(2 * found["checkpoint_size"] / 2e12 * failures))
 
@@ -76,16 +76,16 @@ def test_better_machines_lose_less() -> None:
 
 @given(times, times, times, st.floats(0.0, 1e5))
 def test_the_share_lies_between_nothing_and_all(interval: float, write: float, failures: float, restart: float) -> None:
-    assert 0.0 < run.goodput(interval, write, failures, restart) < 1.0
+    assert 0.0 < rates.goodput(interval, write, failures, restart) < 1.0
 
 
 @given(st.floats(1.0, 100.0), st.floats(1e5, 1e7), st.floats(0.0, 600.0), st.floats(0.2, 5.0))
 def test_no_other_interval_is_much_better(write: float, failures: float, restart: float, factor: float) -> None:
-    best = run.checkpoint_interval(write, failures)
-    found = run.goodput([float(best), factor * float(best)], write, failures, restart)
+    best = rates.checkpoint_interval(write, failures)
+    found = rates.goodput([float(best), factor * float(best)], write, failures, restart)
     assert found[1] <= found[0] * (1 + write / failures)
 
 
 def test_without_failures_nothing_is_lost_but_checkpoints() -> None:
-    assert run.goodput(900.0, 100.0, np.inf, 600.0) == 0.9
-    assert run.goodput(900.0, 0.0, np.inf, 600.0) == 1.0
+    assert rates.goodput(900.0, 100.0, np.inf, 600.0) == 0.9
+    assert rates.goodput(900.0, 0.0, np.inf, 600.0) == 1.0

@@ -7,8 +7,8 @@ from functools import cache
 import numpy as np
 import pytest
 
+from xlperf.calibrate.accuracy import measured_csv
 from xlperf.calibrate.fit import read_measured
-from xlperf.calibrate.measured_runs import measured_csv
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table

@@ -13,7 +13,7 @@ from conftest import csv_rows
 from openpyxl import load_workbook
 from test_solve import TRAIN, table, varied
 
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import column, unit_of

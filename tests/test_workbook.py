@@ -42,10 +42,9 @@ from xlperf.workbook.build import (
 from xlperf.workbook.checks import TOLERANCE, computed_parameters
 from xlperf.workbook.compare_sheet import ALL_PLANS
 from xlperf.workbook.data_sheets import DATA_SHEETS, LIVE_RESULTS, header_row, plan_formula, plan_names, sheet_columns
-from xlperf.workbook.package import with_values
+from xlperf.workbook.package import data_rows, with_values
 from xlperf.workbook.plan_card import NUMBERS as CARD_NUMBERS
 from xlperf.workbook.question_look import NUMBERS, SHEETS
-from xlperf.workbook.tables import data_rows
 
 MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 

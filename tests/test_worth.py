@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks import shadow
 from conftest import csv_rows
 from test_solve import H100, SERVE, TRAIN, table, targets, varied
 
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.catalog.catalog import Catalog
 from xlperf.explore.candidates import with_mapping
 from xlperf.explore.search import search
@@ -152,18 +153,14 @@ def test_the_worksheet_function_spills_what_more_is_worth(catalog: Catalog) -> N
     assert "takes numbers" in str(wrong[0][0])
 
 
-@pytest.mark.parametrize("row", SCENARIOS[::3], ids=lambda row: f"{row['accelerator'][:4]}-{row['global batch size']}")
-def test_worth_is_the_re_optimised_derivative(catalog: Catalog, row: dict[str, Any]) -> None:
-    """d(cost of a token)/d(bandwidth) by central differences of searches, at equal cost per token."""
-    plan = table(row)
-    (one,) = [change for change in usual_changes(plan, catalog) if change.name == "memory_bandwidth"]
-    found = worth(plan, catalog, [one])
-    ends = [search(plan, changed_catalog(catalog, plan, [(one, factor)]), "cost") for factor in (0.99, 1.01)]
-    low, high = (end.results["cost_per_million_tokens"][0] for end in ends)
-    base = search(plan, catalog, "cost").results
-    hour = base["accelerator_hour_cost"][0] * MONTH
-    slope = hour * (low - high) / base["cost_per_million_tokens"][0] / (0.02 * found["value_before"][0])
-    assert found["worth"][0] == pytest.approx(slope, rel=0.05)
+@pytest.mark.parametrize("make", [shadow.training, shadow.serving])
+def test_worth_is_the_difference_of_optima_over_all_plans(catalog: Catalog, make: Any) -> None:
+    """The optima before and after by trying every plan, without the search; half the change where no plan changes."""
+    for _, (more, last) in zip(range(4), shadow.checks(catalog, make, seed=5), strict=False):
+        assert more.worth == pytest.approx(more.difference, rel=0.05)
+        assert last.worth == pytest.approx(last.difference, rel=0.05)
+        if more.same_plan:
+            assert more.worth == pytest.approx(more.half, rel=0.05)
 
 
 def test_at_its_break_even_price_another_accelerator_makes_tokens_as_cheaply(
@@ -188,3 +185,13 @@ def test_at_its_break_even_price_another_accelerator_makes_tokens_as_cheaply(
     assert [row["against"] for row in rows_shown] == ["B200-SXM-180GB"]
     both = command("worth", path, "--against", "B200-SXM-180GB", "--vary", "prices.rental price=x2")
     assert (both.code, "not both" in both.err) == (2, True)
+
+
+def test_processes_share_searches_and_the_answer_is_the_same(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xlperf.explore.worth.LONG", 0.0)
+    plan = table({**TRAIN, "tensor parallel": "auto", "micro batch size": "auto"})
+    limits = targets("training", "step time <= 20 s")
+    changes = usual_changes(plan, catalog, limits)
+    one, two = (worth(plan, catalog, changes, limits, processes=processes) for processes in (1, 2))
+    for name in one.columns:
+        assert [repr(value) for value in one[name].tolist()] == [repr(value) for value in two[name].tolist()]

@@ -144,7 +144,7 @@ def com(value):
 
 def counted():
     """Plans of each evaluation from now on."""
-    from xlperf.addin.session import Engine
+    from xlperf.addin.worker import Engine
 
     evaluate, found = Engine.evaluate, []
 

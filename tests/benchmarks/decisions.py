@@ -11,19 +11,14 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
+from benchmarks import shadow
 from benchmarks.plans import columns_of
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
-from xlperf.catalog.schema import column, unit_of
-from xlperf.explore.candidates import with_auto
 from xlperf.explore.samples import LATIN_HYPERCUBE, Sampling
-from xlperf.explore.search import search
 from xlperf.explore.sweep import Sweep
 from xlperf.explore.uncertainty import Uncertainty
-from xlperf.explore.vary import Variation, Varied, read_variation
-from xlperf.explore.worth import MONTH, changed, usual_changes, worth
+from xlperf.explore.vary import Variation, read_variation
 
 TRAIN = "name,model,accelerator,num accelerators,global batch size,sequence length\n"
 SPACES = {
@@ -95,36 +90,6 @@ def draws(catalog: Catalog, number: int = 100_000) -> float:
     return time.process_time() - start
 
 
-def shadow_prices(catalog: Catalog, number: int = 200) -> list[tuple[int, float]]:
-    """What one more unit is worth, and the last one, beside one-sided differences of searches with half the step.
-
-    Of each: how many scenarios are within 5 %, and the largest deviation. Where one per cent less no longer fits, the
-    loss is a jump, which half the step divides by half as much. [-]
-    """
-    random = np.random.default_rng(17)
-    found: list[float] = []
-    while len(found) < 2 * number:
-        accelerator = str(random.choice(["H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "A100-SXM4-80GB"]))
-        fixed = plan_of(8.0, float(64 * random.integers(1, 17)), accelerator)
-        plan = with_auto(fixed, ["tensor parallel", "pipeline parallel", "micro batch size", "recompute"], "")
-        changes = [one for one in usual_changes(plan, catalog) if isinstance(one, Varied)]
-        one = changes[int(random.integers(0, len(changes)))]
-        price = worth(plan, catalog, [one])
-        before = float(price["value_before"][0])
-        first = before * unit_of(column(one.sheet, one.name)).factor
-        base = search(plan, catalog, "cost").results
-        cost, hour = float(base["cost_per_million_tokens"][0]), float(base["accelerator_hour_cost"][0]) * MONTH
-        for factor, name in ((1.005, "worth"), (0.995, "worth_of_last")):
-            own = search(plan, changed(plan, catalog, (), one, first, first * factor)[1], "cost").results
-            slope = hour * (cost / float(own["cost_per_million_tokens"][0]) - 1.0) / ((factor - 1.0) * before)
-            if name == "worth_of_last":  # a token may cost as much as before with one unit less
-                slope = hour * (float(own["cost_per_million_tokens"][0]) / cost - 1.0) / ((1.0 - factor) * before)
-            if not np.isnan(price[name][0]):
-                same = price[name][0] == slope
-                found.append(0.0 if same else abs(float(price[name][0] / slope) - 1.0) if slope else np.inf)
-    return [(int((side <= 0.05).sum()), float(side.max())) for side in np.array(found[: 2 * number]).reshape(-1, 2).T]
-
-
 def main(catalog: Catalog, repeats: int, long: int) -> None:
     """Print the figures, medians of the repeats."""
 
@@ -150,10 +115,7 @@ def main(catalog: Catalog, repeats: int, long: int) -> None:
             command("search", plans, "--mapping", "-o", folder / "best.csv") for _ in range(repeats)
         ])  # fmt: skip
         print(f"100,000 draws with 20 inputs: {min(draws(catalog) for _ in range(repeats)):.2f} s of processor time")
-        for what, (near, worst) in zip(("one more unit", "the last unit"), shadow_prices(catalog), strict=True):
-            print(
-                f"200 shadow prices of {what}: {near} within 5 % of re-optimised differences, farthest {worst:.2%} off"
-            )
+        print(*shadow.report(catalog, 200, 17), sep="\n")
         plans.write_text(TRAIN + "m,Llama3-70B,H100-SXM-80GB,64,512,4096\n")
         wide = ("--vary", "accelerators.memory bandwidth=2..8", "--samples", str(long), "--result", "cost")
         for processes in (1, 2):

@@ -13,6 +13,8 @@ import copy
 import logging
 import sys
 import time
+from itertools import groupby, product
+from operator import itemgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -24,8 +26,9 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_columns, table_from_rows
 from xlperf.catalog.table import Table, nowhere
 from xlperf.engine import evaluate
-from xlperf.explore.candidates import with_mapping
-from xlperf.explore.search import search
+from xlperf.explore.candidates import Candidates, with_mapping
+from xlperf.explore.objectives import objective_of
+from xlperf.explore.search import ranked, search
 
 _MODELS = {
     "megatron-22B": ("megatron-22B", 1.0, 1.0, 4.0, 4.0),
@@ -117,19 +120,21 @@ def calculon_side(folder: Path, num_variants: int, repeats: int) -> Side:
     return Side(max(rates), times)
 
 
-class Chosen(NamedTuple):
-    """Best execution of calculon's own space: configurations tried, processor time, and its settings. [-, s]"""
+class Space(NamedTuple):
+    """What calculon tried of its own space: settings in the order of its fields, processor time, the best of them."""
 
-    number: int
+    tried: list[tuple[Any, ...]]
+    fields: tuple[str, ...]
+    whole: int
     processor: float
-    best: dict[str, Any]
+    best: int
 
 
-def calculon_space(folder: Path, accelerators: int = 64, batch: int = 64) -> Chosen:
-    """calculon's own space of GPT-3 175B on A100 without offload; groups within a server use its network.
+def calculon_space(folder: Path, accelerators: int = 64, batch: int = 64) -> Space:
+    """calculon's own space of GPT-3 175B on A100 without offload, as its llm-optimal-execution --mbs-break tries it.
 
-    Its loops over degrees, interleaving, recomputation, sharding, kinds and overlap of communication and micro-batches,
-    as its command llm-optimal-execution has them, with a silent logger.
+    Its loops over degrees, interleaving, recomputation, sharding, kinds and overlap of communication, micro batches and
+    the network of each group, with a silent logger; larger micro batches are left out once one has no good placement.
     """
     sys.path.insert(0, str(folder))
     sys.modules.setdefault("psutil", ModuleType("psutil"))
@@ -142,54 +147,112 @@ def calculon_space(folder: Path, accelerators: int = 64, batch: int = 64) -> Cho
     logger.setLevel(logging.CRITICAL)
     logger.propagate = False
     description = calculon.io.read_json_file(str(folder / "systems" / "a100_80g.json"))
-    description["mem2"]["GiB"], networks = 0, description["networks"]
+    description["mem2"]["GiB"] = 0
     application = Llm.Application(calculon.io.read_json_file(str(folder / "models" / "gpt3-175B.json")))
-    system = System({**description, "networks": networks})
-    single = System({**description, "networks": networks[:1]})
+    system = System(description)
     fields = Llm.Execution.fields()
-    number, best, rate = 0, dict[str, Any](), 0.0
+    asked = AllExecutions.all_executions(application, system, accelerators, batch, "float16", [True])
+    whole = list(asked)
+    micro = fields.index("microbatch_size")
+    placed = {fields.index(f"{group}_par_net") for group in ("tensor", "pipeline", "data")}
+
+    def others(values: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(value for place, value in enumerate(values) if place != micro and place not in placed)
+
+    tried, best, rate = list[tuple[Any, ...]](), 0, 0.0
     start = time.process_time()
-    for values in AllExecutions.all_executions(application, single, accelerators, batch, "float16", [True]):
-        settings = dict(zip(fields, values, strict=True))
-        reach = 1
-        for group in ("tensor_par", "data_par", "pipeline_par"):
-            reach *= settings[group]
-            settings[f"{group}_net"] = 0 if reach <= networks[0]["size"] and settings[group] > 1 else 1
-        number += 1
-        one = Llm(application, logger)
-        try:
-            one.compile(system, Llm.Execution.from_json(settings))
-            one.run(system)
-        except (Llm.Error, AssertionError):
-            continue
-        if one.get_sample_rate() > rate:
-            rate, best = one.get_sample_rate(), settings
-    return Chosen(number, time.process_time() - start, best)
+    for _, group in groupby(whole, others):
+        for _, placements in groupby(group, itemgetter(micro)):
+            good = False
+            for values in placements:
+                tried.append(values)
+                one = Llm(application, logger)
+                try:
+                    one.compile(system, Llm.Execution(*values))
+                    one.run(system)
+                except Llm.Error:
+                    continue
+                good = True
+                if one.get_sample_rate() > rate:
+                    rate, best = one.get_sample_rate(), len(tried) - 1
+            if not good:
+                break
+    return Space(tried, fields, len(whole), time.process_time() - start, best)
 
 
-def xlperf_space(catalog: Catalog, best: dict[str, Any]) -> tuple[int, float, float, float]:
-    """The same space here: plans tried, processor time, step time of the best, and of calculon's best. [-, s, s, s]"""
-    header = ["model", "accelerator", "num accelerators", "global batch size", "sequence length", "attention"]
-    row = ["GPT3-175B", "A100-SXM4-80GB", best["num_procs"], best["batch_size"], 2048, "standard"]
-    words = {"none": "none", "ring": "gradients", "pipe": "all"}
+def as_plans(space: Space) -> Table:
+    """The same configurations here, row for row.
+
+    Degrees, interleaving, micro batch, recomputation and sharding of the optimizer are columns of both. Reduce-scatter
+    with all-gather between tensor ranks is sequence parallelism; overlap by rings hides that of the backward pass,
+    pipelined overlap all of it. Groups on the network of a server come first in the order of dimensions. Three of its
+    options have no counterpart, and rows that differ in them alone are equal here: whether all-gathers of sequence
+    parallelism are done again, whether gradients overlap the backward pass, and whether stages send a part each.
+    """
+    of = dict(zip(space.fields, (list(values) for values in zip(*space.tried, strict=True)), strict=True))
+    orders = {nets: _order(nets) for nets in product((0, 1), repeat=3)}
+    nets = zip(of["tensor_par_net"], of["data_par_net"], of["pipeline_par_net"], strict=True)
     recompute = {"full": "full", "attn_only": "selective", "none": "none"}
-    theirs = {
-        "tensor parallel": best["tensor_par"], "pipeline parallel": best["pipeline_par"],
-        "virtual pipeline": best["pipeline_interleaving"], "micro batch size": best["microbatch_size"],
-        "recompute": recompute[best["activation_recompute"]], "zero stage": int(best["optimizer_sharding"]),
-        "sequence parallel": "yes" if best["tensor_par_comm_type"] == "rs_ag" else "no",
-        "tensor overlap": words[best["tensor_par_overlap"]], "pipeline overlap": "yes",
+    overlap = {"none": "none", "ring": "gradients", "pipe": "all"}
+    words = {
+        "recompute": [recompute[one] for one in of["activation_recompute"]],
+        "tensor_overlap": [overlap[one] for one in of["tensor_par_overlap"]],
+        "sequence_parallel": ["yes" if one == "rs_ag" else "no" for one in of["tensor_par_comm_type"]],
+        "dimension_order": [orders[each] for each in nets],
+    }
+    numbers = {
+        "num_accelerators": "num_procs", "tensor_parallel": "tensor_par", "pipeline_parallel": "pipeline_par",
+        "virtual_pipeline": "pipeline_interleaving", "zero_stage": "optimizer_sharding",
+        "global_batch_size": "batch_size", "micro_batch_size": "microbatch_size",
     }  # fmt: skip
-    own = table_from_rows("training", [*header, *theirs], [[*row, *theirs.values()]])
+    count = len(space.tried)
+    same = {"model": "GPT3-175B", "accelerator": "A100-SXM4-80GB", "attention": "standard"}
+    columns = {name: np.full(count, value, dtype=object) for name, value in same.items()}
+    columns |= {name: np.array(values, dtype=object) for name, values in words.items()}
+    columns |= {name: np.array(of[theirs], dtype=np.float64) for name, theirs in numbers.items()}
+    columns["sequence_length"] = np.full(count, 2048.0)
+    return table_from_columns("training", columns, nowhere)
+
+
+def _order(nets: tuple[int, ...]) -> str:
+    """Groups of tensors, replicas and stages: those on the network of a server before those across servers."""
+    first, *rest = (name for _, name in sorted(zip(nets, ("tp", "dp", "pp"), strict=True), key=itemgetter(0)))
+    return "-".join([first, "cp", "ep", *rest])
+
+
+class Here(NamedTuple):
+    """The same configurations here: distinct plans, legal ones, processor time, steps of the best and of calculon's."""
+
+    distinct: int
+    legal: int
+    processor: float
+    best: float
+    theirs: float
+
+
+def xlperf_space(catalog: Catalog, space: Space) -> Here:
+    """Every configuration that calculon tried, ranked by step time as in any search; making the rows is timed too."""
+    start = time.process_time()
+    plans = as_plans(space)
+    found = ranked(Candidates(plans, ("tensor_parallel",)), catalog, objective_of("training", "step time"))
+    processor = time.process_time() - start
+    theirs = evaluate(plans.take([space.best]), catalog)
+    distinct = len(set(zip(*(values.tolist() for values in plans.columns.values()), strict=True)))
+    steps = (float(table["step_time"][0]) for table in (found.results, theirs))
+    return Here(distinct, found.num_legal, processor, *steps)
+
+
+def xlperf_search(catalog: Catalog, batch: int = 64) -> tuple[int, float, float]:
+    """The search of the same run with its own candidates: plans tried, processor time, step of the best. [-, s, s]"""
+    header = ["model", "accelerator", "num accelerators", "global batch size", "sequence length", "attention"]
     asked = {
-        "tensor_overlap": np.array([*words.values()], dtype=object),
+        "tensor_overlap": np.array(["none", "gradients", "all"], dtype=object),
         "pipeline_overlap": np.array([0.0, 1.0]),
         "zero_stage": np.array([0.0, 1.0]),
         "context_parallel": np.array([1.0]),
     }
+    row = ["GPT3-175B", "A100-SXM4-80GB", 64, batch, 2048, "standard"]
     plan = with_mapping(table_from_rows("training", header, [row]), asked)
     start = time.process_time()
     found = search(plan, catalog, "step time", values=asked)
-    seconds = time.process_time() - start
-    scored = evaluate(own, catalog)
-    return found.num_tried, seconds, float(found.results["step_time"][0]), float(scored["step_time"][0])
+    return found.num_tried, time.process_time() - start, float(found.results["step_time"][0])

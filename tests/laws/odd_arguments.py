@@ -186,8 +186,7 @@ def series(seed: int, numbers: range) -> int:
     """Make calls one after the other; how many have a problem."""
     from xlperf.addin.cells import CellError
     from xlperf.addin.handles import CatalogStore
-    from xlperf.addin.session import Session
-    from xlperf.addin.worker import answer
+    from xlperf.addin.worker import Session, answer
 
     bad = 0
     slowest = (0.0, -1)

@@ -18,7 +18,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.equations.plan.precisions import PRECISIONS
+from xlperf.equations.plan.records import PRECISIONS
 
 Row = dict[str, Any]
 
@@ -272,7 +272,22 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
             row["transfer_bandwidth"] = draw.one((5, 50))
         row["prefill_accelerators"] = ranks * draw.power(4, 0.7)
         row["num_accelerators"] += row["prefill_accelerators"]
+        if number % 8 == 0:
+            _add_expert_pool(draw, row)
     return row
+
+
+def _add_expert_pool(draw: Draw, row: Row) -> None:
+    """A pool for the feed-forward layers: as many ranks for each replica as its experts are split over, or twice."""
+    ranks = row.get("tensor_parallel", 1) * row.get("context_parallel", 1)
+    replicas = (row["num_accelerators"] - row["prefill_accelerators"]) // (ranks * row.get("pipeline_parallel", 1))
+    row |= {"pipeline_parallel": 1, "expert_dispatch": None, "two_batch_overlap": None}
+    row["expert_accelerators"] = replicas * row.get("expert_parallel", 1) * draw.one((1, 2))
+    row["num_accelerators"] = row["prefill_accelerators"] + replicas * ranks + row["expert_accelerators"]
+    row["ping_pong_batches"] = draw.one((None, 1, 2, 4))
+    row["expert_bandwidth"] = draw.one((None, None, 5, 50))
+    row["expert_accelerator"] = draw.one((None, *draw.accelerators[:4]))
+    row["expert_network"] = draw.one((None, None, "DGX-H100", "NVL72-GB200"))
 
 
 def _served(mode: str) -> Callable[[Draw, int], Row]:

@@ -11,9 +11,8 @@ from laws.random_plans import MODES
 from laws.samples import plans_of, results_of, shipped
 
 from xlperf.base.resources import workbook
-from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.parse import table_from_rows
-from xlperf.catalog.part import part_of
 from xlperf.catalog.read import read_plans
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate

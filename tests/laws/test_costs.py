@@ -17,7 +17,7 @@ import report_samples
 from conftest import Outcome
 
 from xlperf.addin.functions import STAND_INS
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.base.units import HOUR, YEAR, factor
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import results_of, table_schema, unit_of
@@ -31,8 +31,8 @@ from xlperf.explore.objectives import SHORT
 from xlperf.explore.search import search
 from xlperf.explore.sweep import Sweep, sweep
 from xlperf.workbook.build import table_of
+from xlperf.workbook.package import data_rows
 from xlperf.workbook.report import report_workbook
-from xlperf.workbook.tables import data_rows
 
 Command = Callable[..., Outcome]
 ALL_IN = {"training": "cost_per_million_tokens", "inference": "cost_per_million_output_tokens_all_in"}

@@ -15,7 +15,7 @@ from laws.samples import hold, shipped
 from openpyxl import Workbook
 
 from xlperf.addin.cells import CellError
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.catalog.read import read_plans
 from xlperf.catalog.schema import results_of, table_schema, unit_of
 from xlperf.catalog.table import Table

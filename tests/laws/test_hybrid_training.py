@@ -15,7 +15,8 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
 from xlperf.engine.catalog_arrays import catalog_models
-from xlperf.engine.join import architecture_of, named_rows
+from xlperf.engine.join import named_rows
+from xlperf.engine.models import architecture_of
 from xlperf.engine.training import training_setting
 from xlperf.equations.model.linear_blocks import Scan, chunked_scan, scan_gradient
 from xlperf.equations.model.model import Model

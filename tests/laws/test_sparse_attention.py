@@ -14,7 +14,8 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.engine.inference import evaluate_inference, served_plans
-from xlperf.engine.join import architecture_codes, architecture_of, named_rows
+from xlperf.engine.join import architecture_codes, named_rows
+from xlperf.engine.models import architecture_of
 from xlperf.engine.training import training_setting
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.parameters import parameter_count
@@ -111,7 +112,7 @@ def test_without_sparse_layers_a_served_model_keeps_its_numbers_to_the_last_bit(
         deployment.model, **dict.fromkeys(counts, none), index_heads=one, index_size=one, index_top_k=one,
         selected_ratio=one, compressed_ratio=one, index_block=one, index_key_size=one,
     )  # fmt: skip
-    architecture = deployment.architecture._replace(sparse_attention=True)
+    architecture = replace(deployment.architecture, sparse_attention=True)
     before, after = serving_work(deployment), serving_work(replace(deployment, model=sparse, architecture=architecture))
     for one_group, other in zip((before.gemms, before.attention), (after.gemms, after.attention), strict=True):
         at = [other.names.index(name) for name in one_group.names]

@@ -121,17 +121,8 @@ def is_auto(cell: object) -> bool:
 def read_block(plan: Any, header: Any, kind: str = "") -> Plans:
     """Plans of a card (two columns: name, value), of a table with its header row, or of rows whose header is given.
 
-    Parameters
-    ----------
-    plan, header : cells
-        Rows with or without their header row; the header row, blank if the plan has it.
-    kind : str
-        Table of the schema: ``chiplets`` ...; by default plans of the kind that the header says.
-
-    Returns
-    -------
-    Plans
-        At least one row.
+    ``plan``, ``header``: rows with or without their header row; the header row, blank if the plan has it. ``kind``:
+    table of the schema: ``chiplets`` ...; by default plans of the kind that the header says. At least one row.
     """
     block, headers = block_of(plan), given_block(header)
     if headers:
@@ -219,17 +210,7 @@ def chosen_columns(plans: Plans, names: Sequence[str]) -> list[Column]:
 def shown_column(table: Table, name: str) -> list[Any]:
     """Cells of one result column in the unit of the schema; NaN is the error ``#N/A`` with the row's reason.
 
-    Parameters
-    ----------
-    table : Table
-        Results, in the units used inside.
-    name : str
-        Column.
-
-    Returns
-    -------
-    list
-        Numbers, texts, True and False, :class:`CellError`.
+    ``table``: results, in the units used inside. Returns numbers, texts, True and False, :class:`CellError`.
     """
     column = table.schema.by_name[name]
     reasons = table.columns.get("reason")
@@ -326,19 +307,8 @@ def _filled(plans: Plans, header: Header) -> list[int]:
 def solved(plans: Plans, evaluate: Evaluate, asked: Asked = None) -> Outcome:
     """Results of plans; a malformed plan is an error in its own row and leaves the others alone.
 
-    Parameters
-    ----------
-    plans : Plans
-        What the host sent.
-    evaluate : callable
-        Table of plans and the results asked for -> table of results; may raise InputError.
-    asked : set of str, optional
-        Results that are asked for; all by default.
-
-    Returns
-    -------
-    Outcome
-        One entry per plan.
+    ``plans``: what the host sent. ``evaluate``: table of plans and the results asked for -> table of results; may raise
+    InputError. ``asked``: results that are asked for; all by default. Returns one entry per plan.
     """
     header = parse_header(plans.kind, plans.header)
     filled = _filled(plans, header)
@@ -394,26 +364,9 @@ class Outcomes:
     def of(self, catalog: str, plans: Plans, evaluate: Evaluate, results: Asked = None) -> Outcome:
         """Outcome of plans under a catalog.
 
-        Parameters
-        ----------
-        catalog : str
-            Handle; "" for the installed catalog.
-        plans : Plans
-            What the host sent.
-        evaluate : callable
-            Table of plans and the results asked for -> table of results.
-        results : set of str, optional
-            Results that are asked for; all by default.
-
-        Returns
-        -------
-        Outcome
-            From memory where it is there.
-
-        Raises
-        ------
-        InputError
-            Where the header is malformed.
+        ``catalog``: handle; "" for the installed catalog. ``plans``: what the host sent. ``evaluate``: table of plans
+        and the results asked for -> table of results. ``results``: results that are asked for; all by default. From
+        memory where it is there. Raises InputError where the header is malformed.
         """
         key = (catalog, plans)
         if not self._has(key, results):

@@ -47,12 +47,8 @@ def worker_environment() -> dict[str, str]:
 class Client:
     """One worker process and the calls to it; safe to use from several threads.
 
-    Parameters
-    ----------
-    command : list of str
-        How the worker is started.
-    time_limit : float
-        Longest time that one call may take; then the worker is ended. [s]
+    ``command``: how the worker is started. ``time_limit``: longest time that one call may take; then the worker is
+    ended [s].
     """
 
     def __init__(self, command: list[str], time_limit: float = TIME_LIMIT) -> None:
@@ -69,22 +65,8 @@ class Client:
     def call(self, function: str, arguments: list[Any]) -> list[list[Any]]:
         """Block of values that a worksheet function returns.
 
-        Parameters
-        ----------
-        function : str
-            Its name: ``XLPERF_STEP_TIME``.
-        arguments : list
-            A scalar, None, or a list of rows each; a row is a list of numbers, texts and None.
-
-        Returns
-        -------
-        list of list
-            Rows of numbers, texts, flags and errors.
-
-        Raises
-        ------
-        WorkerError
-            Where there is no answer.
+        ``arguments``: a scalar, None, or a list of rows each; a row is a list of numbers, texts and None. Returns rows
+        of numbers, texts, flags and errors. Raises WorkerError where there is no answer.
         """
         return cast("list[list[Any]]", self._answer({"function": function, "arguments": arguments})["rows"])
 

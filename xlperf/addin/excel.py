@@ -118,15 +118,8 @@ def _text(words: str) -> str:
 def addin(python: str | None = None) -> bytes:
     """The add-in as the bytes of an .xlam file; equal input gives equal bytes.
 
-    Parameters
-    ----------
-    python : str, optional
-        Interpreter on the machine that runs Excel; by default the one that runs this.
-
-    Raises
-    ------
-    HostError
-        Where the installed xlwings has no such add-in file.
+    ``python``: interpreter on the machine that runs Excel; by default the one that runs this. Raises HostError where
+    the installed xlwings has no such add-in file.
     """
     base = _xlwings_folder() / BASE_FILE
     try:
@@ -215,10 +208,7 @@ def write(path: str, python: str | None = None) -> str:
 def startup_folder() -> Path:
     """Folder whose add-ins Excel for Windows opens by itself.
 
-    Raises
-    ------
-    HostError
-        On other systems.
+    Raises HostError: on other systems.
     """
     if sys.platform != "win32":
         raise HostError(
@@ -231,15 +221,7 @@ def startup_folder() -> Path:
 def install() -> str:
     """Build the add-in and put it where Excel opens it by itself, in the place of an older one.
 
-    Returns
-    -------
-    str
-        What was done, in one line.
-
-    Raises
-    ------
-    HostError
-        Where it cannot be installed; the text says why and what to do.
+    Returns what was done, in one line. Raises HostError where it cannot be installed; the text says why and what to do.
     """
     path = startup_folder() / NAME
     content = addin()
@@ -282,17 +264,8 @@ def _content(path: Path) -> bytes:
 def check(path: str | None = None) -> tuple[list[str], bool]:
     """What an add-in file holds, what Excel would find, and what is wrong with it.
 
-    Parameters
-    ----------
-    path : str, optional
-        An add-in file; by default the installed one.
-
-    Returns
-    -------
-    lines : list of str
-        A line per finding.
-    sound : bool
-        Whether nothing is wrong.
+    ``path``: an add-in file; by default the installed one. Returns ``lines``: a line per finding; ``sound``: whether
+    nothing is wrong.
     """
     file = Path(path) if path else startup_folder() / NAME
     if not file.is_file():

@@ -54,12 +54,8 @@ def handle_of(content: bytes) -> str:
 class CatalogStore:
     """Tables by handle, in a folder.
 
-    Parameters
-    ----------
-    folder : Path, optional
-        Where; by default ``xlperf/catalogs`` in the user's cache.
-    most_files, most_bytes : int
-        Bounds; beyond them the tables that were used least recently are removed. [B]
+    ``folder``: where; by default ``xlperf/catalogs`` in the user's cache. ``most_files``, ``most_bytes``: bounds;
+    beyond them the tables that were used least recently are removed [B].
     """
 
     def __init__(self, folder: Path | None = None, most_files: int = MOST_FILES, most_bytes: int = MOST_BYTES) -> None:
@@ -70,15 +66,8 @@ class CatalogStore:
     def put(self, tables: Sequence[Block]) -> str:
         """Keep tables and return their handle.
 
-        Parameters
-        ----------
-        tables : sequence of blocks
-            Rows of numbers, texts, flags and None; the header row first.
-
-        Returns
-        -------
-        str
-            The handle. Where the folder cannot be written it is valid as long as somebody remembers it.
+        ``tables``: rows of numbers, texts, flags and None; the header row first. Returns the handle. Where the folder
+        cannot be written it is valid as long as somebody remembers it.
         """
         content = content_of(tables)
         handle = handle_of(content)
@@ -94,10 +83,7 @@ class CatalogStore:
     def get(self, handle: str) -> list[Block]:
         """Tables of a handle.
 
-        Raises
-        ------
-        UnknownHandleError
-            Where there are none, or where the file is not what the handle names.
+        Raises UnknownHandleError where there are none, or where the file is not what the handle names.
         """
         if not _HANDLE.fullmatch(handle):
             raise UnknownHandleError(handle)

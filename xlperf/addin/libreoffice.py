@@ -44,17 +44,8 @@ def worker_command() -> list[str]:
 def extension(command: Sequence[str] | None = None, time_limit: float = TIME_LIMIT) -> bytes:
     """The add-in as the bytes of an .oxt file; equal input gives equal bytes.
 
-    Parameters
-    ----------
-    command : sequence of str, optional
-        How the worker is started; by default with the interpreter that runs this.
-    time_limit : float
-        Longest time that one call may take. [s]
-
-    Returns
-    -------
-    bytes
-        A zip archive.
+    ``command``: how the worker is started; by default with the interpreter that runs this. ``time_limit``: longest time
+    that one call may take [s]. Returns a zip archive.
     """
     registry = list(functions().values())
     package = files("xlperf.addin")
@@ -193,10 +184,7 @@ def _places() -> list[Path]:
 def unopkg_program() -> str:
     """Path of LibreOffice's extension manager.
 
-    Raises
-    ------
-    HostError
-        Where LibreOffice is not found.
+    Raises HostError where LibreOffice is not found.
     """
     names = ("unopkg.com", "unopkg.exe") if sys.platform == "win32" else ("unopkg",)
     for name in names:
@@ -212,20 +200,8 @@ def unopkg_program() -> str:
 def install(options: Sequence[str] = ()) -> str:
     """Build the add-in and install it for this user (for all users when run as root).
 
-    Parameters
-    ----------
-    options : sequence of str
-        Options for LibreOffice's extension manager, such as ``-env:UserInstallation=file:///...``.
-
-    Returns
-    -------
-    str
-        What was done, in one line.
-
-    Raises
-    ------
-    HostError
-        Where it cannot be installed; the text says why and what to do.
+    ``options``: options for LibreOffice's extension manager, such as ``-env:UserInstallation=file:///...``. Returns
+    what was done, in one line. Raises HostError where it cannot be installed; the text says why and what to do.
     """
     program = unopkg_program()
     with scratch_folder() as folder:

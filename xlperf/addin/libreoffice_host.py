@@ -139,17 +139,7 @@ def make_portable(path: str, names: Iterable[str]) -> bool:
     The file is replaced whole and keeps its modification time, by which LibreOffice tells whether somebody else
     changed it.
 
-    Parameters
-    ----------
-    path : str
-        The workbook.
-    names : iterable of str
-        Functions: ``XLPERF_STEP_TIME`` ...
-
-    Returns
-    -------
-    bool
-        Whether it was rewritten.
+    ``path``: the workbook. ``names``: functions: ``XLPERF_STEP_TIME`` . Returns whether it was rewritten.
     """
     functions = list(names)
     path = os.path.realpath(path)

@@ -35,17 +35,9 @@ def requirements(wheel: str | None = None) -> str:
 def write(folder: str, wheel: str | None = None) -> str:
     """Write ``main.py`` and ``requirements.txt`` into a folder; what to do with them, in one line.
 
-    Parameters
-    ----------
-    folder : str
-        Made where it does not exist.
-    wheel : str, optional
-        Address of the wheel of xlperf; by default the package index.
-
-    Raises
-    ------
-    InputError
-        Where FOLDER is a file, or holds files of these names that are not of an earlier run; nothing is written then.
+    ``folder``: made where it does not exist. ``wheel``: address of the wheel of xlperf; by default the package index.
+    Raises InputError where FOLDER is a file, or holds files of these names that are not of an earlier run; nothing is
+    written then.
     """
     place = Path(folder)
     if place.exists() and not place.is_dir():

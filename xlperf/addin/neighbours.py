@@ -49,12 +49,8 @@ MOST_PATIENCE = 4096
 class Neighbours:
     """Cells of plans by function, catalog and header, computed before they are asked for.
 
-    Parameters
-    ----------
-    client : Client
-        What computes.
-    tables : callable
-        Rows of cells below each place of a header, in a document; None for one that is blank or is not to be read.
+    ``tables``: rows of cells below each place of a header, in a document; None for one that is blank or is not to be
+    read.
     """
 
     def __init__(self, client: Computer, tables: Callable[[Any, Row], Iterable[list[Row | None]]]) -> None:
@@ -69,19 +65,8 @@ class Neighbours:
     def call(self, document: Any, function: str, arguments: list[Any]) -> list[list[Any]]:
         """Block of values that a function of plan, catalog and header returns.
 
-        Parameters
-        ----------
-        document : object
-            The spreadsheet that calls, or where its cells stand there; None if it is not known.
-        function : str
-            Its name: ``XLPERF_STEP_TIME``.
-        arguments : list
-            As :meth:`Client.call` has them.
-
-        Returns
-        -------
-        list of list
-            Rows of values.
+        ``document``: the spreadsheet that calls, or where its cells stand there; None if it is not known.
+        ``arguments``: as :meth:`Client.call` has them. Returns rows of values.
         """
         plan, catalog, header = [*arguments, None, None][:3]
         catalog = _single(catalog)

@@ -65,10 +65,7 @@ class Project:
     def read(cls, content: bytes) -> Project:
         """The project in the bytes of a ``vbaProject.bin``.
 
-        Raises
-        ------
-        VbaError
-            Where they hold none.
+        Raises VbaError where they hold none.
         """
         try:
             streams = read_compound_file(content)

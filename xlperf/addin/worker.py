@@ -1,10 +1,13 @@
-"""The process that computes for a spreadsheet host: lines of JSON on standard input and output.
+"""The process that computes for a spreadsheet host, and its session: cells in, cells out, one evaluation per plan.
 
 ``python -m xlperf.addin.worker`` greets with its version, then answers each line of
 ``{"function": name, "arguments": [...]}`` with a line of ``{"rows": [[...]]}`` (see :mod:`xlperf.addin.client`, and
-there for ``others``).
-It opens no port and no window, writes nothing else to standard output, and ends when its input closes: a worker never
-outlives its host. Numbers are written in the shortest form that reads back as the same float.
+there for ``others``). It opens no port and no window, writes nothing else to standard output, and ends when its input
+closes: a worker never outlives its host. Numbers are written in the shortest form that reads back as the same float.
+
+A :class:`Session` answers a function name and its arguments with a block of cell values. :data:`READERS` says what
+reads each kind of argument, :data:`xlperf.addin.answers.ANSWERS` what makes each kind of answer. Nothing here raises
+for bad input: a cell that cannot be shown is a :class:`CellError` with a code and words.
 """
 
 from __future__ import annotations
@@ -13,29 +16,360 @@ import json
 import os
 import signal
 import sys
-from typing import Any, BinaryIO
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, BinaryIO
+from weakref import WeakKeyDictionary
 
 from xlperf import __version__
-from xlperf.addin.cells import CellError
-from xlperf.addin.session import Session
+from xlperf.addin.answers import ANSWERS, equation_block, read_choice, read_numbers
+from xlperf.addin.cells import (
+    Asked,
+    Block,
+    CellError,
+    FunctionError,
+    Outcome,
+    Outcomes,
+    Plans,
+    asked_of,
+    block_of,
+    given_block,
+    is_auto,
+    read_block,
+    words_of,
+)
+from xlperf.addin.functions import Argument, Function, functions
+from xlperf.addin.handles import HANDLE_PREFIX, CatalogStore, UnknownHandleError, content_of, handle_of, with_blocks
+from xlperf.base.errors import InputError, nearest
+from xlperf.catalog.cells import is_blank, shown, table_kind
+from xlperf.catalog.schema import EVERY_TABLE, FORMS, PLAN_TABLES, results_of, split_header, table_schema
+from xlperf.catalog.table import CASES
 
+if TYPE_CHECKING:
+    from xlperf.catalog.catalog import Catalog
+    from xlperf.catalog.table import Table
+    from xlperf.explore.diagnose import Diagnosis
+    from xlperf.explore.found import Search
+
+MOST_IN_CELLS = 200_000
+"""Plans that the cells with auto of a plan may stand for: a few seconds of work."""
+TOP_PLANS = 10
+MOST_CATALOGS_KEPT = 8
 LONGEST_REQUEST = 256 * 2**20
+RECALCULATE = "recalculate all (Ctrl+Shift+F9 in LibreOffice, Ctrl+Alt+F9 in Excel)"
+
+Keyed = tuple[str, "Catalog"]
+"""A catalog with its handle; "" for the installed one."""
+
+
+class Engine:
+    """The calls that a session makes into xlperf; a test may put its own in place."""
+
+    def installed(self) -> Catalog:
+        """The catalog that xlperf ships."""
+        from xlperf.catalog.catalog import load_catalog
+
+        return load_catalog()
+
+    def evaluate(self, rows: Table, catalog: Catalog, results: Asked = None) -> Table:
+        """Results of plans, those asked for at least, or of rows of another kind.
+
+        Plans with ``auto`` are searched, and the reason says what was chosen.
+        """
+        if rows.kind not in PLAN_TABLES:
+            return self._evaluate_others(rows, catalog)
+        if rows.auto:
+            from xlperf.explore.auto import evaluate_resolved
+
+            return evaluate_resolved(rows, catalog, most=MOST_IN_CELLS)[1]
+        from xlperf.engine import evaluate
+
+        return evaluate(rows, catalog, results=results)
+
+    @staticmethod
+    def _evaluate_others(rows: Table, catalog: Catalog) -> Table:
+        from xlperf.engine.devices import evaluate_designs, evaluate_devices
+        from xlperf.engine.operations import evaluate_operations
+        from xlperf.engine.ownership import evaluate_servers
+
+        if rows.kind in FORMS:
+            from xlperf.explore.forms import evaluate_forms
+
+            return evaluate_forms(rows, catalog)
+        if rows.kind == "servers":
+            return evaluate_servers(rows.in_case(catalog.case), catalog=catalog)
+        if rows.kind == "chiplets":
+            return evaluate_designs(rows.in_case(catalog.case), catalog)
+        return (evaluate_devices if rows.kind == "devices" else evaluate_operations)(rows, catalog)
+
+    def resolve(self, plans: Table, catalog: Catalog) -> Table:
+        """Plans with the value that a search chooses in the place of every ``auto``."""
+        from xlperf.explore.auto import resolve
+
+        return resolve(plans, catalog, most=MOST_IN_CELLS).plans
+
+    def search(self, plan: Table, catalog: Catalog, objective: str, top: int) -> Search:
+        """The best of what a plan stands for."""
+        from xlperf.explore.search import search
+
+        return search(plan, catalog, objective, top=top, most=MOST_IN_CELLS)
+
+    def frontier(self, plans: Table, catalog: Catalog, values: Mapping[str, Any]) -> tuple[Table, Table]:
+        """Plans and results of the points of the Pareto frontier."""
+        from xlperf.explore.frontier import frontier
+
+        return frontier(plans, catalog, values)
+
+    def diagnose(self, plan: Table, catalog: Catalog, measured: Sequence[str], before: Sequence[str]) -> Diagnosis:
+        """What would explain that a run is slower or faster than its plan."""
+        from xlperf.explore.diagnose import diagnose, read_measured
+
+        readings = read_measured(plan.kind, measured, before)
+        return diagnose(self.resolve(plan, catalog) if plan.auto else plan, catalog, readings)
+
+    def explain(self, plans: Table, catalog: Catalog) -> Table:
+        """Operators of one plan."""
+        from xlperf.engine import explain
+
+        return explain(self.resolve(plans, catalog) if plans.auto else plans, catalog)
+
+
+class Session:
+    """State of one host: catalogs by handle and the results of recent plans.
+
+    ``store``: where tables that cells name are kept.
+    """
+
+    def __init__(self, store: CatalogStore | None = None, engine: Engine | None = None) -> None:
+        self.engine = engine or Engine()
+        self._store = store or CatalogStore()
+        self._installed: Catalog | None = None
+        self._catalogs: OrderedDict[str, Catalog] = OrderedDict()
+        self._outcomes = Outcomes()
+        self.frontiers: WeakKeyDictionary[Catalog, dict[object, Block]] = WeakKeyDictionary()
+
+    def call(self, name: str, arguments: Sequence[Any]) -> Block:
+        """Block of cells that a worksheet function shows.
+
+        ``name``: ``XLPERF_STEP_TIME`` . ``arguments``: each a cell value, None where it is left out, or a sequence of
+        rows. Returns numbers, texts, flags and :class:`CellError`; one row and column at least.
+        """
+        function = functions().get(name)
+        try:
+            if function is None:
+                raise FunctionError("#NAME?", f"unknown function {name}; run `xlperf install` again")
+            return self._answered(function, arguments)
+        except FunctionError as error:
+            found = error.error
+        except InputError as error:
+            found = CellError("#VALUE!", words_of(error))
+        except Exception as error:
+            traceback.print_exc(file=sys.stderr)  # the log of the worker
+            found = CellError("#VALUE!", f"internal error of xlperf: {type(error).__name__}: {error}")
+        return [[found.message if function is not None and function.says_faults else found]]
+
+    def others(self, name: str, arguments: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[Any]:
+        """Cells that a function shows for other plans under the header of a call, evaluated together.
+
+        ``name``: a function that shows one cell for a plan. ``arguments``: those of the call: plan, catalog, header.
+        ``rows``: cells of each plan. Returns one cell per row; None for a row that needs a call of its own: blank,
+        faulty or to be searched.
+        """
+        cells: list[Any] = [None] * len(rows)
+        function = functions().get(name)
+        sure = [number for number, row in enumerate(rows) if not any(map(is_auto, row))]
+        if function is None or not function.is_per_plan or not sure:
+            return cells
+        with suppress(FunctionError, InputError):  # the call itself says what is wrong
+            _, catalog, header = [*arguments, None, None][:3]
+            key, content = self.catalog(catalog)
+            plans = read_block([rows[number] for number in sure], header)
+            asked = asked_of(function, plans.kind)
+            outcomes = self._outcomes.together(
+                key, plans, lambda table, names: self.engine.evaluate(table, content, names), asked
+            )
+            for number, outcome in zip(sure, outcomes, strict=False):  # blank rows at the end are no plans
+                cells[number] = None if outcome is None else outcome.cells(function)[0]
+        return cells
+
+    def _answered(self, function: Function, arguments: Sequence[Any]) -> Block:
+        known = function.arguments
+        if known[-1].kind == "tables":
+            arguments = [list(arguments)]
+        elif len(arguments) > len(known):
+            raise FunctionError("#VALUE!", f"{function.name} has {len(known)} arguments, got {len(arguments)}")
+        cells = {argument.name: cell for argument, cell in zip_longest(known, arguments)}
+        read = ((argument.kind, READERS[argument.kind](self, function, argument, cells)) for argument in known)
+        if function.answer == "equation":
+            return equation_block(function, [value for _, value in read])
+        given = dict(read)
+        if function.answer == "value":
+            plans: Plans = given["rows"]
+            outcome = self.outcome(plans, given["catalog"], asked_of(function, plans.kind))
+            return [[cell] for cell in outcome.cells(function)]
+        return ANSWERS[function.answer](self, function, given)
+
+    # --- catalogs
+
+    def install(self, catalog: Catalog) -> None:
+        """Take a catalog for the one that is meant where cells name none."""
+        if self._installed is not catalog:
+            self._installed, self._outcomes = catalog, Outcomes()
+
+    def put(self, blocks: Sequence[Block]) -> str:
+        """Handle of the installed catalog with these tables in the place of its own."""
+        handle = handle_of(content_of(blocks))
+        if handle not in self._catalogs:
+            self._remember(handle, with_blocks(self._installed_catalog(), blocks))
+        return self._store.put(blocks)
+
+    def catalog(self, cells: Any) -> Keyed:
+        """The catalog that cells name; the installed one where they are blank."""
+        block = block_of(cells)
+        handle = block[0][0] if block else None
+        if is_blank(handle) or handle == 0:  # an empty cell arrives as 0 in LibreOffice
+            return "", self._installed_catalog()
+        if not isinstance(handle, str) or not handle.strip().startswith(HANDLE_PREFIX) or len(block) > 1:
+            raise FunctionError("#VALUE!", f"catalog must be what XLPERF_CATALOG returned, got {shown(handle)}")
+        handle = handle.strip()
+        if handle not in self._catalogs:
+            try:
+                blocks = self._store.get(handle)
+            except UnknownHandleError:
+                raise FunctionError("#REF!", f"the catalog {handle} is not known here; {RECALCULATE}") from None
+            self._remember(handle, with_blocks(self._installed_catalog(), blocks))
+        self._catalogs.move_to_end(handle)
+        return handle, self._catalogs[handle]
+
+    def outcome(self, plans: Plans, catalog: Keyed, results: Asked = None) -> Outcome:
+        """Results of plans or other rows, those asked for at least."""
+        key, content = catalog
+        return self._outcomes.of(key, plans, lambda table, names: self.engine.evaluate(table, content, names), results)
+
+    def _remember(self, handle: str, catalog: Catalog) -> None:
+        self._catalogs[handle] = catalog
+        while len(self._catalogs) > MOST_CATALOGS_KEPT:
+            self._catalogs.popitem(last=False)
+
+    def _installed_catalog(self) -> Catalog:
+        if self._installed is None:
+            self._installed = self.engine.installed()
+        return self._installed
+
+
+# --- readers: the cells of an argument, by its kind ------------------------------------------------------------------
+
+_PLANS = ("plans", "plan", *PLAN_TABLES)
+
+
+def _read_rows(_: Session, function: Function, argument: Argument, cells: Mapping[str, Any]) -> Plans:
+    kind = "" if function.rows in _PLANS else function.rows
+    plans = read_block(cells[argument.name], cells["header"], kind)
+    if function.rows in PLAN_TABLES and plans.kind != function.rows:
+        problem = f"these are {plans.kind} plans, {function.name} takes {function.rows} plans"
+        raise FunctionError("#VALUE!", f"{problem}; use XLPERF_{plans.kind.upper()}")
+    if function.rows == "plan" and len(plans.rows) != 1:
+        raise FunctionError("#VALUE!", f"{function.name} takes one plan, got {len(plans.rows)}")
+    return plans
+
+
+def _read_plan_or_table(session: Session, function: Function, argument: Argument, cells: Mapping[str, Any]) -> Any:
+    """A catalog table as a block; everything else as plans."""
+    block = block_of(cells[argument.name])
+    if block and len(block[0]) > 2 and not block_of(cells["header"]):
+        names = {split_header(cell)[0] for cell in block[0] if isinstance(cell, str)}
+        keys = {table_schema(kind).key.name for kind in EVERY_TABLE}
+        if not {"model", "accelerator"} <= names and names & keys and table_kind(block[0]) in EVERY_TABLE:
+            return block
+    return _read_rows(session, function, argument, cells)
+
+
+def _read_tables(_: Session, function: Function, argument: Argument, cells: Mapping[str, Any]) -> list[Block]:
+    blocks = [block for block in map(block_of, cells[argument.name]) if block and block != [[CASES[1]]]]
+    if not blocks:
+        raise FunctionError("#VALUE!", f"give {function.name} at least one table with its header row")
+    return blocks
+
+
+def _read_names(_: Session, __: Function, argument: Argument, cells: Mapping[str, Any]) -> list[str]:
+    """Names of results: one per cell, or several with commas between."""
+    stated = [cell for row in block_of(cells[argument.name]) for cell in row if not is_blank(cell) and cell != 0]
+    return [part for cell in stated for part in str(cell).split(",") if part.strip()]
+
+
+def _read_quantity(_: Session, function: Function, argument: Argument, cells: Mapping[str, Any]) -> str:
+    """Result of designs, servers, devices or operations that a cell names; that of the function where it is blank."""
+    block = given_block(cells[argument.name])
+    if not block:
+        if not function.result:
+            problem = f"{argument.name} is missing; name one result of {function.rows}, as memory bandwidth"
+            raise FunctionError("#VALUE!", problem)
+        return function.result
+    known = results_of(function.rows).by_name
+    name = split_header(str(block[0][0]))[0]
+    if len(block) > 1 or len(block[0]) > 1 or name not in known:
+        hint, what = nearest(name, known).replace("_", " "), function.rows.replace("chiplets", "designs")
+        problem = f"{argument.name} must be the name of one result of {what}, got {shown(block[0][0])}; {hint}"
+        raise FunctionError("#VALUE!", problem)
+    return name
+
+
+def _read_lines(_: Session, __: Function, argument: Argument, cells: Mapping[str, Any]) -> list[tuple[Any, Block]]:
+    """Columns to vary: the first cell of each row and the others that are not blank."""
+    rows = [row for row in given_block(cells[argument.name]) if not all(is_blank(cell) for cell in row)]
+    return [(row[0], [cell for cell in row[1:] if not is_blank(cell)]) for row in rows]
+
+
+def _read_texts(_: Session, __: Function, argument: Argument, cells: Mapping[str, Any]) -> list[str]:
+    """Rows of one text, ``step time=38 s``, or of a result and its number."""
+    rows = [[cell for cell in row if not is_blank(cell)] for row in given_block(cells[argument.name])]
+    return ["=".join(str(cell) for cell in row) for row in rows if row]
+
+
+def _read_count(_: Session, __: Function, argument: Argument, cells: Mapping[str, Any]) -> int:
+    block = given_block(cells[argument.name])
+    number = block[0][0] if block else None
+    if is_blank(number) or number == 0:
+        return TOP_PLANS
+    if not (isinstance(number, float) and number >= 1.0 and number.is_integer()):
+        raise FunctionError("#VALUE!", f"{argument.name} must be a whole number of at least 1, got {shown(number)}")
+    return int(number)
+
+
+def _read_text(_: Session, __: Function, argument: Argument, cells: Mapping[str, Any]) -> str:
+    block = given_block(cells[argument.name])
+    return "" if not block or is_blank(block[0][0]) or block[0][0] == 0 else str(block[0][0])
+
+
+READERS: Mapping[str, Callable[[Session, Function, Argument, Mapping[str, Any]], Any]] = {
+    "rows": _read_rows,
+    "plan or table": _read_plan_or_table,
+    "catalog": lambda session, _, argument, cells: session.catalog(cells[argument.name]),
+    "header": lambda _, __, ___, ____: None,  # it is read with the rows that it is the header of
+    "results": _read_names,
+    "quantity": _read_quantity,
+    "vary": _read_lines,
+    "measured": _read_texts,
+    "before": _read_texts,
+    "count": _read_count,
+    "text": _read_text,
+    "tables": _read_tables,
+    "number": lambda _, __, argument, cells: read_numbers(argument, cells[argument.name]),
+    "choice": lambda _, __, argument, cells: read_choice(argument, cells[argument.name]),
+}
+"""What reads the cells of an argument, by its kind in the registry."""
+
+
+# --- lines on pipes --------------------------------------------------------------------------------------------------
 
 
 def answer(session: Session, line: bytes) -> bytes:
     """One line of answer to one line of request.
 
-    Parameters
-    ----------
-    session : Session
-        What computes.
-    line : bytes
-        A request; anything else is answered with an error.
-
-    Returns
-    -------
-    bytes
-        JSON and a line feed.
+    ``line``: a request; anything else is answered with an error. Returns JSON and a line feed.
     """
     try:
         request = json.loads(line, parse_int=float)  # of an integer of hundreds of digits too
@@ -63,14 +397,8 @@ def _plain(value: object) -> object:
 def serve(session: Session, requests: BinaryIO, answers: BinaryIO, longest: int = LONGEST_REQUEST) -> None:
     """Answer requests until there are no more.
 
-    Parameters
-    ----------
-    session : Session
-        What computes.
-    requests, answers : binary streams
-        A line each.
-    longest : int
-        Bytes of a request; of a longer one nothing is kept, and its answer says so. [B]
+    ``requests``, ``answers``: a line each. ``longest``: bytes of a request; of a longer one nothing is kept, and its
+    answer says so [B].
     """
     answers.write(json.dumps({"version": __version__}).encode("ascii") + b"\n")
     answers.flush()

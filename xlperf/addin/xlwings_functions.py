@@ -24,7 +24,7 @@ from xlwings import conversion
 from xlperf.addin.cells import CellError
 from xlperf.addin.functions import PLACES, Function, functions
 from xlperf.addin.neighbours import MOST_ROWS, Neighbours
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.catalog.cells import in_days
 
 _CELLS = {"ndim": 2, "err_to_str": True}
@@ -68,12 +68,7 @@ def application() -> Any:
 def excel_tables(places: tuple[str, str], header: tuple[Any, ...]) -> Iterator[list[tuple[Any, ...] | None]]:
     """Rows of the table that a plan stands in, below its header.
 
-    Parameters
-    ----------
-    places : tuple of str
-        Addresses of a plan and of its header: ``[book.xlsx]plans!$A$5:$L$5``.
-    header : tuple
-        Cells of the header.
+    ``places``: addresses of a plan and of its header: ``[book.xlsx]plans!$A$5:$L$5``. ``header``: cells of the header.
     """
     (sheet, first, row, last), (other, left, top, right) = map(_parts, places)
     if (sheet, first, last) != (other, left, right) or row <= top:
@@ -146,15 +141,7 @@ def counts_from_1904() -> bool:
 def excel_function(function: Function) -> Callable[..., Any]:
     """A function of the registry as xlwings wants it: its name, its arguments by name, its texts.
 
-    Parameters
-    ----------
-    function : Function
-        From the registry.
-
-    Returns
-    -------
-    callable
-        Cells in, a value or rows of values out.
+    ``function``: from the registry. Returns cells in, a value or rows of values out.
     """
     count, takes_places = len(function.arguments), _IS_EXCEL and function.is_per_plan
 

@@ -50,10 +50,7 @@ class Fault:
 class InputError(XlperfError):
     """The input is malformed; carries every fault found, in reading order.
 
-    Parameters
-    ----------
-    faults : sequence of Fault
-        What is wrong; at least one. The same fault is said once.
+    ``faults``: what is wrong; at least one. The same fault is said once.
     """
 
     def __init__(self, faults: Sequence[Fault] | Fault) -> None:

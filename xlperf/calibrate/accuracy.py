@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from xlperf.base.arrays import Array
+from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.units import factor
 from xlperf.calibrate.bands import bands_left_out
-from xlperf.calibrate.comparison import MEMORY, Record
+from xlperf.calibrate.comparison import FIRST_TOKEN, MEMORY, Record, predicted
 from xlperf.calibrate.cross_validation import cross_validated, left_out, rows_of
+from xlperf.calibrate.fit_kernels import fit_kernels
+from xlperf.calibrate.fitted_constants import calibration_table, rounded
 from xlperf.calibrate.kernel_measurements import KernelRows, Row, measurements, predicted_time
-from xlperf.calibrate.published import Published
-from xlperf.calibrate.published_errors import QUANTITIES, Errors, configuration_weights, weighted_quantile
+from xlperf.calibrate.published import Published, PublishedPlans
+from xlperf.calibrate.published_errors import (
+    QUANTITIES,
+    Errors,
+    configuration_weights,
+    log_errors,
+    plans_of,
+    weighted_quantile,
+)
 from xlperf.calibrate.validate import records_of, summary
 from xlperf.catalog.catalog import Catalog
+from xlperf.engine.trust import RANGES, coordinates, model_traits
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 """Header and rows as text."""
@@ -87,17 +101,8 @@ class KernelError:
 def kernel_errors(rows: Sequence[Row], catalog: Catalog) -> list[KernelError]:
     """Errors of the shapes held out of the fit.
 
-    Parameters
-    ----------
-    rows : sequence of mapping
-        Columns of the sheet ``kernels`` of ``validation.xlsx``.
-    catalog : Catalog
-        With the calibration that is judged.
-
-    Returns
-    -------
-    list of KernelError
-        Each operation as a whole, then by accelerator and precision.
+    ``rows``: columns of the sheet ``kernels`` of ``validation.xlsx``. ``catalog``: with the calibration that is judged.
+    Returns each operation as a whole, then by accelerator and precision.
     """
     found = measurements(rows, catalog).families
     whole, parts = [], []
@@ -127,12 +132,7 @@ def _error(operation: str, accelerator: str, precision: str, sizes: Array) -> Ke
 def calibrated_time(rows: KernelRows, catalog: Catalog) -> Array:
     """Time of measurements of one family by the constants of a catalog. [s]
 
-    Parameters
-    ----------
-    rows : KernelRows
-        Measurements.
-    catalog : Catalog
-        With the calibration.
+    ``rows``: measurements. ``catalog``: with the calibration.
     """
 
     def constants(family: str) -> Mapping[str, Array]:
@@ -148,19 +148,9 @@ def cross_validated_errors(
 ) -> list[Errors]:
     """Errors of rows with their model left out of the fit, of each kind, beside bands made without their model.
 
-    Parameters
-    ----------
-    published : sequence of Published
-        The rows that the calibration of the catalog was fitted on.
-    catalog : Catalog
-        With that calibration.
-    step : callable, optional
-        Called with a word before each evaluation of all rows of a kind.
-
-    Returns
-    -------
-    list of Errors
-        Times, then memory; a kind without predictions is left out.
+    ``published``: the rows that the calibration of the catalog was fitted on. ``catalog``: with that calibration.
+    ``step``: called with a word before each evaluation of all rows of a kind. Returns times, then memory; a kind
+    without predictions is left out.
     """
     compared = (QUANTITIES, (MEMORY,))
     found = [cross_validated(rows, catalog, step, some).errors for rows in published for some in compared]
@@ -170,10 +160,7 @@ def cross_validated_errors(
 def cross_validation_table(errors: Sequence[Errors]) -> Table:
     """A line for each group and quantity, each configuration (software, model, accelerator) counting once.
 
-    Parameters
-    ----------
-    errors : sequence of Errors
-        As :func:`cross_validated_errors` has them.
+    ``errors``: as :func:`cross_validated_errors` has them.
     """
     lines: list[tuple[str, ...]] = []
     for kind in errors:
@@ -200,10 +187,7 @@ def cross_validation_table(errors: Sequence[Errors]) -> Table:
 def short_table(table: Table) -> Table:
     """The table of models left out as a first page shows it: few columns, and groups of ``FEWEST_CONFIGURATIONS``.
 
-    Parameters
-    ----------
-    table : tuple
-        As :func:`cross_validation_table` gives it.
+    ``table``: as :func:`cross_validation_table` gives it.
     """
     header, lines = table
     kept, count = [header.index(name) for name in _SHORT], header.index("configurations")
@@ -236,16 +220,8 @@ def _left_out_lines(
 ) -> list[tuple[str, ...]]:
     """Lines of the table of what was left out, for one generation or software.
 
-    Parameters
-    ----------
-    published : sequence of Published
-        Rows of all.
-    catalog : Catalog
-        With the calibration that was fitted on everything.
-    name : str
-        What was left out.
-    without : sequence of Record
-        Its rows as they are predicted without their measurements.
+    ``published``: rows of all. ``catalog``: with the calibration that was fitted on everything. ``name``: what was left
+    out. ``without``: its rows as they are predicted without their measurements.
     """
     known = records_of([rows_of(rows, catalog, name) for rows in published], catalog)
     lines = []
@@ -268,14 +244,8 @@ def left_out_table(
 ) -> tuple[Table, dict[str, list[Record]]]:
     """The table of generations and software that were left out one by one, and the records of each.
 
-    Parameters
-    ----------
-    published : sequence of Published
-        Rows of all.
-    catalog : Catalog
-        With the calibration that was fitted on everything.
-    names : sequence of str
-        Generations and software.
+    ``published``: rows of all. ``catalog``: with the calibration that was fitted on everything. ``names``: generations
+    and software.
     """
     lines, records = [], {}
     for name in names:
@@ -288,12 +258,8 @@ def left_out_table(
 def kernel_table(errors: Sequence[KernelError], whole: bool = False) -> Table:
     """A line for each operation, and unless only the whole is asked for, by accelerator and precision.
 
-    Parameters
-    ----------
-    errors : sequence of KernelError
-        As :func:`xlperf.calibrate.accuracy.kernel_errors` has them.
-    whole : bool, default False
-        Whether to leave accelerators and precisions out.
+    ``errors``: as :func:`xlperf.calibrate.accuracy.kernel_errors` has them. ``whole``: whether to leave accelerators
+    and precisions out.
     """
     lines = []
     for one in errors:
@@ -309,12 +275,7 @@ def kernel_table(errors: Sequence[KernelError], whole: bool = False) -> Table:
 def markdown(name: str, table: Table) -> str:
     """A table between the markers of its name.
 
-    Parameters
-    ----------
-    name : str
-        Key of :data:`MARKERS`.
-    table : tuple
-        Header and rows.
+    ``name``: key of :data:`MARKERS`. ``table``: header and rows.
     """
     header, lines = table
     numbers = [all(line[at][:1].isdigit() or line[at] == "-" for line in lines) for at in range(len(header))]
@@ -322,3 +283,122 @@ def markdown(name: str, table: Table) -> str:
     rows = ["| " + " | ".join(cells) + " |" for cells in (header, *lines)]
     begin, end = MARKERS[name]
     return "\n".join([begin, rows[0], rule, *rows[1:], end]) + "\n"
+
+
+_SUMMED_UP = {"gemm": "matrix product over 50 us", "attention": "flash attention"}
+_KINDS = ("gemm", "gemm_max", "attention")
+
+
+def kernel_errors_left_out(rows: Sequence[Row], catalog: Catalog, names: Sequence[str]) -> list[KernelError]:
+    """Errors of products and attention of accelerators that nothing was fitted on.
+
+    Each name is left out alone: the constants of its generation, if others of it were measured, or those that all
+    accelerators share predict every one of its rows.
+
+    ``rows``: columns of the sheet ``kernels`` of ``validation.xlsx``. ``catalog``: accelerators; its calibration is not
+    used. ``names``: generations or accelerators; case does not matter. Returns each operation over all names, then name
+    by name; ``accelerator`` is the name. Raises InputError when no kernel of a name was measured.
+    """
+    kernels = [row for row in rows if row.get("kind") in _KINDS]
+    found: dict[str, dict[str, Array]] = {operation: {} for operation in _SUMMED_UP.values()}
+    for name in names:
+        gone = _accelerators(catalog, name)
+        mine = [row for row in kernels if str(row.get("gpu")).casefold() in gone]
+        if not mine:
+            known = sorted({str(row.get("gpu")) for row in kernels} | set(catalog.tables["accelerators"]["generation"]))
+            raise InputError(Fault("--leave-out", f'no kernel of "{name}" was measured; {nearest(name, known)}'))
+        fitted = fit_kernels([row for row in kernels if str(row.get("gpu")).casefold() not in gone], catalog, "")
+        refitted = catalog.with_tables([calibration_table(fitted)])
+        for family, measured in measurements(mine, refitted).families.items():
+            if family in _SUMMED_UP:
+                chosen = (measured.time > LONG * factor("us")) | (family != "gemm")
+                error = np.abs(calibrated_time(measured, refitted) / measured.time - 1.0)
+                found[_SUMMED_UP[family]][name] = error[chosen]
+    errors = []
+    for operation, sizes in found.items():
+        if sizes:
+            errors.append(_error_left_out(operation, "", np.concatenate(list(sizes.values()))))
+            errors += [_error_left_out(operation, name, own) for name, own in sizes.items()] if len(sizes) > 1 else []
+    return errors
+
+
+def _accelerators(catalog: Catalog, name: str) -> set[str]:
+    """Accelerators of a generation, or the one of a name, casefolded."""
+    table = catalog.tables["accelerators"]
+    pairs = zip(table.text("accelerator").tolist(), table.text("generation").tolist(), strict=True)
+    wanted = name.casefold()
+    return {own.casefold() for own, kind in pairs if wanted in (own.casefold(), kind.casefold())}
+
+
+def _error_left_out(operation: str, name: str, sizes: Array) -> KernelError:
+    median, p90 = float(np.median(sizes)), float(np.quantile(sizes, 0.9))
+    return KernelError(operation, name, "", len(sizes), median, p90, math.nan)
+
+
+_AS_PUBLISHED = " as published"
+
+
+def measured_csv(published: Sequence[Published], catalog: Catalog, errors: Sequence[Errors]) -> str:
+    """Text of ``measured.csv``: a row for each model and accelerator with published runs that are predicted.
+
+    ``published``: rows of every group. ``catalog``: accelerators, models and calibration. ``errors``: of the rows that
+    were fitted on, their models left out; the others are predicted as they are.
+    """
+    left_out = {
+        (one.kind, name): error
+        for one in errors
+        for name, quantity, error in zip(one.row_ids.tolist(), one.quantity.tolist(), one.by_models, strict=True)
+        if quantity not in (FIRST_TOKEN, MEMORY)
+    }
+    ends = [f"{end} {name}" for name in RANGES for end in ("least", "most")]
+    header = ["kind", "model", "shape", "active parameters", "accelerator", "generation", "rows", "median error", *ends]
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(header)
+    for rows in published:
+        writer.writerows(_rows_of(plans_of(rows, catalog), left_out))
+    return stream.getvalue()
+
+
+def _rows_of(plans: PublishedPlans, left_out: dict[tuple[str, str], float]) -> list[list[str]]:
+    """Rows of one kind, sorted."""
+    kind, table, catalog = plans.published.kind, plans.plans, plans.catalog
+    if not len(table):
+        return []
+    known, _ = log_errors(plans)
+    times = {name: error for (name, quantity), error in known.items() if quantity != FIRST_TOKEN}
+    results = predicted(plans)
+    numbers = ("step_time", "tokens_per_second_per_accelerator", "tpot")
+    at = coordinates(table, {name: results.number(name) for name in numbers if name in results})
+    models = catalog.rows("models", table.text("model"), table, "model")
+    chips = catalog.rows("accelerators", table.text("accelerator"), table, "accelerator")
+    shapes, active = model_traits(catalog)
+    groups: dict[tuple[str, int], list[int]] = {}
+    ids = plans.published.text["row_id"]
+    for plan, row in enumerate(plans.index.tolist()):
+        if ids[row] in times:
+            groups.setdefault((shapes[models[plan]], int(chips[plan])), []).append(plan)
+    found = []
+    for (shape, chip), own in groups.items():
+        names = Counter(str(table.text("model")[plan]).split(_AS_PUBLISHED)[0] for plan in own)
+        error = [left_out.get((kind, ids[plans.index[plan]]), times[ids[plans.index[plan]]]) for plan in own]
+        accelerators = catalog.tables["accelerators"]
+        found.append(
+            [
+                kind,
+                max(sorted(names), key=lambda name: names[name]),
+                shape,
+                f"{float(np.median(active[models[own]])):.4g}",
+                str(accelerators.text("accelerator")[chip]),
+                str(accelerators.text("generation")[chip]),
+                f"{len({ids[plans.index[plan]] for plan in own})}",
+                f"{rounded(float(np.nanmedian(np.abs(np.expm1(error)))))}",
+                *(_end(values[own], end) for values in at for end in (np.fmin, np.fmax)),
+            ]
+        )
+    return sorted(found)
+
+
+def _end(values: Array, end: np.ufunc) -> str:
+    value = float(end.reduce(values))
+    return "" if math.isnan(value) else f"{value:.4g}"

@@ -56,18 +56,9 @@ def fitted_calibration(
 ) -> Table:
     """The calibration sheet fitted anew, with errors by cross-validation and bands.
 
-    Parameters
-    ----------
-    catalog : Catalog
-        Accelerators, networks and models.
-    date : str
-        Date that the rows carry.
-    path : path-like, optional
-        Workbook of measurements; default: the shipped ``validation.xlsx``.
-    step : callable, optional
-        Called with the name of each fit before it starts.
-    values_only : bool, default False
-        As for :func:`xlperf.calibrate.fit.fit_all`.
+    ``catalog``: accelerators, networks and models. ``date``: date that the rows carry. ``path``: workbook of
+    measurements; default: the shipped ``validation.xlsx``. ``step``: called with the name of each fit before it starts.
+    ``values_only``: as for :func:`xlperf.calibrate.fit.fit_all`.
     """
     measured = read_measured(path)
     done = fit_all(measured, catalog, date, step, values_only)
@@ -81,21 +72,10 @@ def with_checks(
 ) -> tuple[Table, list[Errors]]:
     """A calibration sheet with the error of its constants on rows of models left out, and with bands from these.
 
-    Parameters
-    ----------
-    table : Table
-        Calibration sheet; bands in it are dropped, but for those of machines that are fitted by line.
-    published : sequence of Published
-        Rows that constants of software were fitted on.
-    catalog : Catalog
-        Accelerators, networks and models; its calibration is not used.
-    date : str
-        Date that the bands carry.
-
-    Returns
-    -------
-    tuple
-        The sheet, its constants in their order and then the bands; and the errors that these are made from.
+    ``table``: calibration sheet; bands in it are dropped, but for those of machines that are fitted by line.
+    ``published``: rows that constants of software were fitted on. ``catalog``: accelerators, networks and models; its
+    calibration is not used. ``date``: date that the bands carry. Returns the sheet, its constants in their order and
+    then the bands; and the errors that these are made from.
     """
     names = zip(table.text("family").tolist(), table.text("source").tolist(), strict=True)
     kept = [not str(family).endswith("_band") or str(source).startswith(OF_MACHINES) for family, source in names]
@@ -122,21 +102,10 @@ def fit_bands(
 ) -> list[FittedConstant]:
     """Bands of measured over predicted values by kind of run, by software, and by software and generation.
 
-    Parameters
-    ----------
-    errors : Errors
-        Of published rows of one kind, models left out.
-    order : sequence of str
-        Names of all rows, in the order of their table.
-    date : str
-        Date that the rows carry.
-    levels : sequence of str
-        SOFTWARE_FIRST; with MACHINE_FIRST there is a band by generation, and by generation and software.
-
-    Returns
-    -------
-    list of FittedConstant
-        In a fixed order: the lower and the upper end of each band; a band for eight rows or more.
+    ``errors``: of published rows of one kind, models left out. ``order``: names of all rows, in the order of their
+    table. ``date``: date that the rows carry. ``levels``: SOFTWARE_FIRST; with MACHINE_FIRST there is a band by
+    generation, and by generation and software. In a fixed order: the lower and the upper end of each band; a band for
+    eight rows or more.
     """
     source = f"published rows of the sheet {errors.kind} in validation.xlsx"
     found = []
@@ -184,17 +153,8 @@ def family_of_band(band: str, kind: str) -> str:
 def half_widths(errors: Errors, levels: Sequence[str] = SOFTWARE_FIRST) -> dict[Group, float]:
     """Half-width of the band of every group of rows, pooled towards the group above it.
 
-    Parameters
-    ----------
-    errors : Errors
-        Models left out; rows without a prediction do not count.
-    levels : sequence of str
-        Columns that groups are made by, from the general to the special.
-
-    Returns
-    -------
-    dict of tuple to float
-        By the values of the first of these columns. [-]
+    ``errors``: models left out; rows without a prediction do not count. ``levels``: columns that groups are made by,
+    from the general to the special. By the values of the first of these columns.
     """
     known = errors.take(~np.isnan(errors.by_models))
     columns = [getattr(known, name).tolist() for name in levels]
@@ -211,10 +171,7 @@ def half_widths(errors: Errors, levels: Sequence[str] = SOFTWARE_FIRST) -> dict[
 def bands_left_out(errors: Errors) -> Errors:
     """The errors beside bands that were made from other models alone: what a model that nobody measured would see.
 
-    Parameters
-    ----------
-    errors : Errors
-        Of published rows of one kind, models left out.
+    ``errors``: of published rows of one kind, models left out.
     """
     width = np.full(len(errors), math.nan)
     columns = [getattr(errors, name).tolist() for name in SOFTWARE_FIRST]

@@ -82,19 +82,8 @@ def alternatives_of(
 ) -> dict[str, list[Alternative]]:
     """Predicted runs of each kind of sheet: step times of training, TPOT of inference.
 
-    Parameters
-    ----------
-    published : sequence of Published
-        Rows as read.
-    catalog : Catalog
-        Models, accelerators, networks and calibration.
-    progress : callable, optional
-        Called with the number of rows of each block that is done.
-
-    Returns
-    -------
-    dict of str to list of Alternative
-        ``training`` and ``inference``; a row without a prediction is left out.
+    ``published``: rows as read. ``progress``: called with the number of rows of each block that is done. Returns
+    ``training`` and ``inference``; a row without a prediction is left out.
     """
     found: dict[str, list[Alternative]] = {"training": [], "inference": []}
     for rows in published:
@@ -129,15 +118,8 @@ def _alternative(rows: Published, row: int, record: Record, fits: bool) -> Alter
 def choices(found: Mapping[str, Sequence[Alternative]]) -> list[Choice]:
     """Choices in every group of measured alternatives.
 
-    Parameters
-    ----------
-    found : mapping of str to sequence of Alternative
-        As :func:`alternatives_of` gives it.
-
-    Returns
-    -------
-    list of Choice
-        Training mappings, serving mappings, engines, and throughput under a limit of TPOT.
+    ``found``: as :func:`alternatives_of` gives it. Returns training mappings, serving mappings, engines, and throughput
+    under a limit of TPOT.
     """
     training = [one for one in found["training"] if one.fields["gbs"] and one.fields["seq_len"]]
     inference = [one for one in found["inference"] if one.load > 0.0]
@@ -239,15 +221,7 @@ def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
 def choice_table(found: Sequence[Choice]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and rows, by kind of choice and by size: right choices, regret, rank correlation, limits broken.
 
-    Parameters
-    ----------
-    found : sequence of Choice
-        As :func:`choices` gives them.
-
-    Returns
-    -------
-    tuple
-        As text.
+    ``found``: as :func:`choices` gives them. Returns as text.
     """
     header = ("choice", "accelerators", "groups", "within 5 %", "regret median", "regret p90", "tau", "limit broken")
     rows = []

@@ -106,17 +106,7 @@ def metrics_of(published: Published, row: int) -> list[tuple[str, str, bool]]:
     Training: one of time, tokens, TFLOP/s, MFU in that order, and memory. Inference: everything printed; time per
     token is quoted by latency, else TPOT, else tokens/s.
 
-    Parameters
-    ----------
-    published : Published
-        Rows.
-    row : int
-        Which.
-
-    Returns
-    -------
-    list of tuple
-        In the order of the columns' rank.
+    In the order of the columns' rank.
     """
     given = {name for name, values in published.number.items() if not math.isnan(values[row])}
     found = []
@@ -142,12 +132,7 @@ def metrics_of(published: Published, row: int) -> list[tuple[str, str, bool]]:
 def predicted(plans: PublishedPlans, progress: Callable[[int], None] | None = None) -> Table:
     """Results of published rows as plans; a table without columns where no row is a plan.
 
-    Parameters
-    ----------
-    plans : PublishedPlans
-        Published rows as plans.
-    progress : callable, optional
-        Called with the number of rows of each block that is done.
+    ``plans``: published rows as plans. ``progress``: called with the number of rows of each block that is done.
     """
     if not len(plans.plans):
         return Table(f"{plans.published.kind}_results", {})
@@ -157,17 +142,7 @@ def predicted(plans: PublishedPlans, progress: Callable[[int], None] | None = No
 def compare(plans: PublishedPlans, results: Table) -> list[Record]:
     """Set every published value beside its prediction.
 
-    Parameters
-    ----------
-    plans : PublishedPlans
-        Published rows as plans.
-    results : Table
-        What :func:`predicted` says of them.
-
-    Returns
-    -------
-    list of Record
-        In the order of the rows.
+    ``plans``: published rows as plans. ``results``: what :func:`predicted` says of them. In the order of the rows.
     """
     published = plans.published
     first: dict[int, int] = {}
@@ -295,14 +270,7 @@ class _Predictions:
 def result_column(published: Published, metric: str, row: int) -> str:
     """Result that a published time follows, or a published rate inversely; "" for memory, which keeps no proportion.
 
-    Parameters
-    ----------
-    published : Published
-        Rows.
-    metric : str
-        Column that is compared.
-    row : int
-        Which.
+    ``metric``: column that is compared.
     """
     if metric == "peak_mem_gb":
         return ""

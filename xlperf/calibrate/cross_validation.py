@@ -55,21 +55,10 @@ def cross_validated(
 ) -> CrossValidation:
     """Errors of published rows with and without their model in the fit.
 
-    Parameters
-    ----------
-    published : Published
-        Rows that the constants of the catalog were fitted on; those of the papers are left out.
-    catalog : Catalog
-        With the calibration that was fitted on all of them.
-    step : callable, optional
-        Called with a word before each evaluation of all rows.
-    quantities : sequence of str
-        What is compared: times, or memory.
-
-    Returns
-    -------
-    CrossValidation
-        In the order of the rows; the same rows give the same errors.
+    ``published``: rows that the constants of the catalog were fitted on; those of the papers are left out. ``catalog``:
+    with the calibration that was fitted on all of them. ``step``: called with a word before each evaluation of all
+    rows. ``quantities``: what is compared: times, or memory. In the order of the rows; the same rows give the same
+    errors.
     """
     say = step if step is not None else _nothing
     plans = plans_to_fit(published, catalog)
@@ -90,12 +79,8 @@ def cross_validated(
 def refitted(published: Published, catalog: Catalog) -> Catalog:
     """The catalog with the constants of software fitted again to some published rows, all together.
 
-    Parameters
-    ----------
-    published : Published
-        Rows to fit; those of the papers are left out.
-    catalog : Catalog
-        With constants to start from; those that fewer than eight rows inform about stay as they are.
+    ``published``: rows to fit; those of the papers are left out. ``catalog``: with constants to start from; those that
+    fewer than eight rows inform about stay as they are.
     """
     plans = plans_to_fit(published, catalog)
     entries = errors_of(plans)
@@ -166,14 +151,8 @@ def _refitted(
 def rows_of(published: Published, catalog: Catalog, name: str) -> Published:
     """Rows of a generation of accelerators or of a software.
 
-    Parameters
-    ----------
-    published : Published
-        Rows of one kind.
-    catalog : Catalog
-        Which accelerator is of which generation.
-    name : str
-        Generation, or software as plans call it; case does not matter.
+    ``published``: rows of one kind. ``catalog``: which accelerator is of which generation. ``name``: generation, or
+    software as plans call it; case does not matter.
     """
     wanted = name.casefold()
     if wanted in generations(catalog):
@@ -199,19 +178,9 @@ def left_out(catalog: Catalog, name: str, path: str | Path | None = None) -> Cat
     Kernels are fitted again without a generation. Of the software's constants those of what is left out go, the
     others are fitted again without its rows; software that is unknown has the median of what is known.
 
-    Parameters
-    ----------
-    catalog : Catalog
-        With the calibration that was fitted on everything.
-    name : str
-        Generation of accelerators, or software as plans call it.
-    path : path-like, optional
-        Workbook of measurements; default: the shipped ``validation.xlsx``.
-
-    Raises
-    ------
-    InputError
-        When no accelerator is of that generation and no run used that software.
+    ``catalog``: with the calibration that was fitted on everything. ``name``: generation of accelerators, or software
+    as plans call it. ``path``: workbook of measurements; default: the shipped ``validation.xlsx``. Raises InputError
+    when no accelerator is of that generation and no run used that software.
     """
     kept = read_measured(path).without(name, catalog)
     wanted = name.casefold()

@@ -50,18 +50,10 @@ class Measured:
     def without(self, name: str, catalog: Catalog) -> Measured:
         """The rows of other generations of accelerators, or of other software.
 
-        Parameters
-        ----------
-        name : str
-            Generation as the accelerators sheet calls it, or software as plans call it; case does not matter.
-            Variants of a software and servers that are built on it go with it; measured kernels stay.
-        catalog : Catalog
-            Which accelerator is of which generation.
-
-        Raises
-        ------
-        InputError
-            When no accelerator is of that generation and no run used that software.
+        ``name``: generation as the accelerators sheet calls it, or software as plans call it; case does not matter.
+        Variants of a software and servers that are built on it go with it; measured kernels stay. ``catalog``: which
+        accelerator is of which generation. Raises InputError when no accelerator is of that generation and no run used
+        that software.
         """
         table = catalog.tables["accelerators"]
         kinds = [str(kind).casefold() for kind in table.text("generation")]
@@ -109,15 +101,8 @@ def belongs_to(software: str, name: str) -> bool:
 def read_measured(path: str | Path | None = None) -> Measured:
     """Measurements of a workbook with the sheets ``kernels``, ``training`` and ``inference``.
 
-    Parameters
-    ----------
-    path : path-like, optional
-        Workbook; default: the shipped ``validation.xlsx``.
-
-    Raises
-    ------
-    InputError
-        When a sheet is missing or a value will not do.
+    ``path``: workbook; default: the shipped ``validation.xlsx``. Raises InputError when a sheet is missing or a value
+    will not do.
     """
     source = Path(path) if path is not None else workbook("validation.xlsx")
     found = {rows.kind: rows for rows in read_published(source)}
@@ -132,24 +117,11 @@ def fit_all(
 ) -> list[FittedConstant]:
     """Fit every constant of the calibration sheet.
 
-    Parameters
-    ----------
-    measured : Measured
-        Rows to fit on.
-    catalog : Catalog
-        Accelerators, networks and models; its calibration is not used but for ``values_only``.
-    date : str
-        Date that the rows carry.
-    step : callable, optional
-        Called with the name of each fit before it starts: kernels, memory, training, serving.
-    values_only : bool, default False
-        Whether to take from the calibration of the catalog which constants training stacks have, and to start from
-        their values.
-
-    Returns
-    -------
-    list of FittedConstant
-        Rows of the sheet in their order: documented settings, kernels, training stacks, serving engines.
+    ``measured``: rows to fit on. ``catalog``: accelerators, networks and models; its calibration is not used but for
+    ``values_only``. ``date``: date that the rows carry. ``step``: called with the name of each fit before it starts:
+    kernels, memory, training, serving. ``values_only``: whether to take from the calibration of the catalog which
+    constants training stacks have, and to start from their values. Returns rows of the sheet in their order: documented
+    settings, kernels, training stacks, serving engines.
     """
     say = step if step is not None else _nothing
     done = documented_constants(date)
@@ -171,10 +143,7 @@ def kernels_of_stacks(fitted: Sequence[FittedConstant]) -> list[FittedConstant]:
 
     ``attention_libraries.csv`` says which library that is, and where it is documented.
 
-    Parameters
-    ----------
-    fitted : sequence of FittedConstant
-        With constants of libraries that were measured apart.
+    ``fitted``: with constants of libraries that were measured apart.
     """
     return [
         replace(row, software=use["software"], notes=f"kernels of {row.software}: {use['reference']}")
@@ -187,12 +156,7 @@ def kernels_of_stacks(fitted: Sequence[FittedConstant]) -> list[FittedConstant]:
 def training_constants(table: Table, date: str) -> list[FittedConstant]:
     """Constants of a calibration sheet that were fitted on published training runs, excluding memory and bands.
 
-    Parameters
-    ----------
-    table : Table
-        Calibration sheet.
-    date : str
-        Date that the rows get.
+    ``table``: calibration sheet. ``date``: date that the rows get.
     """
 
     def text(name: str, row: int) -> str:
@@ -225,14 +189,8 @@ def training_constants(table: Table, date: str) -> list[FittedConstant]:
 def as_parameters(table: Table, kind: str, memory: bool = False) -> tuple[list[Parameter], list[int]]:
     """Constants of a sheet that were fitted on published rows of a kind, as parameters to fit again, and their rows.
 
-    Parameters
-    ----------
-    table : Table
-        Calibration sheet; bands are no parameters.
-    kind : str
-        training or inference.
-    memory : bool, default False
-        Whether those of memory, rather than those of times.
+    ``table``: calibration sheet; bands are no parameters. ``memory``: whether those of memory, rather than those of
+    times.
     """
     source, family, count = table.text("source"), table.text("family"), table.number("num_rows")
     rows = [
@@ -273,12 +231,7 @@ def _with(catalog: Catalog, constants: Sequence[FittedConstant]) -> Catalog:
 def and_constants(catalog: Catalog, constants: Sequence[FittedConstant]) -> Catalog:
     """The catalog with more constants.
 
-    Parameters
-    ----------
-    catalog : Catalog
-        With a calibration.
-    constants : sequence of FittedConstant
-        Replace those of the same key.
+    ``catalog``: with a calibration. ``constants``: replace those of the same key.
     """
     return catalog.with_tables([joined_tables(catalog.tables["calibration"], calibration_table(constants))])
 
@@ -286,10 +239,7 @@ def and_constants(catalog: Catalog, constants: Sequence[FittedConstant]) -> Cata
 def documented_constants(date: str) -> list[FittedConstant]:
     """Settings of stacks that are written down where they come from: read, not fitted.
 
-    Parameters
-    ----------
-    date : str
-        Date that the rows carry.
+    ``date``: date that the rows carry.
     """
     return [
         FittedConstant(

@@ -33,7 +33,7 @@ from xlperf.calibrate.kernel_measurements import (
     predicted_time,
     take_rows,
 )
-from xlperf.calibrate.shared_kernels import shared_attention, shared_products
+from xlperf.calibrate.shared_kernels import LIBRARY_TILES, library_tiles, shared_attention, shared_products
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.equations.hardware.roofline import clock_limited_time
@@ -84,24 +84,9 @@ class KernelFit:
 def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[FittedConstant]:
     """Fit the constants of all kernel families.
 
-    Parameters
-    ----------
-    rows : sequence of mapping
-        Columns of the sheet ``kernels`` of ``validation.xlsx``.
-    catalog : Catalog
-        Accelerators and networks; its calibration is not used.
-    date : str
-        Date that the rows carry.
-
-    Returns
-    -------
-    list of FittedConstant
-        In a fixed order; the same rows give the same constants.
-
-    Raises
-    ------
-    InputError
-        When scipy is not installed.
+    ``rows``: columns of the sheet ``kernels`` of ``validation.xlsx``. ``catalog``: accelerators and networks; its
+    calibration is not used. ``date``: date that the rows carry. In a fixed order; the same rows give the same
+    constants. Raises InputError when scipy is not installed.
     """
     found = measurements(rows, catalog)
     products = found.families.get("gemm")
@@ -111,7 +96,7 @@ def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[Fitted
     constants += _derived_backward(fits, date)
     constants += best_products(rows, catalog, {one.generation for one in constants if one.family == "gemm"}, date)
     constants += _fall_backs(constants, date)
-    constants += shared
+    constants += shared + library_tiles(date)
     if "attention" in found.families:
         attention = found.families["attention"]
         own = shared_attention(attention, fitted_weights(attention), catalog, date)
@@ -123,14 +108,8 @@ def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[Fitted
 def fitted_groups(found: Measurements, catalog: Catalog, shared: Sequence[FittedConstant] = ()) -> dict[Key, KernelFit]:
     """Fit every group of measurements that is large enough.
 
-    Parameters
-    ----------
-    found : Measurements
-        As :func:`xlperf.calibrate.kernel_measurements.measurements` sorts them.
-    catalog : Catalog
-        Accelerators and networks.
-    shared : sequence of FittedConstant
-        Constants of products that all generations share: what a group does not fit.
+    ``found``: as :func:`xlperf.calibrate.kernel_measurements.measurements` sorts them. ``shared``: constants of
+    products that all generations share: what a group does not fit.
     """
     groups = _groups(found, catalog)
     fits: dict[Key, KernelFit] = {}
@@ -188,10 +167,13 @@ def _choice(
         base |= fits[family, generation, "fp8", ANY].values
     if software != ANY and (family, generation, precision, ANY) in fits:
         base |= fits[family, generation, precision, ANY].constants
+    if family == "gemm" and (generation, precision) in LIBRARY_TILES:
+        base["largest_tile_rows"] = LIBRARY_TILES[generation, precision][0]
     powers = np.unique(rows.machine.device.thermal_design_power)
     if family == "gemm":
         if software == DEEPGEMM:
-            return ("compute_efficiency", "energy_per_flop", "launch_time", "input_traffic"), base
+            energy = ("energy_per_flop",) if len(powers) > 1 else ()  # one machine does not tell it from the efficiency
+            return ("compute_efficiency", *energy, "launch_time", "input_traffic"), base
         if software == TENSORRT_1_2:
             return ("launch_time", "input_traffic"), base
         if precision == "bf16":
@@ -224,12 +206,7 @@ def _choice(
 def fitted_weights(rows: KernelRows, fewest: int = 0) -> Array:
     """Less for short kernels, and less for each row of a source that has many; 0 for rows that are held back.
 
-    Parameters
-    ----------
-    rows : KernelRows
-        Measurements of one family.
-    fewest : int, default 0
-        None of so few rows is held back.
+    ``rows``: measurements of one family. ``fewest``: none of so few rows is held back.
     """
     count = {source: rows.source_id.count(source) for source in set(rows.source_id)}
     most = max(count.values())

@@ -70,19 +70,9 @@ class _Group:
 def fit_machine_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[FittedConstant]:
     """Fit kernels and collectives of machines by line and generation.
 
-    Parameters
-    ----------
-    rows : sequence of mapping
-        Columns of the sheet ``kernels`` of ``validation.xlsx``.
-    catalog : Catalog
-        With a calibration whose constants of any machine the lines are pooled towards.
-    date : str
-        Date that the rows carry.
-
-    Returns
-    -------
-    list of FittedConstant
-        In a fixed order; the same rows give the same constants.
+    ``rows``: columns of the sheet ``kernels`` of ``validation.xlsx``. ``catalog``: with a calibration whose constants
+    of any machine the lines are pooled towards. ``date``: date that the rows carry. In a fixed order; the same rows
+    give the same constants.
     """
     found: list[FittedConstant] = []
     for group in _groups(rows, catalog):

@@ -53,20 +53,9 @@ class _Rows:
 def fit_machines(published: Sequence[Published], catalog: Catalog, date: str) -> list[FittedConstant]:
     """Fit what stacks and engines take on lines of machines beyond what their kernels and other machines say.
 
-    Parameters
-    ----------
-    published : sequence of Published
-        Sheets of training and inference rows; of any other machine than those none is used, and a line without rows
-        gets no constants.
-    catalog : Catalog
-        With the calibration that they are pooled towards.
-    date : str
-        Date that the rows carry.
-
-    Returns
-    -------
-    list of FittedConstant
-        In a fixed order; the same rows give the same constants.
+    ``published``: sheets of training and inference rows; of any other machine than those none is used, and a line
+    without rows gets no constants. ``catalog``: with the calibration that they are pooled towards. ``date``: date that
+    the rows carry. In a fixed order; the same rows give the same constants.
     """
     rows = [_rows(one, catalog) for one in published if len(rows_of_machines(one))]
     found: list[FittedConstant] = []
@@ -80,17 +69,9 @@ def errors_left_out(published: Sequence[Published], catalog: Catalog) -> list[Er
 
     The sources are halved in several ways so that each is left out as often as it is kept.
 
-    Parameters
-    ----------
-    published : sequence of Published
-        Training and inference rows of such machines.
-    catalog : Catalog
-        With the calibration that was fitted on all of them; kernels keep their constants.
-
-    Returns
-    -------
-    list of Errors
-        One for each kind that has rows; ``by_models`` is the mean over the halves that lack the source of a row.
+    ``published``: training and inference rows of such machines. ``catalog``: with the calibration that was fitted on
+    all of them; kernels keep their constants. Returns one for each kind that has rows; ``by_models`` is the mean over
+    the halves that lack the source of a row.
     """
     table = catalog.tables["calibration"]
     fitted = [str(source).startswith(SOURCE) for source in table.text("source").tolist()]

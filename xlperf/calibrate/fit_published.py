@@ -60,21 +60,9 @@ def fit_training(
 
     Rows of ``group`` papers are never used. A stack with fewer than eight rows gets no constants of its own.
 
-    Parameters
-    ----------
-    published : Published
-        Training rows.
-    catalog : Catalog
-        Catalog whose calibration has the kernel constants.
-    date : str
-        Date that the rows carry.
-    known : sequence of FittedConstant, optional
-        Constants to keep: their values are fitted anew, from where they are; which there are is not chosen again.
-
-    Returns
-    -------
-    list of FittedConstant
-        In a fixed order, without their error on rows left out.
+    ``published``: training rows. ``catalog``: catalog whose calibration has the kernel constants. ``date``: date that
+    the rows carry. ``known``: constants to keep: their values are fitted anew, from where they are; which there are is
+    not chosen again. In a fixed order, without their error on rows left out.
     """
     found = _fit_times(published, catalog, date, (STEP_TIME,), known)
     return found + kernels_of_other_generations(found)
@@ -179,19 +167,9 @@ def fit_memory(published: Published, catalog: Catalog, date: str) -> list[Fitted
 def fit_serving(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
     """Fit what serving engines take beyond kernels, all constants together.
 
-    Parameters
-    ----------
-    published : Published
-        Inference rows; those of ``group`` papers and of what is only predicted are not used.
-    catalog : Catalog
-        Catalog whose calibration has the kernel constants.
-    date : str
-        Date that the rows carry.
-
-    Returns
-    -------
-    list of FittedConstant
-        In a fixed order, without their error on rows left out.
+    ``published``: inference rows; those of ``group`` papers and of what is only predicted are not used. ``catalog``:
+    catalog whose calibration has the kernel constants. ``date``: date that the rows carry. In a fixed order, without
+    their error on rows left out.
     """
     return _fit_times(published, catalog, date)
 
@@ -202,16 +180,7 @@ def fit_serving(published: Published, catalog: Catalog, date: str) -> list[Fitte
 def family_parameters(fit: str, plans: PublishedPlans, entries: Errors, chosen: np.ndarray) -> list[Parameter]:
     """Parameters of a fit by ``fitted_families.csv``: one for each group of eight rows or more, from the general on.
 
-    Parameters
-    ----------
-    fit : str
-        training, memory or inference.
-    plans : PublishedPlans
-        Rows as plans.
-    entries : Errors
-        Their errors.
-    chosen : np.ndarray
-        Entries whose groups count.
+    ``fit``: training, memory or inference. ``chosen``: entries whose groups count.
     """
     columns = {
         "software": entries.software,

@@ -57,10 +57,7 @@ def without_repeats(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
 def calibration_table(rows: Sequence[FittedConstant]) -> Table:
     """Fitted constants as a calibration table.
 
-    Parameters
-    ----------
-    rows : sequence of FittedConstant
-        In the order of the sheet.
+    ``rows``: in the order of the sheet.
     """
     columns: dict[str, np.ndarray] = {}
     known = {field.name for field in fields(FittedConstant)} | {"calibration", "unit"}

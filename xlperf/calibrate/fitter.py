@@ -313,26 +313,10 @@ def solve(
 ) -> Solution:
     """Fit parameters to the rows of a problem.
 
-    Parameters
-    ----------
-    problem : Problem
-        Residuals and weights.
-    parameters : sequence of Parameter
-        What is fitted; parents before their children.
-    starts : sequence of array, optional
-        Values to start from; default: those of the parameters. The start of the least cost wins.
-    spreads : sequence of float, default SPREADS
-        Residuals at which the loss turns linear, one search after the other; the last alone from a good start.
-
-    Returns
-    -------
-    Solution
-        The same rows and parameters give the same values.
-
-    Raises
-    ------
-    InputError
-        When scipy is not installed.
+    ``problem``: residuals and weights. ``parameters``: what is fitted; parents before their children. ``starts``:
+    values to start from; default: those of the parameters. The start of the least cost wins. ``spreads``: residuals at
+    which the loss turns linear, one search after the other; the last alone from a good start. Returns the same rows and
+    parameters give the same values. Raises InputError when scipy is not installed.
     """
     fixed = np.array([one.fixed for one in parameters], dtype=bool)
     scaled = _Scaled(problem, parameters, fixed)
@@ -367,23 +351,9 @@ def most_telling(
 
     The least telling one by the Wald statistic goes first, and the others move as a linear model of the fit says.
 
-    Parameters
-    ----------
-    parameters : sequence of Parameter
-        What was fitted.
-    solution : Solution
-        With all of them.
-    most : int
-        How many are kept.
-    groups : sequence of str, optional
-        What each parameter belongs to, "" for nothing.
-    of_group : int, optional
-        How many of one group are kept.
-
-    Returns
-    -------
-    list of int
-        Positions, in order; fewer where some save nothing.
+    ``parameters``: what was fitted. ``solution``: with all of them. ``most``: how many are kept. ``groups``: what each
+    parameter belongs to, "" for nothing. ``of_group``: how many of one group are kept. Returns positions, in order;
+    fewer where some save nothing.
     """
     links = _links(parameters)
     matrix, offsets = links.T @ solution.information @ links, np.array(solution.offsets)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,15 +25,11 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of, shown
 from xlperf.catalog.table import Table
 from xlperf.engine.join import Joined, join
-from xlperf.equations.hardware.attention import (
-    attention_backward_time,
-    attention_time,
-    decode_attention_time,
-    kv_cache_traffic,
-)
-from xlperf.equations.hardware.kernels import gemm_time, vector_time
+from xlperf.equations.hardware.attention import attention_time, decode_attention_time, kv_cache_traffic
+from xlperf.equations.hardware.gemm import gemm_time
+from xlperf.equations.hardware.roofline import vector_time
 from xlperf.equations.network.collectives import collective_time, ring_traffic
-from xlperf.equations.plan.precisions import PRECISIONS
+from xlperf.equations.plan.records import PRECISIONS
 
 Row = Mapping[str, object]
 Constants = Mapping[str, Array]
@@ -58,6 +55,14 @@ _OPERATIONS = {
     "reduce_scatter": "reduce_scatter",
     "alltoall": "all_to_all",
 }
+_TIMES: dict[str, Callable[..., Array]] = {
+    "gemm": gemm_time,
+    "attention": attention_time,
+    "attention_backward": partial(attention_time, direction="backward"),
+    "attention_decode": decode_attention_time,
+    "vector": vector_time,
+}
+"""Times of kernels by family; others are collectives."""
 _NUMBER = r"[0-9.eE+\-]+"
 _FLASH = {"TensorRT-LLM": TENSORRT, "FlashAttention-2": FLASH_2, "FlashAttention-3": ANY, "cuDNN": ANY}
 _FLASH |= {"AITER": ANY, "AITER asm": ANY}
@@ -141,15 +146,8 @@ class _Parsed:
 def read_kernels(path: str | Path) -> list[dict[str, str]]:
     """Rows of the sheet ``kernels`` of a workbook.
 
-    Parameters
-    ----------
-    path : str or Path
-        Workbook, as ``validation.xlsx``.
-
-    Raises
-    ------
-    InputError
-        When there is no such sheet, or a cell holds an error or an unsaved formula.
+    ``path``: workbook, as ``validation.xlsx``. Raises InputError when there is no such sheet, or a cell holds an error
+    or an unsaved formula.
     """
     found = sheet_rows(Path(path), "kernels", "row_id")
     if found is None:
@@ -186,12 +184,7 @@ def machine_lines(catalog: Catalog) -> dict[str, str]:
 def measurements(rows: Sequence[Row], catalog: Catalog) -> Measurements:
     """Sort kernel rows by family and join them to the catalog.
 
-    Parameters
-    ----------
-    rows : sequence of mapping
-        Columns of the sheet ``kernels``; numbers as numbers or text, blank as "" or None.
-    catalog : Catalog
-        Accelerators and networks.
+    ``rows``: columns of the sheet ``kernels``; numbers as numbers or text, blank as "" or None.
     """
     known = {name.casefold() for name in catalog.tables["accelerators"].text("accelerator")}
     parsed: dict[str, list[_Parsed]] = {}
@@ -217,29 +210,18 @@ def measurements(rows: Sequence[Row], catalog: Catalog) -> Measurements:
 def predicted_time(rows: KernelRows, constants: Constants, forward: Constants | None = None) -> Array:
     """Time of the equation of the family for every measurement, (rows, trials).
 
-    Parameters
-    ----------
-    rows : KernelRows
-        Measurements of one family.
-    constants : mapping of str to Array
-        Constants of the family, (rows, 1), (1, 1), or (1, trials) for several values at once.
-    forward : mapping of str to Array, optional
-        Constants of the forward pass, for rows that measure both passes of attention together.
+    ``rows``: measurements of one family. ``constants``: constants of the family, (rows, 1), (1, 1), or (1, trials) for
+    several values at once. ``forward``: constants of the forward pass, for rows that measure both passes of attention
+    together.
     """
     device = rows.machine.device
     given = {name: values[:, None] for name, values in rows.arguments.items()}
-    if rows.family == "gemm":
-        time = gemm_time(device, constants, **given)
-    elif rows.family == "attention":
-        time = attention_time(device, constants, **given)
-    elif rows.family == "attention_backward":
+    if rows.family == "attention_backward":
         if forward is None:
             raise ValueError("rows of the backward pass measure both passes: forward constants are needed")
-        time = attention_time(device, forward, **given) + attention_backward_time(device, constants, **given)
-    elif rows.family == "attention_decode":
-        time = decode_attention_time(device, constants, **given)
-    elif rows.family == "vector":
-        time = vector_time(device, constants, **given)
+        time = _TIMES["attention"](device, forward, **given) + _TIMES[rows.family](device, constants, **given)
+    elif rows.family in _TIMES:
+        time = _TIMES[rows.family](device, constants, **given)
     else:
         time = collective_time(rows.family, network=rows.machine.network, constants=constants, **given)
     return np.asarray(time)

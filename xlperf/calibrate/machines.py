@@ -37,14 +37,8 @@ _HEADER = (
 def refit_machines(measured: Measured, catalog: Catalog, date: str) -> Table:
     """The calibration sheet with the constants of machines that are fitted by line anew; all others stay.
 
-    Parameters
-    ----------
-    measured : Measured
-        Rows to fit on.
-    catalog : Catalog
-        With the calibration whose other constants are kept.
-    date : str
-        Date that the rows carry.
+    ``measured``: rows to fit on. ``catalog``: with the calibration whose other constants are kept. ``date``: date that
+    the rows carry.
     """
     table, lines = catalog.tables["calibration"], machine_lines(catalog)
     sheets = measured.training, measured.inference
@@ -65,12 +59,7 @@ def refit_machines(measured: Measured, catalog: Catalog, date: str) -> Table:
 def by_line(errors: Errors, catalog: Catalog) -> Errors:
     """Errors whose group of machines is the line, whatever the software.
 
-    Parameters
-    ----------
-    errors : Errors
-        Of rows on such machines.
-    catalog : Catalog
-        Accelerators.
+    ``errors``: of rows on such machines.
     """
     lines = machine_lines(catalog)
     line = np.array([lines.get(kind, kind) for kind in errors.generation.tolist()], dtype=object)
@@ -80,21 +69,8 @@ def by_line(errors: Errors, catalog: Catalog) -> Errors:
 def bands_of_machines(errors: Errors, order: Sequence[str], catalog: Catalog, date: str) -> list[FittedConstant]:
     """Bands of each line of machines, pooled towards those of all such machines.
 
-    Parameters
-    ----------
-    errors : Errors
-        Sources left out.
-    order : sequence of str
-        Names of all rows, in the order of their table.
-    catalog : Catalog
-        Accelerators.
-    date : str
-        Date that the rows carry.
-
-    Returns
-    -------
-    list of FittedConstant
-        Lower and upper ends; a line without rows of its own has the band of all such machines.
+    ``errors``: sources left out. ``order``: names of all rows, in the order of their table. ``date``: date that the
+    rows carry. Returns lower and upper ends; a line without rows of its own has the band of all such machines.
     """
     own = by_line(errors, catalog)
     widths, found = half_widths(own), []
@@ -132,14 +108,7 @@ def machines_table(
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """A line for each line of machines, kind of rows and quantity, with half of the sources left out at a time.
 
-    Parameters
-    ----------
-    errors : sequence of Errors
-        As :func:`xlperf.calibrate.fit_machines.errors_left_out` has them.
-    measured : Measured
-        The rows.
-    catalog : Catalog
-        Accelerators.
+    ``errors``: as :func:`xlperf.calibrate.fit_machines.errors_left_out` has them. ``measured``: the rows.
     """
     lines: list[tuple[str, ...]] = []
     source = {

@@ -1,19 +1,22 @@
-"""Measured runs of a user's own cluster: rows of the sheet ``my_cluster``, and what they change."""
+"""Measured runs of a user: rows of the sheet ``my_cluster`` and what they change, and measured columns of plans."""
 
 from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.calibrate.comparison import FIRST_TOKEN
+from xlperf.calibrate.comparison import FIRST_TOKEN, STEP_TIME, Record
 from xlperf.calibrate.published_errors import Errors, weighted_quantile
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import MEASURED, results_of, table_schema, unit_of
+from xlperf.catalog.csv_files import STANDARD, read_csv
+from xlperf.catalog.read import read_plan_tables
+from xlperf.catalog.schema import MEASURED, results_of, split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.own_runs import (
     CHOICES,
@@ -60,17 +63,9 @@ def without_own_runs(catalog: Catalog) -> Catalog:
 def own_runs(tables: Sequence[Table], catalog: Catalog) -> Table:
     """Rows of the sheet ``my_cluster`` from plans with measured columns.
 
-    Parameters
-    ----------
-    tables : sequence of Table
-        Plans with columns such as ``measured_step_time``, ``measured_tpot``; rows that measure no time are left out.
-    catalog : Catalog
-        What they refer to; its own rows of the sheet stay but for those of the same name.
-
-    Raises
-    ------
-    InputError
-        Where a plan with a measured time is illegal, nothing is measured, or a value cannot be of such a plan.
+    ``tables``: plans with columns such as ``measured_step_time``, ``measured_tpot``; rows that measure no time are left
+    out. ``catalog``: what they refer to; its own rows of the sheet stay but for those of the same name. Raises
+    InputError where a plan with a measured time is illegal, nothing is measured, or a value cannot be of such a plan.
     """
     plain = without_own_runs(catalog)
     lines: list[dict[str, object]] = []
@@ -100,14 +95,7 @@ def own_runs(tables: Sequence[Table], catalog: Catalog) -> Table:
 def effects(tables: Sequence[Table], catalog: Catalog, runs: Table) -> list[Effect]:
     """What the runs change for the plans that were measured.
 
-    Parameters
-    ----------
-    tables : sequence of Table
-        The plans with measured columns.
-    catalog : Catalog
-        What they refer to.
-    runs : Table
-        Rows of ``my_cluster``.
+    ``tables``: the plans with measured columns. ``runs``: rows of ``my_cluster``.
     """
     found = []
     for table in tables:
@@ -198,12 +186,8 @@ def gains(errors: Errors, plans: Table) -> list[Gain]:
 
     Every configuration counts once, whatever the number of its rows; at the most twelve of them are the run in turn.
 
-    Parameters
-    ----------
-    errors : Errors
-        Of published rows of one kind, their model left out, beside bands made from other models.
-    plans : Table
-        Their plans, as ``errors.plan`` counts them.
+    ``errors``: of published rows of one kind, their model left out, beside bands made from other models. ``plans``:
+    their plans, as ``errors.plan`` counts them.
     """
     numbers, choices = columns_of(plans)
     pairs: dict[tuple[str, str], list[tuple[float, float, float, str]]] = {}
@@ -244,3 +228,67 @@ def gains_table(found: Sequence[Gain]) -> tuple[tuple[str, ...], list[tuple[str,
         values = (f"{100.0 * value:.1f} %" for value in (*one.before, *one.after))
         lines.append((one.group, one.quantity, str(one.configurations), *values))
     return header, lines
+
+
+_QUANTITIES = {"step_time": STEP_TIME, "tpot": "time per token", "ttft": "time to first token"}
+
+
+def has_measured_plans(path: Path) -> bool:
+    """Whether a file holds plans with measured columns, rather than published rows.
+
+    ``path``: workbook or CSV file.
+    """
+    if str(path) == STANDARD or not path.is_file():
+        return False
+    ending = path.suffix.lower()
+    if ending in (".xlsx", ".xlsm"):
+        return any(name.startswith(MEASURED) for table in read_plan_tables(path)[0] for name in table.columns)
+    if ending == ".parquet":
+        return False
+    return any(split_header(str(cell))[0].startswith(MEASURED) for cell in read_csv(path).header)
+
+
+def records_of_plans(
+    tables: Sequence[Table], catalog: Catalog, progress: Callable[[int], None] | None = None
+) -> list[Record]:
+    """Every measured value of plans beside its prediction.
+
+    ``progress``: called with the number of rows of each block that is done. Returns plan by plan; of each quantity the
+    first measured value of a plan is the one its accuracy is quoted by.
+    """
+    found = []
+    for table in tables:
+        plans, results = evaluate_resolved(table, catalog, progress)
+        for row in range(len(plans)):
+            found += list(_records(plans, results, row))
+    return found
+
+
+def _records(plans: Table, results: Table, row: int) -> Iterator[Record]:
+    known = results_of(plans.kind).by_name
+    names = [name.removeprefix(MEASURED) for name in plans.columns if name.startswith(MEASURED)]
+    stated = [name for name in names if not math.isnan(plans[MEASURED + name][row])]
+    quantities = [
+        _QUANTITIES.get(name, "memory" if name.startswith("memory") else name.replace("_", " ")) for name in stated
+    ]
+    for place, name in enumerate(stated):
+        column, factor = known[name], unit_of(known[name]).factor
+        measured, predicted = float(plans[MEASURED + name][row]), float(results[name][row])
+        ratio = measured / predicted if name in LARGER and predicted > 0.0 else predicted / measured
+        ends = [float(results[f"{name}_{end}"][row]) if f"{name}_low" in known else math.nan for end in ("low", "high")]
+        yield Record(
+            row_id=str(plans.text("name")[row]) or plans.place(row, "name"),
+            source_id="measured",
+            group=f"own {plans.kind}",
+            accelerator=str(plans.text("accelerator")[row]),
+            metric=column.header,
+            measured=measured / factor,
+            predicted=predicted / factor,
+            relative_error=abs(ratio - 1.0),
+            reason=str(results.text("reason")[row]),
+            kind=plans.kind,
+            quantity=quantities[place],
+            primary=quantities[place] not in quantities[:place],
+            low=ends[0] / factor,
+            high=ends[1] / factor,
+        )

@@ -122,21 +122,9 @@ class PublishedPlans:
 def read_published(path: str | Path) -> list[Published]:
     """Read published rows from a CSV file, or from the sheets ``training`` and ``inference`` of a workbook.
 
-    Parameters
-    ----------
-    path : path-like
-        File with the columns of ``published_columns.csv``; missing columns are blank, others are ignored unless
-        they look like a misspelt one.
-
-    Returns
-    -------
-    list of Published
-        One per kind found.
-
-    Raises
-    ------
-    InputError
-        With every fault: unreadable file, missing columns, values that are no numbers.
+    ``path``: file with the columns of ``published_columns.csv``; missing columns are blank, others are ignored unless
+    they look like a misspelt one. Returns one per kind found. Raises InputError with every fault: unreadable file,
+    missing columns, values that are no numbers.
     """
     path = Path(path)
     if path.suffix.lower() in (".xlsx", ".xlsm"):
@@ -175,24 +163,9 @@ def _from_workbook(path: Path) -> list[Published]:
 def sheet_rows(path: Path, name: str, first: str) -> tuple[list[str], list[list[str]], Place] | None:
     """Header and rows of a sheet as text.
 
-    Parameters
-    ----------
-    path : Path
-        Workbook.
-    name : str
-        Sheet.
-    first : str
-        Header of the column that every table of this sort has; the row that holds it is the header.
-
-    Returns
-    -------
-    tuple, optional
-        Header, rows, and ``place(row, column)``; nothing when there is no such sheet or header.
-
-    Raises
-    ------
-    InputError
-        When the workbook cannot be read, or a value is an error or an unsaved formula.
+    ``name``: sheet. ``first``: header of the column that every table of this sort has; the row that holds it is the
+    header. Returns header, rows, and ``place(row, column)``; nothing when there is no such sheet or header. Raises
+    InputError when the workbook cannot be read, or a value is an error or an unsaved formula.
     """
     with Workbook(path) as book:
         sheet = book.sheet(name)
@@ -238,24 +211,9 @@ def _plain(value: object) -> str:
 def published_rows(header: Sequence[str], rows: Sequence[Sequence[str]], place: Place) -> Published:
     """Check a header and its rows.
 
-    Parameters
-    ----------
-    header : sequence of str
-        Column names.
-    rows : sequence of sequence of str
-        Values as text, as many as the header has.
-    place : callable
-        ``place(row, column)`` says where a value stands; row -1 is the header.
-
-    Returns
-    -------
-    Published
-        The rows; inference if there is a column ``isl``.
-
-    Raises
-    ------
-    InputError
-        With every fault found.
+    ``header``: column names. ``rows``: values as text, as many as the header has. ``place``: ``place(row, column)``
+    says where a value stands; row -1 is the header. Returns the rows; inference if there is a column ``isl``. Raises
+    InputError with every fault found.
     """
     kind = "inference" if "isl" in header else "training"
     columns = published_columns()[kind]

@@ -118,10 +118,7 @@ class Errors:
 def configuration_weights(errors: Errors) -> Array:
     """Weight of each entry: the entries of a configuration weigh 1 together. [-]
 
-    Parameters
-    ----------
-    errors : Errors
-        Of published rows.
+    ``errors``: of published rows.
     """
     names = errors.configuration.tolist()
     sizes = Counter(names)
@@ -191,12 +188,7 @@ def log_errors(
 def errors_of(plans: PublishedPlans, quantities: Sequence[str] = QUANTITIES) -> Errors:
     """Errors of published rows under the calibration of the catalog of their plans.
 
-    Parameters
-    ----------
-    plans : PublishedPlans
-        Rows as plans.
-    quantities : sequence of str
-        What is compared.
+    ``quantities``: what is compared.
     """
     errors, results = log_errors(plans, quantities)
     text, catalog = plans.published.text, plans.catalog
@@ -287,14 +279,7 @@ def row_of_sheet(parameter: Parameter, value: float) -> FittedConstant:
 def users_of(plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter]) -> np.ndarray:
     """Which entries take a constant from which parameter, (parameters, entries), by the look-up of the engine.
 
-    Parameters
-    ----------
-    plans : PublishedPlans
-        Rows as plans.
-    entries : Errors
-        Their errors.
-    parameters : sequence of Parameter
-        Rows of a calibration sheet that has no others of their families that are as near.
+    ``parameters``: rows of a calibration sheet that has no others of their families that are as near.
     """
     table = joined_tables(
         plans.catalog.tables["calibration"], calibration_table([row_of_sheet(one, one.first) for one in parameters])
@@ -326,16 +311,8 @@ def published_problem(
 ) -> Problem:
     """Parameters of the calibration sheet as a problem whose residuals are the errors of published rows.
 
-    Parameters
-    ----------
-    plans : PublishedPlans
-        Rows as plans, with the calibration that the parameters replace rows of.
-    entries : Errors
-        Their errors.
-    parameters : sequence of Parameter
-        What is fitted.
-    chosen : np.ndarray
-        Entries that are fitted; the others have weight 0.
+    ``plans``: rows as plans, with the calibration that the parameters replace rows of. ``parameters``: what is fitted.
+    ``chosen``: entries that are fitted; the others have weight 0.
     """
     rows = [row_of_sheet(one, one.first) for one in parameters]
     table = joined_tables(plans.catalog.tables["calibration"], calibration_table(rows))

@@ -16,7 +16,7 @@ from xlperf.calibrate.published import Published, PublishedPlans, package_rows
 from xlperf.calibrate.published_models import ModelNames
 from xlperf.calibrate.published_training import Refusal, plan_table, precision_choice
 from xlperf.catalog.catalog import Catalog
-from xlperf.equations.plan.precisions import PRECISIONS
+from xlperf.equations.plan.records import PRECISIONS
 
 _ENGINES = (
     ("nim", "nim"),
@@ -79,21 +79,10 @@ def _defaults() -> tuple[dict[str, str], ...]:
 def engine_default(engine: str, text: dict[str, str], column: str) -> tuple[str, str]:
     """What an engine or the benchmark of a source does where a published row does not say: value and reference.
 
-    Parameters
-    ----------
-    engine : str
-        Serving engine.
-    text : dict of str to str
-        The row as printed.
-    column : str
-        Setting: a column of inference plans, ``length_share`` (mean of the lengths over the stated ones),
-        ``run_waves`` (requests of a run over those in flight) or ``draft_tokens_copies`` (tokens drafted where the
-        attention layers have copies).
-
-    Returns
-    -------
-    tuple of str
-        Value and where it is documented; "" for none.
+    ``engine``: serving engine. ``text``: the row as printed. ``column``: setting: a column of inference plans,
+    ``length_share`` (mean of the lengths over the stated ones), ``run_waves`` (requests of a run over those in flight)
+    or ``draft_tokens_copies`` (tokens drafted where the attention layers have copies). Returns value and where it is
+    documented; "" for none.
     """
     for row in _defaults():
         if row["column"] != column or not fnmatch.fnmatchcase(engine, row["software"]):
@@ -109,17 +98,7 @@ def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
     A serving row with one request in flight is a static batch of one; other serving rows are continuous batching at
     their concurrency. A precision that is not stated is the one in the model's name, else 16 bits.
 
-    Parameters
-    ----------
-    published : Published
-        Rows of kind ``inference``.
-    catalog : Catalog
-        Models and accelerators.
-
-    Returns
-    -------
-    PublishedPlans
-        Plans, and why the other rows are none.
+    ``published``: rows of kind ``inference``. Returns plans, and why the other rows are none.
     """
     models = ModelNames(catalog)
     accelerators = {name.casefold() for name in catalog.tables["accelerators"].text("accelerator").tolist()}
@@ -381,10 +360,7 @@ def _in_flight(plan: dict[str, object], batch: float, workers: float, said: list
 def _pools(plan: dict[str, object], notes: str) -> float:
     """Degrees of both pools, which the notes of a disaggregated row state, and the workers that decode.
 
-    Raises
-    ------
-    Refusal
-        When the workers of the pools are not stated.
+    Raises Refusal when the workers of the pools are not stated.
     """
     pools: dict[str, dict[str, float]] = {"prefill": {}, "decode": {}}
     for found in _POOLS.finditer(notes):
@@ -451,10 +427,7 @@ def prefill_utilization(plans: PublishedPlans) -> Array:
 def without_infeasible(plans: PublishedPlans) -> PublishedPlans:
     """Plans whose own figures are feasible; the rows of the others get the reason.
 
-    Parameters
-    ----------
-    plans : PublishedPlans
-        Inference rows as plans.
+    ``plans``: inference rows as plans.
     """
     share = prefill_utilization(plans)
     kept = np.flatnonzero(~(share > 1.0))

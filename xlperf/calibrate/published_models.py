@@ -13,8 +13,7 @@ import numpy as np
 from xlperf.base.units import factor
 from xlperf.calibrate.published import Published, package_rows
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.names import aliases
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import Table, aliases
 
 _SHAPE = {
     "layers": "num_layers",
@@ -64,19 +63,8 @@ class ModelNames:
     ) -> tuple[str, str, str]:
         """Name of the model of one row.
 
-        Parameters
-        ----------
-        published : Published
-            Rows.
-        row : int
-            Which.
-        corrected : mapping of str to float, optional
-            Columns of models that the source gives otherwise than the row prints them.
-
-        Returns
-        -------
-        tuple of str
-            Name, what was assumed, and why there is none; the first or the last is "".
+        ``corrected``: columns of models that the source gives otherwise than the row prints them. Returns name, what
+        was assumed, and why there is none; the first or the last is "".
         """
         printed = [published.text[column][row] for column in ("model", "model_name")]
         shape = {_SHAPE[name]: float(published.number[name][row]) for name in _SHAPE if name in published.number}

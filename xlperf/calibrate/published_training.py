@@ -157,17 +157,8 @@ def recipe_settings(source_id: str, source: str, model: str, gpu: str, precision
     The recipes of ``published_recipes.csv`` are read from the files that it names, whole: for every accelerator,
     precision and release, whether there are measured runs of them or not. The first that fits counts.
 
-    Parameters
-    ----------
-    source_id, source, model, gpu : str
-        As the row prints them.
-    precision : str
-        As plans have it.
-
-    Returns
-    -------
-    dict
-        By column of training plans; "reference" says where the recipe is.
+    ``source_id``, ``source``, ``model``, ``gpu``: as the row prints them. ``precision``: as plans have it. By column of
+    training plans; "reference" says where the recipe is.
     """
     for row in package_rows("published_recipes.csv"):
         release = f"*[[]{row['release']}*"
@@ -187,17 +178,8 @@ def training_plans(published: Published, catalog: Catalog) -> PublishedPlans:
     Where a row does not state recomputation, sequence parallelism, interleave, micro-batch or attention kernel, the
     documented default of its software is taken (``published_defaults.csv``) and the note says so.
 
-    Parameters
-    ----------
-    published : Published
-        Rows of kind ``training``.
-    catalog : Catalog
-        Models and accelerators.
-
-    Returns
-    -------
-    PublishedPlans
-        Rows of kind ``memory_ratio`` have a second plan to compare with: no sequence parallelism, no recomputation.
+    ``published``: rows of kind ``training``. Returns rows of kind ``memory_ratio`` have a second plan to compare with:
+    no sequence parallelism, no recomputation.
     """
     models = ModelNames(catalog)
     accelerators = {name.casefold() for name in catalog.tables["accelerators"].text("accelerator").tolist()}

@@ -64,17 +64,8 @@ class Responses:
 def trial_values(family: str, name: str, value: float) -> Array:
     """Values that the response of rows to a constant is sampled at, its own in the middle.
 
-    Parameters
-    ----------
-    family, name : str
-        The constant.
-    value : float
-        What was fitted, in the declared unit.
-
-    Returns
-    -------
-    Array
-        Within the declared bounds, rising.
+    ``family``, ``name``: the constant. ``value``: what was fitted, in the declared unit. Returns within the declared
+    bounds, rising.
     """
     declared = declared_constants()[family][name]
     if declared.low == 0.0 and declared.high <= 1.0 and not name.endswith("_time"):
@@ -92,16 +83,9 @@ def responses_of(
 ) -> Responses:
     """Errors of published rows around the first values of constants.
 
-    Parameters
-    ----------
-    plans : PublishedPlans
-        Rows as plans, with the calibration that the parameters replace rows of.
-    entries : Errors
-        Their errors.
-    parameters : sequence of Parameter
-        Constants with their first values; searched between the first and the last value that is sampled.
-    say : callable, optional
-        Called with a word before each evaluation of all rows.
+    ``plans``: rows as plans, with the calibration that the parameters replace rows of. ``parameters``: constants with
+    their first values; searched between the first and the last value that is sampled. ``say``: called with a word
+    before each evaluation of all rows.
     """
     points = np.array([_within(one) for one in parameters]).reshape(-1, len(_FACTORS))
     trials = [

@@ -56,6 +56,14 @@ _GENERATIONS = ("ampere", "ada", "hopper", "blackwell")
 """Generations with sweeps of shapes in libraries that their maker tuned. [-]"""
 _ODD = {("ada", FP8_BLOCK)}
 """Generations and precisions whose library reaches less than half of the usual rate. [-]"""
+LIBRARY_TILES = {
+    ("ada", FP8_BLOCK): (
+        32.0,
+        "github.com/NVIDIA/TensorRT-LLM cpp/tensorrt_llm/kernels/cutlass_kernels/fp8_blockscale_gemm/"
+        "fp8_blockscale_gemm_kernel.cuh, gemm_dispatch_sm89: only 32 x 128 x 128",
+    )
+}
+"""Rows of the tallest tile of libraries without the usual ones, by generation and precision, and the source. [-]"""
 _ATTENTION = {
     "compute_efficiency": 0.6,
     "energy_per_flop": 0.9 * PRODUCT_ENERGY,
@@ -77,21 +85,9 @@ _OF_LIBRARIES = {
 def shared_products(rows: KernelRows, weights: Array, catalog: Catalog, date: str) -> list[FittedConstant]:
     """Constants of matrix products for any generation, fitted on the rows of all.
 
-    Parameters
-    ----------
-    rows : KernelRows
-        Measured products; those of one library apart are not fitted.
-    weights : Array
-        Weight of each row; 0 where it is held back. [-]
-    catalog : Catalog
-        Accelerators.
-    date : str
-        Date that the constants carry.
-
-    Returns
-    -------
-    list of FittedConstant
-        Of generation any, by precision; formats without measurements take FP8's steps once more.
+    ``rows``: measured products; those of one library apart are not fitted. ``weights``: weight of each row; 0 where it
+    is held back. ``date``: date that the constants carry. Of generation any, by precision; formats without measurements
+    take FP8's steps once more.
     """
     odd = [key in _ODD for key in zip(rows.generation, rows.precision, strict=True)]
     usual = _usual(rows) & np.array([word == ANY for word in rows.software]) & ~np.array(odd)
@@ -107,24 +103,34 @@ def shared_products(rows: KernelRows, weights: Array, catalog: Catalog, date: st
 def shared_attention(rows: KernelRows, weights: Array, catalog: Catalog, date: str) -> list[FittedConstant]:
     """Constants of flash attention for any generation and precision, fitted on the rows of all.
 
-    Parameters
-    ----------
-    rows : KernelRows
-        Measured attention, forward.
-    weights : Array
-        Weight of each row; 0 where it is held back. [-]
-    catalog : Catalog
-        Accelerators.
-    date : str
-        Date that the constants carry.
-
-    Returns
-    -------
-    list of FittedConstant
-        Of generation any, by library: those of the engine hold for all where no other library is among the rows.
+    ``rows``: measured attention, forward. ``weights``: weight of each row; 0 where it is held back. ``date``: date that
+    the constants carry. Of generation any, by library: those of the engine hold for all where no other library is among
+    the rows.
     """
     fit = _Fit(rows, _usual(rows), weights, catalog, [(ANY, word) for word in rows.software])
     return fit.sheet_rows(fit.solved(_attention_parameters({software for _, software in fit.keys}), dict), date)
+
+
+def library_tiles(date: str) -> list[FittedConstant]:
+    """Rows of the calibration sheet for libraries without the usual tiles: read in their code, not fitted."""
+    return [
+        FittedConstant(
+            "gemm",
+            generation,
+            precision,
+            ANY,
+            "largest_tile_rows",
+            rows,
+            "",
+            0,
+            math.nan,
+            date,
+            source,
+            kind="datasheet",
+            notes="the one tile that the library is built with; not fitted",
+        )
+        for (generation, precision), (rows, source) in LIBRARY_TILES.items()
+    ]
 
 
 class _Fit:
@@ -147,7 +153,7 @@ class _Fit:
         """Constants by precision and software, with those that ``completed`` derives."""
 
         def constants(trials: Array, keys: Sequence[Key]) -> Constants:
-            return _by_row(self.rows.family, completed(_by_key(parameters, trials)), keys, trials.shape[-1])
+            return _by_row(self.rows.family, completed(_by_key(parameters, trials)), keys)
 
         def residuals(trials: Array) -> Array:
             time = predicted_time(self.fitted, constants(trials.T[:, None, :], self.keys))
@@ -242,11 +248,10 @@ def _with_formats(found: dict[Key, dict[str, Array]]) -> dict[Key, dict[str, Arr
     return found
 
 
-def _by_row(family: str, values: Values, keys: Sequence[Key], num_trials: int) -> Constants:
-    """Constants of each row, (rows, trials): what holds for all, then those of its precision and software."""
-    count = (len(keys), num_trials)
+def _by_row(family: str, values: Values, keys: Sequence[Key]) -> Constants:
+    """Constants of each row, (rows, 1) or (rows, trials): what holds for all, then those of its precision, software."""
     found = {
-        name: np.broadcast_to(np.array([[inside_value(family, name, one.default)]]), count)
+        name: np.array([[inside_value(family, name, one.default)]])
         for name, one in declared_constants()[family].items()
     }
     for key, own in values.items():

@@ -16,7 +16,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import workbook
 from xlperf.base.units import factor
 from xlperf.calibrate.comparison import RATES, STEP_TIME, Record, compare, predicted
-from xlperf.calibrate.measured_plans import has_measured_plans, records_of_plans
+from xlperf.calibrate.own_runs import has_measured_plans, records_of_plans
 from xlperf.calibrate.published import Published, read_published, sheet_rows
 from xlperf.calibrate.published_errors import NEVER_FITTED, plans_of
 from xlperf.catalog.catalog import Catalog
@@ -90,12 +90,8 @@ class ValidationReport:
     def summaries(self, *keys: str, primary: bool = True) -> list[Summary]:
         """Errors by attributes of the records.
 
-        Parameters
-        ----------
-        *keys : str
-            Names of attributes: group, quantity, source_id, accelerator, metric.
-        primary : bool, default True
-            Whether to count a row once per quantity.
+        ``*keys``: names of attributes: group, quantity, source_id, accelerator, metric. ``primary``: whether to count a
+        row once per quantity.
         """
         groups: dict[tuple[str, ...], list[Record]] = {}
         for record in self.records:
@@ -233,14 +229,7 @@ def records_of(
 ) -> list[Record]:
     """Predict published rows.
 
-    Parameters
-    ----------
-    published : sequence of Published
-        Rows as read.
-    catalog : Catalog
-        Models, accelerators, networks and calibration.
-    progress : callable, optional
-        Called with the number of rows of each block that is done.
+    ``published``: rows as read. ``progress``: called with the number of rows of each block that is done.
     """
     records = []
     for rows in published:
@@ -252,10 +241,7 @@ def records_of(
 def read_tolerances(path: Path) -> tuple[Tolerance, ...]:
     """Sheet ``tolerances`` of a workbook: group, metric, statistic, bound; no rows where there is none.
 
-    Raises
-    ------
-    InputError
-        When a statistic is unknown or a bound is no number.
+    Raises InputError when a statistic is unknown or a bound is no number.
     """
     sheet = sheet_rows(path, "tolerances", "statistic")
     if sheet is None:
@@ -292,28 +278,12 @@ def validate(
 ) -> ValidationReport:
     """Predict published rows and compare.
 
-    Parameters
-    ----------
-    sources : sequence of path-like, optional
-        CSV files or workbooks of published rows, or of plans with measured columns (``measured step time (s)`` ...);
-        default: the shipped ``validation.xlsx``.
-    catalog : Catalog
-        Models, accelerators, networks and calibration.
-    leave_out : str, optional
-        Generation of accelerators, or software, whose measurements are taken out of the calibration, which is fitted
-        again; only its rows are then predicted.
-    progress : callable, optional
-        Called with the number of rows of each block that is done.
-
-    Returns
-    -------
-    ValidationReport
-        Held to the tolerances of the first workbook given, else to the shipped ones; to none with ``leave_out``.
-
-    Raises
-    ------
-    InputError
-        When a file cannot be read, or a row says something impossible.
+    ``sources``: CSV files or workbooks of published rows, or of plans with measured columns (``measured step time (s)``
+    ...); default: the shipped ``validation.xlsx``. ``leave_out``: generation of accelerators, or software, whose
+    measurements are taken out of the calibration, which is fitted again; only its rows are then predicted.
+    ``progress``: called with the number of rows of each block that is done. Returns held to the tolerances of the first
+    workbook given, else to the shipped ones; to none with ``leave_out``. Raises InputError when a file cannot be read,
+    or a row says something impossible.
     """
     shipped = workbook("validation.xlsx")
     paths = [Path(source) for source in sources] if sources else [shipped]
@@ -376,19 +346,8 @@ def against_constant_mfu(published: Sequence[Published], catalog: Catalog, by: s
     the count of operations that predictions use; it is given every row that it is judged by. Rows of ``group`` papers
     are left out, as in fits.
 
-    Parameters
-    ----------
-    published : sequence of Published
-        Rows as read; those of training are compared.
-    catalog : Catalog
-        Models, accelerators, networks and calibration.
-    by : {"group", "source_id"}, default "group"
-        What rows are put together.
-
-    Returns
-    -------
-    list of Compared
-        One per group or source with a prediction, in alphabetical order.
+    ``published``: rows as read; those of training are compared. ``by``: what rows are put together. Returns one per
+    group or source with a prediction, in alphabetical order.
     """
     found: dict[str, dict[tuple[str, str], list[tuple[float, float]]]] = {}
     for rows in published:
@@ -427,17 +386,8 @@ def parameter_faults(catalog: Catalog, tolerance: float = TOLERANCE) -> list[Fau
     Publishers count the active parameters with or without the input embedding, which is a look-up; either will do.
     A count stated in few digits may differ by a unit of the last: some publishers round down.
 
-    Parameters
-    ----------
-    catalog : Catalog
-        Whose models are looked at.
-    tolerance : float, default 0.01
-        Largest relative difference that is let pass. [-]
-
-    Returns
-    -------
-    list of Fault
-        One for each count that differs, in the order of the sheet.
+    ``catalog``: whose models are looked at. ``tolerance``: largest relative difference that is let pass. Returns one
+    for each count that differs, in the order of the sheet.
     """
     table = catalog.tables["models"]
     models, unmodelled = catalog_models(catalog)

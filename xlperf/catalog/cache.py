@@ -29,17 +29,8 @@ _NO_HOME = RuntimeError
 def cached_tables(path: Path, folder: Path | None = None) -> list[Table] | None:
     """Tables of a workbook that :func:`cache_tables` has written.
 
-    Parameters
-    ----------
-    path : Path
-        Workbook.
-    folder : Path, optional
-        Cache folder; by default ``xlperf/workbooks`` in the user's cache.
-
-    Returns
-    -------
-    list of Table, optional
-        None where the cache has none of this workbook and these readers, or where another user may have written it.
+    ``folder``: cache folder; by default ``xlperf/workbooks`` in the user's cache. Returns none where the cache has none
+    of this workbook and these readers, or where another user may have written it.
     """
     try:
         target = _file(path, folder)
@@ -57,14 +48,7 @@ def cached_tables(path: Path, folder: Path | None = None) -> list[Table] | None:
 def cache_tables(path: Path, tables: Sequence[Table], folder: Path | None = None) -> None:
     """Write the tables of a workbook without faults to the cache; nothing happens where it cannot be written.
 
-    Parameters
-    ----------
-    path : Path
-        Workbook.
-    tables : sequence of Table
-        As they were read from it.
-    folder : Path, optional
-        As in :func:`cached_tables`.
+    ``tables``: as they were read from it. ``folder``: as in :func:`cached_tables`.
     """
     content = json.dumps([_described(table) for table in tables], separators=(",", ":")).encode("ascii")
     with contextlib.suppress(OSError, _NO_HOME):

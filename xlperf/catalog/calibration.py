@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import csv
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, log
 from xlperf.base.errors import Fault, Hint, InputError, nearest
 from xlperf.base.units import UNITS
 from xlperf.catalog.cells import shown
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import Keys, Table, coded_words, combined_keys
 
 ANY = "any"
 SOFTWARE_FAMILIES = (
@@ -37,6 +35,9 @@ _MOVED = {("serving_software", "memory_fraction"): "serving_memory"}
 _BROADER = {"mxfp8": "fp8", "fp8_block": "fp8"}
 """Precisions whose constants, where a row does not give their own, are those of another. [-]"""
 _ENERGY = "energy_per_flop"
+
+Found = tuple[dict[str, Array], np.ndarray]
+"""Constants of a family by name, (rows, 1), and whether nothing was measured that is like a row, (rows,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,70 +66,28 @@ def declared_constants() -> dict[str, dict[str, Constant]]:
     return families
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """Distinct (generation, precision, software) of many rows: ``distinct[codes[row]]``."""
-
-    codes: np.ndarray
-    distinct: tuple[tuple[str, str, str], ...]
+@cache
+def _columns(family: str) -> dict[str, str]:
+    """Columns of the arrays of a family, and the constant of each: ends of bands are there as logarithms."""
+    ends = ("_low", "_high")
+    return {f"log_{name}" if name.endswith(ends) else name: name for name in declared_constants()[family]}
 
 
 def calibration_keys(generation: Sequence[str], precision: Sequence[str], software: Sequence[str]) -> Keys:
     """Distinct keys of rows, to look many families up with.
 
-    Parameters
-    ----------
-    generation, precision, software : sequence of str
-        One entry per row; upper and lower case are alike, fp16 is bf16.
+    ``generation``, ``precision``, ``software``: one entry per row; in :class:`Calibration` upper and lower case are
+    alike, fp16 is bf16.
     """
     return combined_keys(*(coded_words(values) for values in (generation, precision, software)))
 
 
-class Words(NamedTuple):
-    """A column of words as codes into its distinct values: ``words[codes[row]]``."""
-
-    codes: np.ndarray
-    words: Sequence[str]
-
-    def take(self, rows: np.ndarray) -> Words:
-        """Words of some of the rows."""
-        return Words(self.codes[rows], self.words)
-
-
-def coded_words(values: Sequence[str]) -> Words:
-    """Codes and distinct values of a column of words.
-
-    >>> coded_words(["a", "b", "a"]).codes.tolist()
-    [0, 1, 0]
-    """
-    seen = {value: code for code, value in enumerate(dict.fromkeys(values))}
-    return Words(np.array(list(map(seen.__getitem__, values)), dtype=np.int64), tuple(seen))
-
-
-def combined_keys(generation: Words, precision: Words, software: Words) -> Keys:
-    """As :func:`calibration_keys`, of words that are coded already."""
-    parts = (generation, precision, software)
-    if len(generation.codes) == 1:
-        first, second, third = (part.words[part.codes[0]] for part in parts)
-        return Keys(np.zeros(1, dtype=np.int64), ((_key(first), precision_key(second), _key(third)),))
-    pairs = generation.codes * len(precision.words) + precision.codes
-    index = pairs * len(software.words) + software.codes
-    present = np.zeros(math.prod(len(part.words) for part in parts), dtype=bool)
-    present[index] = True
-    found = np.flatnonzero(present)
-    place = np.zeros(len(present), dtype=np.int64)
-    place[found] = np.arange(len(found))
-    distinct = []
-    for code in found.tolist():
-        pair, third = divmod(code, len(software.words))
-        first, second = divmod(pair, len(precision.words))
-        key = _key(generation.words[first]), precision_key(precision.words[second]), _key(software.words[third])
-        distinct.append(key)
-    return Keys(place[index], tuple(distinct))
-
-
 def _key(value: str) -> str:
     return value.strip().casefold() or ANY
+
+
+def _keys(generation: str, precision: str, software: str) -> tuple[str, str, str]:
+    return _key(generation), precision_key(precision), _key(software)
 
 
 def precision_key(value: str) -> str:
@@ -137,18 +96,29 @@ def precision_key(value: str) -> str:
     return _PRECISIONS.get(key, key)
 
 
+class _Single(dict[tuple[str, str, str, str], Found]):
+    """Constants of a family for one generation, precision and software, (1, 1): looked up once."""
+
+    def __init__(self, values: Callable[[str, tuple[str, str, str]], tuple[tuple[float, ...], bool]]) -> None:
+        super().__init__()
+        self._values = values
+
+    def __missing__(self, key: tuple[str, str, str, str]) -> Found:
+        family, generation, precision, software = key
+        values, far = self._values(family, (generation, precision, software))
+        names = _columns(family)
+        columns = {name: np.full((1, 1), value) for name, value in zip(names, values, strict=True)}
+        found = self[key] = (columns, np.array([far]))
+        for column in (*columns.values(), found[1]):
+            column.setflags(write=False)
+        return found
+
+
 class Calibration:
     """Constants of kernel families, collective operations and software.
 
-    Parameters
-    ----------
-    table : Table
-        Rows of the calibration sheet.
-
-    Raises
-    ------
-    InputError
-        When a row names an unknown family, constant or unit, or a value is beyond the declared bounds.
+    ``table``: rows of the calibration sheet. Raises InputError when a row names an unknown family, constant or unit, or
+    a value is beyond the declared bounds.
     """
 
     def __init__(self, table: Table) -> None:
@@ -164,11 +134,9 @@ class Calibration:
                 self._generations.setdefault(family, set()).update(key[0] for key in found)
             self._softwares.setdefault(family, set()).update(key[2] for key in found)
         self._cache: dict[tuple[str, str, str, str], tuple[tuple[float, ...], bool]] = {}
-        self._single: dict[tuple[str, str, str, str], tuple[dict[str, Array], np.ndarray]] = {}
+        self.single = _Single(self._values)
 
-    def constants(
-        self, family: str, generation: np.ndarray, precision: np.ndarray, software: np.ndarray
-    ) -> tuple[dict[str, Array], np.ndarray]:
+    def constants(self, family: str, generation: np.ndarray, precision: np.ndarray, software: np.ndarray) -> Found:
         """Constants of one family for many rows.
 
         Each constant is looked up from the nearest key to the farthest: (generation, precision, software),
@@ -179,32 +147,24 @@ class Calibration:
         generation, on its line, on any; default. Bands: what holds on the generation or line goes before the software
         on any.
 
-        Parameters
-        ----------
-        family : str
-            Kernel family, collective operation or software family of ``constants.csv``.
-        generation, precision, software : array of str
-            One entry per row.
-
-        Returns
-        -------
-        constants : dict of str to array
-            Every constant that the family declares, shape (rows, 1), in the units used inside.
-        extrapolated : array of bool
-            Rows whose generation (software families: whose software) has no row of its own in a family of which others
-            have; a family that nobody has measured is the same for all.
+        ``family``: kernel family, collective operation or software family of ``constants.csv``. ``generation``,
+        ``precision``, ``software``: one entry per row. Returns ``constants``: every constant that the family declares,
+        shape (rows, 1), in the units used inside, of ends of bands the
+        natural logarithm (``log_step_high``); ``extrapolated``: rows whose generation (software families: whose
+        software) has no row of its own in a family of which others have; a family that nobody has measured is the same
+        for all.
         """
         return self.constants_of(family, calibration_keys(generation.tolist(), precision.tolist(), software.tolist()))
 
-    def constants_of(self, family: str, keys: Keys) -> tuple[dict[str, Array], np.ndarray]:
+    def constants_of(self, family: str, keys: Keys) -> Found:
         """As :meth:`constants`, for keys that were made once with :func:`calibration_keys`."""
         if len(keys.codes) == 1:
-            return self._constants_of_one(family, keys.distinct[0])
+            return self.single[(family, *keys.distinct[0])]
         if len(keys.distinct) == 1:
-            columns, far = self._constants_of_one(family, keys.distinct[0])
+            columns, far = self.single[(family, *keys.distinct[0])]
             shape = len(keys.codes), 1
             return {name: np.broadcast_to(v, shape) for name, v in columns.items()}, np.broadcast_to(far, shape[:1])
-        names = tuple(declared_constants()[family])
+        names = tuple(_columns(family))
         found = [self._values(family, key) for key in keys.distinct]
         values = np.array([row for row, _ in found], dtype=np.float64).reshape(len(found), len(names))
         extrapolated = np.array([far for _, far in found], dtype=bool)
@@ -212,35 +172,24 @@ class Calibration:
         columns = dict(zip(names, spread, strict=True))
         return columns, extrapolated[keys.codes]
 
-    def _constants_of_one(self, family: str, key: tuple[str, str, str]) -> tuple[dict[str, Array], np.ndarray]:
-        cached = self._single.get((family, *key))
-        if cached is None:
-            values, far = self._values(family, key)
-            columns = {
-                name: np.full((1, 1), value) for name, value in zip(declared_constants()[family], values, strict=True)
-            }
-            cached = self._single[(family, *key)] = (columns, np.array([far]))
-            for column in (*columns.values(), cached[1]):
-                column.setflags(write=False)
-        return cached
-
     def used(self, family: str, generation: str, precision: str, software: str) -> dict[str, int]:
         """Which row of the calibration table each constant of a family comes from; -1 for the declared default."""
-        key = (_key(generation), precision_key(precision), _key(software))
-        candidates = _candidates(family, *key)
+        candidates = _candidates(family, *_keys(generation, precision, software))
         return {name: self._lookup(family, name, candidates)[0] for name in declared_constants()[family]}
 
     def _values(self, family: str, key: tuple[str, str, str]) -> tuple[tuple[float, ...], bool]:
         cached = self._cache.get((family, *key))
         if cached is None:
+            stated, key = key, _keys(*key)
             candidates = _candidates(family, *key)
-            values = tuple(self._lookup(family, name, candidates)[1] for name in declared_constants()[family])
+            found = {column: self._lookup(family, name, candidates)[1] for column, name in _columns(family).items()}
+            values = tuple(float(log(value)) if name.startswith("log_") else value for name, value in found.items())
             if family in SOFTWARE_FAMILIES:
                 own, measured = {key[2]}, self._softwares.get(family, set())
             else:
                 own, measured = {key[0], generation_line(key[0])}, self._generations.get(family, set())
             far = own.isdisjoint(measured) and bool(measured)
-            cached = self._cache[(family, *key)] = (values, far)
+            cached = self._cache[(family, *stated)] = (values, far)
         return cached
 
     def _lookup(self, family: str, name: str, candidates: Sequence[tuple[str, str, str]]) -> tuple[int, float]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -10,18 +12,19 @@ from itertools import repeat
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from xlperf.base.errors import Fault, Hint, InputError, nearest
 from xlperf.catalog.calibration import Calibration, calibration_rows
 from xlperf.catalog.cells import shown
-from xlperf.catalog.names import Spellings, aliases
 from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, OPTIONAL_TABLES, table_schema
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import Spellings, Table, aliases
 
 if TYPE_CHECKING:
     import hashlib
+
 
 _BLANK, _UNKNOWN = -1, -2
 _MOST_LISTED = 8
@@ -76,20 +79,14 @@ class Catalog:
     def from_tables(cls, tables: Sequence[Table], origin: str) -> Catalog:
         """Make a catalog of one table of each kind; a kind that is not given has no rows.
 
-        Raises
-        ------
-        InputError
-            When rows refer to names that no table has, or calibration rows are unknown.
+        Raises InputError when rows refer to names that no table has, or calibration rows are unknown.
         """
         return cls({**{kind: _empty(kind) for kind in CATALOG_TABLES}, **{t.kind: t for t in tables}}, origin)
 
     def with_tables(self, tables: Sequence[Table]) -> Catalog:
         """Replace the tables of the same kind; rows of the others that refer to names now gone are not used.
 
-        Raises
-        ------
-        InputError
-            When the given rows refer to names that neither they nor the other tables have.
+        Raises InputError when the given rows refer to names that neither they nor the other tables have.
         """
         given = {table.kind: table.in_case(self.case) for table in tables}
         found = Catalog({**self.tables, **given}, self.origin, strict=tuple(given))
@@ -122,26 +119,10 @@ class Catalog:
     def rows(self, kind: str, names: np.ndarray, plans: Table, column: str) -> np.ndarray:
         """Rows of names in a table, without regard to case, by alias or however they are spelled.
 
-        Parameters
-        ----------
-        kind : str
-            Table to look in; in ``networks`` a name means the row of its first tier.
-        names : array of str
-            What to look for, one entry per plan.
-        plans : Table
-            Whose names they are, for the messages.
-        column : str
-            Column of the plans that holds them.
-
-        Returns
-        -------
-        array of int64
-            Row indexes; -1 where a name is blank.
-
-        Raises
-        ------
-        InputError
-            For every name that is not known, with the nearest that are, or that may mean several.
+        ``kind``: table to look in; in ``networks`` a name means the row of its first tier. ``names``: what to look for,
+        one entry per plan. ``plans``: whose names they are, for the messages. ``column``: column of the plans that
+        holds them. Returns row indexes; -1 where a name is blank. Raises InputError for every name that is not known,
+        with the nearest that are, or that may mean several.
         """
         return self._find(self._indexes[kind], kind, names, plans, column)
 
@@ -236,20 +217,9 @@ class Catalog:
 def load_catalog(path: str | os.PathLike[str] | None = None) -> Catalog:
     """Read the catalog sheets of a workbook.
 
-    Parameters
-    ----------
-    path : path-like, optional
-        Workbook; a catalog sheet that it lacks is the one of the workbook that comes with xlperf. Without a path
-        that workbook itself, which is read once: what was read stays in the user's cache until it changes.
-
-    Returns
-    -------
-    Catalog
-
-    Raises
-    ------
-    InputError
-        With every fault of the workbook, in one line each.
+    ``path``: workbook; a catalog sheet that it lacks is the one of the workbook that comes with xlperf. Without a path
+    that workbook itself, which is read once: what was read stays in the user's cache until it changes. Raises
+    InputError with every fault of the workbook, in one line each.
     """
     from xlperf.base.resources import workbook
     from xlperf.catalog.cache import cache_tables, cached_tables
@@ -315,12 +285,8 @@ def catalog_faults(
 ) -> list[Fault]:
     """Faults between tables: names that no table has, unknown calibration constants.
 
-    Parameters
-    ----------
-    tables, indexes : mapping
-        By kind: the table, and its rows by casefolded name.
-    strict : iterable of str
-        Kinds whose references are checked.
+    ``tables``, ``indexes``: by kind: the table, and its rows by casefolded name. ``strict``: kinds whose references are
+    checked.
     """
     faults = []
     for kind in EVERY_TABLE:
@@ -409,3 +375,68 @@ def hash_table(digest: hashlib._Hash, table: Table) -> None:
         elif not np.isnan(values).all():
             canonical = np.where(np.isnan(values), np.nan, values + 0.0)
             digest.update(f"\x1e{name}\x1e".encode() + canonical.astype("<f8").tobytes())
+
+
+_NAMED = ("accelerators", "models", "networks")
+"""Tables whose rows plans name; of the others a part has all rows, excluding those of other accelerators."""
+_OWN_RUNS = "my_cluster"
+_MOST_PARTS = 64
+_parts: OrderedDict[bytes, Catalog] = OrderedDict()
+_digests: WeakKeyDictionary[Catalog, dict[str, bytes]] = WeakKeyDictionary()
+
+
+def part_of(catalog: Catalog, plans: Table, beside: Sequence[str] = ()) -> Catalog:
+    """The rows of a catalog that plans or forms name, with every table that no name chooses rows of.
+
+    ``catalog``: the whole. ``plans``: plans or forms; their columns that refer to accelerators, models and networks say
+    which rows. ``beside``: further accelerators that are looked at, where the catalog has them. Returns the same object
+    for the same content; the whole where runs of one's own cluster correct plans. Raises InputError for every name that
+    is not known.
+    """
+    if len(catalog.tables[_OWN_RUNS]):
+        return catalog
+    rows = {kind: [np.zeros(0, dtype=np.int64)] for kind in _NAMED}
+    for column in plans.schema.columns:
+        if column.reference in rows and column.name in plans:
+            rows[column.reference].append(catalog.rows(column.reference, plans[column.name], plans, column.name))
+    rows["accelerators"].append(catalog.known_rows("accelerators", np.array(beside, dtype=object)))
+    chosen = {kind: np.unique(np.concatenate(found)) for kind, found in rows.items()}
+    return _part(catalog, {kind: found[found >= 0] for kind, found in chosen.items()})
+
+
+def _part(catalog: Catalog, chosen: dict[str, np.ndarray]) -> Catalog:
+    tables = {kind: catalog.tables[kind].take(chosen[kind]) for kind in ("accelerators", "models")}
+    networks = catalog.tables["networks"]
+    names = [*networks.text("network")[chosen["networks"]], *tables["accelerators"].text("default_network")]
+    tables["networks"] = _rows_of(networks, "network", names)
+    names = ["", *tables["accelerators"].text("accelerator")]
+    for kind, table in catalog.tables.items():
+        for column in table.schema.columns:
+            if column.reference == "accelerators":
+                tables[kind] = _rows_of(table, column.name, names)
+    digest = hashlib.sha256(f"{catalog.origin}\x1c{catalog.case}".encode())
+    known = _digests.setdefault(catalog, {})
+    for kind in EVERY_TABLE:
+        if kind in tables:
+            hash_table(digest, tables[kind])
+            continue
+        if kind not in known:
+            own = hashlib.sha256()
+            hash_table(own, catalog.tables[kind])
+            known[kind] = own.digest()
+        digest.update(known[kind])
+    key = digest.digest()
+    if key not in _parts:
+        part = Catalog({**catalog.tables, **tables}, catalog.origin, strict=())
+        part.case = catalog.case
+        _parts[key] = part
+    _parts.move_to_end(key)
+    while len(_parts) > _MOST_PARTS:
+        _parts.popitem(last=False)
+    return _parts[key]
+
+
+def _rows_of(table: Table, column: str, names: Sequence[str]) -> Table:
+    """Rows of a table that refer to names, in the order of the table."""
+    wanted = {str(name).casefold() for name in names}
+    return table.take(np.array([str(name).casefold() in wanted for name in table.text(column).tolist()], dtype=bool))

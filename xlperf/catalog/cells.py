@@ -53,14 +53,8 @@ class Unsaved:
 class SparseRow(Sequence[object]):
     """Cells of a row of a sheet by position, without a place for those that are blank.
 
-    Parameters
-    ----------
-    cells : mapping of int to object
-        Values by column of the sheet.
-    columns : sequence of int
-        Column of each position.
-    position : mapping of int to int
-        Position of each column.
+    ``cells``: values by column of the sheet. ``columns``: column of each position. ``position``: position of each
+    column.
     """
 
     __slots__ = ("_cells", "_columns", "_position")
@@ -358,10 +352,7 @@ def table_kind(header: Sequence[object]) -> str:
 
     A plan is of kind ``inference`` if it has a prompt length, else ``training``.
 
-    Raises
-    ------
-    InputError
-        When no kind has such a first header.
+    Raises InputError when no kind has such a first header.
     """
     names = [split_header(cell)[0] for cell in header if isinstance(cell, str) and cell.strip()]
     for kind in EVERY_TABLE:
@@ -393,17 +384,8 @@ def plan_kind(header: Sequence[object]) -> str:
 def parse_header(kind: str, header: Sequence[object]) -> Header:
     """Columns, units and faults of a header row.
 
-    Parameters
-    ----------
-    kind : str
-        Name of the sheet in the schema.
-    header : sequence
-        Header cells: text, or blank.
-
-    Returns
-    -------
-    Header
-        Result columns beside the inputs have no field; unknown ones are faults.
+    ``kind``: name of the sheet in the schema. ``header``: header cells: text, or blank. Returns result columns beside
+    the inputs have no field; unknown ones are faults.
     """
     return _parse_header(kind, tuple(cell if isinstance(cell, (str, float, int)) else _header(cell) for cell in header))
 

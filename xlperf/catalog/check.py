@@ -61,23 +61,9 @@ class Findings:
 def check(path: str | os.PathLike[str], tests: Sequence[Test] = (), today: datetime.date | None = None) -> Findings:
     """Read all sheets of a workbook, or a file of plans, and look for what is doubtful.
 
-    Parameters
-    ----------
-    path : path-like
-        Workbook, or plans as CSV or Parquet.
-    tests : sequence of callable
-        Checks of the catalog that need equations; each gives its failures.
-    today : date, optional
-        Day from which the age of prices is counted; default: today.
-
-    Returns
-    -------
-    Findings
-
-    Raises
-    ------
-    InputError
-        With every fault of catalog and plans, when they cannot be read as they are.
+    ``path``: workbook, or plans as CSV or Parquet. ``tests``: checks of the catalog that need equations; each gives its
+    failures. ``today``: day from which the age of prices is counted; default: today. Raises InputError with every fault
+    of catalog and plans, when they cannot be read as they are.
     """
     path = Path(path)
     if path.suffix.casefold() in (".xlsx", ".xlsm"):
@@ -124,17 +110,8 @@ def _workbook_findings(path: Path, tests: Sequence[Test], today: datetime.date) 
 def name_faults(plans: Sequence[Table], catalog: Catalog) -> list[Fault]:
     """Names in plans that the catalog does not have, in the order of the tables.
 
-    Parameters
-    ----------
-    plans : sequence of Table
-        Plans of any kind.
-    catalog : Catalog
-        Where the names are looked up.
-
-    Returns
-    -------
-    list of Fault
-        One per cell; none where all names are known.
+    ``plans``: plans of any kind. ``catalog``: where the names are looked up. Returns one per cell; none where all names
+    are known.
     """
     faults: list[Fault] = []
     for table in plans:
@@ -259,18 +236,9 @@ LEAST_KNOWN = 3
 def far_values(table: Table, known: Table) -> list[Fault]:
     """Numbers a thousand times beyond every other row of their kind, in either direction.
 
-    Parameters
-    ----------
-    table : Table
-        Rows of a catalog sheet, or plans. The values of calibration constants have bounds of their own.
-    known : Table
-        Rows of that kind that are known to be right; one of the same name is the same row before an edit, and not
-        among the others.
-
-    Returns
-    -------
-    list of Fault
-        One per cell.
+    ``table``: rows of a catalog sheet, or plans. The values of calibration constants have bounds of their own.
+    ``known``: rows of that kind that are known to be right; one of the same name is the same row before an edit, and
+    not among the others. Returns one per cell.
     """
     if table.kind == "calibration":
         return []

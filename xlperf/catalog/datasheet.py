@@ -55,10 +55,7 @@ class AcceleratorRow(NamedTuple):
 def read_card(path: str | os.PathLike[str]) -> dict[str, str]:
     """Read lines of a name and a value: separated by a comma, tab, colon or equals sign; or a JSON object.
 
-    Raises
-    ------
-    InputError
-        Where the file cannot be read or holds no such line.
+    Raises InputError where the file cannot be read or holds no such line.
     """
     file = Path(path)
     try:
@@ -86,19 +83,9 @@ def read_card(path: str | os.PathLike[str]) -> dict[str, str]:
 def accelerator_row(card: Mapping[str, str], name: str, source: str) -> AcceleratorRow:
     """Turn a card into a row of the sheet ``accelerators``.
 
-    Parameters
-    ----------
-    card : mapping
-        Values by name, as :func:`read_card` gives them.
-    name : str
-        Name of the accelerator where the card has none.
-    source : str
-        Where the card comes from.
-
-    Raises
-    ------
-    InputError
-        For a value that is no number in a unit of its column, naming the line.
+    ``card``: values by name, as :func:`read_card` gives them. ``name``: name of the accelerator where the card has
+    none. ``source``: where the card comes from. Raises InputError for a value that is no number in a unit of its
+    column, naming the line.
     """
     columns = table_schema("accelerators").by_name
     row: dict[str, float | str] = {}

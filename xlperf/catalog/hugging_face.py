@@ -96,24 +96,9 @@ class _Found:
 def model_row(config: Mapping[str, Any], name: str, source: str) -> ModelRow:
     """Turn a configuration into a row of the sheet ``models``.
 
-    Parameters
-    ----------
-    config : mapping
-        Content of config.json.
-    name : str
-        Name that the model gets.
-    source : str
-        Where it was read.
-
-    Returns
-    -------
-    ModelRow
-        With what is left out, and why plans with it are refused.
-
-    Raises
-    ------
-    InputError
-        Where the configuration lacks a number that a row needs.
+    ``config``: content of config.json. ``name``: name that the model gets. ``source``: where it was read. With what is
+    left out, and why plans with it are refused. Raises InputError where the configuration lacks a number that a row
+    needs.
     """
     inner = _language_part(config)
     found = _Found(inner)
@@ -417,20 +402,8 @@ def _towers(config: Mapping[str, Any]) -> list[str]:
 def read_config(path: str | os.PathLike[str]) -> tuple[dict[str, Any], float | None, str]:
     """Read a configuration, and count the weights where they or their index lie beside it.
 
-    Parameters
-    ----------
-    path : path-like
-        config.json, or a folder that holds one.
-
-    Returns
-    -------
-    tuple
-        The configuration, the number of weights (None where nothing tells it), and where that was read.
-
-    Raises
-    ------
-    InputError
-        Where there is no such file, or it is no JSON object.
+    ``path``: config.json, or a folder that holds one. Returns the configuration, the number of weights (None where
+    nothing tells it), and where that was read. Raises InputError where there is no such file, or it is no JSON object.
     """
     file = Path(path)
     if file.is_dir():

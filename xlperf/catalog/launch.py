@@ -84,17 +84,7 @@ _POSITIONAL = ("vllm serve", "trtllm-serve")
 def launch_lines(plan: Table, stack: str) -> list[str]:
     """Arguments of one plan, one per line.
 
-    Parameters
-    ----------
-    plan : Table
-        One plan.
-    stack : str
-        One of :func:`stacks`.
-
-    Raises
-    ------
-    InputError
-        Where the stack does not run plans of this kind.
+    ``stack``: one of :func:`stacks`. Raises InputError where the stack does not run plans of this kind.
     """
     known = flags(stack)
     if known[0].kind != plan.kind:
@@ -173,23 +163,11 @@ def read_launch(
 ) -> Launch:
     """The plan of a launch line, script, YAML or TOML file, or of a log or result that lists its arguments.
 
-    Parameters
-    ----------
-    text : str
-        Arguments, with or without what :func:`launch_lines` adds in comments.
-    name : str
-        What the text is called, for messages.
-    stack : str, default ""
-        One of :func:`stacks`; "": the one that the text names, or that most of its flags are of.
-    given : mapping of str to str, optional
-        Columns of the plan, and variables of the environment, that the text does not say.
-    models : Table, optional
-        Among these a model is found by its name or its dimensions.
-
-    Raises
-    ------
-    InputError
-        Where there is no flag of a stack, or values are wrong, or the text does not say what a plan must.
+    ``text``: arguments, with or without what :func:`launch_lines` adds in comments. ``name``: what the text is called,
+    for messages. ``stack``: one of :func:`stacks`; "": the one that the text names, or that most of its flags are of.
+    ``given``: columns of the plan, and variables of the environment, that the text does not say. ``models``: among
+    these a model is found by its name or its dimensions. Raises InputError where there is no flag of a stack, or values
+    are wrong, or the text does not say what a plan must.
     """
     logged = logged_settings(text[:MOST_TEXT])
     if len(text) > MOST_TEXT and not logged:

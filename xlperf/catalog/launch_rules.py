@@ -14,8 +14,7 @@ from functools import cache
 import numpy as np
 
 from xlperf.base.resources import rows
-from xlperf.catalog.names import aliases, words_of
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import Table, aliases, words_of
 
 Stated = dict[str, str]
 SOFTWARE = {"megatron": "megatron", "nemo": "nemo", "torchtitan": "torchtitan", "vllm": "vllm", "sglang": "sglang",
@@ -40,14 +39,8 @@ def stack_defaults(stack: str) -> tuple[tuple[str, str, str], ...]:
 def plan_of(stack: str, told: Mapping[str, str], models: Table | None = None) -> Stated:
     """Columns of the plan that arguments of a stack mean.
 
-    Parameters
-    ----------
-    stack : str
-        Whose arguments.
-    told : mapping of str to str
-        Columns and own quantities of the stack that its flags state.
-    models : Table, optional
-        Among these a model is found by its name or its dimensions.
+    ``stack``: whose arguments. ``told``: columns and own quantities of the stack that its flags state. ``models``:
+    among these a model is found by its name or its dimensions.
     """
     plan = {name: value for name, value in told.items() if not name.startswith("@")}
     _RULES[stack](plan, told)

@@ -45,23 +45,9 @@ class ParquetRows(NamedTuple):
 def read_parquet(path: Path, wanted: Callable[[Sequence[str]], set[int]]) -> tuple[list[str], list[Coded]]:
     """Header and columns of a Parquet file.
 
-    Parameters
-    ----------
-    path : Path
-        File.
-    wanted : callable
-        Positions of the columns that are read, by the header; the others come back blank.
-
-    Returns
-    -------
-    list of str, list of (codes, distinct)
-        Numbers have no distinct values; NaN where blank.
-
-    Raises
-    ------
-    InputError
-        In one line, where the file is missing or no Parquet, beyond the limits, or a column holds more than one value
-        a row.
+    ``wanted``: positions of the columns that are read, by the header; the others come back blank. Returns numbers have
+    no distinct values; NaN where blank. Raises InputError: in one line, where the file is missing or no Parquet, beyond
+    the limits, or a column holds more than one value a row.
     """
     found = next(parquet_blocks(path, wanted, None))
     return found.header, found.columns

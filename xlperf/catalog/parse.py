@@ -45,19 +45,8 @@ _YES = {"yes": 1.0, "true": 1.0, "1": 1.0, "no": 0.0, "false": 0.0, "0": 0.0}
 def convert(field: Field, value: object, from_text: bool = False) -> float | str | None:
     """One cell value as the table holds it; None means the word ``auto``.
 
-    Parameters
-    ----------
-    field : Field
-        Column and unit.
-    value : object
-        Cell value.
-    from_text : bool, default False
-        Whether numbers arrive as text, as in a CSV file.
-
-    Raises
-    ------
-    ValueError
-        With the problem in words.
+    ``field``: column and unit. ``value``: cell value. ``from_text``: whether numbers arrive as text, as in a CSV file.
+    Raises ValueError with the problem in words.
     """
     kind = field.column.kind
     if isinstance(value, str):
@@ -176,18 +165,9 @@ def parse_rows(
 ) -> tuple[Table, list[Fault]]:
     """Rows of cells as a table, with every fault; a faulty value is blank in the table.
 
-    Parameters
-    ----------
-    kind : str
-        Name of the sheet in the schema.
-    header : sequence
-        Header cells.
-    rows : sequence of sequence
-        Cells of each row; short rows are blank at the end.
-    locate : callable
-        ``locate(row, position)``: where a cell stands.
-    skip_empty : bool, default True
-        Leave rows out that are blank in every input column; places still name the original rows.
+    ``kind``: name of the sheet in the schema. ``header``: header cells. ``rows``: cells of each row; short rows are
+    blank at the end. ``locate``: ``locate(row, position)``: where a cell stands. ``skip_empty``: leave rows out that
+    are blank in every input column; places still name the original rows.
     """
     parsed = parse_header(kind, header)
     collector = _Collector(locate)
@@ -245,16 +225,8 @@ def parse_columns(
 ) -> tuple[Table, list[Fault]]:
     """Columns as a table, with every fault; each distinct text is converted once.
 
-    Parameters
-    ----------
-    kind : str
-        Name of the sheet in the schema.
-    header : sequence
-        Header of each column.
-    columns : sequence of array
-        Numbers (NaN: blank), booleans, or objects: text as in a CSV file, None.
-    locate : callable
-        ``locate(row, position)``: where a value stands.
+    ``kind``: name of the sheet in the schema. ``header``: header of each column. ``columns``: numbers (NaN: blank),
+    booleans, or objects: text as in a CSV file, None. ``locate``: ``locate(row, position)``: where a value stands.
     """
     return parse_coded(kind, header, [_coded(np.asarray(values)) for values in columns], locate)
 
@@ -441,24 +413,9 @@ def table_from_rows(
 def table_from_columns(kind: str, columns: Mapping[str, np.ndarray], place: Place = nowhere) -> Table:
     """Columns as a table in the units used inside; fast for many rows.
 
-    Parameters
-    ----------
-    kind : str
-        Name of the sheet in the schema.
-    columns : mapping of str to array
-        By header: numbers (NaN where blank), booleans, or text (numbers may be written as text).
-    place : callable, optional
-        As in :func:`table_from_rows`.
-
-    Returns
-    -------
-    Table
-        As in :func:`table_from_rows`; rows are never left out.
-
-    Raises
-    ------
-    InputError
-        With every fault of header and values.
+    ``kind``: name of the sheet in the schema. ``columns``: by header: numbers (NaN where blank), booleans, or text
+    (numbers may be written as text). ``place``: as in :func:`table_from_rows`. Returns as in :func:`table_from_rows`;
+    rows are never left out. Raises InputError with every fault of header and values.
     """
     header = list(columns)
     table, faults = parse_columns(kind, header, list(columns.values()), _by_name(header, place, kind))

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.cells import SparseRow, is_blank, parse_header, plan_kind
-from xlperf.catalog.csv_blocks import csv_blocks
-from xlperf.catalog.csv_files import STANDARD, read_csv
+from xlperf.catalog.csv_files import STANDARD, csv_blocks, read_csv
 from xlperf.catalog.parquet_files import parquet_blocks, parquet_place, read_parquet
 from xlperf.catalog.parse import Coded, parse_coded, parse_rows
 from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, PLAN_TABLES, results_of, split_header, table_schema
@@ -118,17 +117,8 @@ def read_block(kind: str, block: Block) -> tuple[Table, list[Fault]]:
 def read_catalog_tables(path: str | os.PathLike[str], required: bool) -> tuple[list[Table], list[Fault]]:
     """Catalog sheets of a workbook, or catalog tables as CSV or Parquet, with every fault of all of them.
 
-    Parameters
-    ----------
-    path : path-like
-        Workbook; a .csv or .parquet table whose first header names its kind; or a folder of such tables.
-    required : bool
-        Whether a missing sheet is a fault.
-
-    Raises
-    ------
-    InputError
-        When the file itself cannot be read.
+    ``path``: workbook; a .csv or .parquet table whose first header names its kind; or a folder of such tables.
+    ``required``: whether a missing sheet is a fault. Raises InputError when the file itself cannot be read.
     """
     tables: list[Table] = []
     faults: list[Fault] = []
@@ -183,19 +173,9 @@ def read_plan_tables(
 ) -> tuple[list[Table], list[Fault]]:
     """Plan sheets of a workbook, with every fault of all of them.
 
-    Parameters
-    ----------
-    path : path-like
-        Workbook.
-    sheet : str, optional
-        The only sheet to read; default: ``training`` and ``inference``, where there are.
-    kind : str, optional
-        Kind of the plans; default: that of the sheet's name, else of its columns.
-
-    Raises
-    ------
-    InputError
-        When the file itself cannot be read.
+    ``sheet``: the only sheet to read; default: ``training`` and ``inference``, where there are. ``kind``: kind of the
+    plans; default: that of the sheet's name, else of its columns. Raises InputError when the file itself cannot be
+    read.
     """
     tables: list[Table] = []
     faults: list[Fault] = []
@@ -304,24 +284,10 @@ KindOf = Callable[[str, Sequence[object]], str]
 def read_plans(path: str | os.PathLike[str], sheet: str | None = None, kind: str | None = None) -> list[Table]:
     """Read the plans of a workbook, a CSV or Parquet file, or CSV on standard input.
 
-    Parameters
-    ----------
-    path : path-like
-        ``.xlsx`` (sheets ``training`` and ``inference``), ``.csv``, ``.parquet``, or ``-`` for standard input.
-    sheet : str, optional
-        The only sheet of a workbook to read.
-    kind : str, optional
-        ``training`` or ``inference``; default: inference where there is a prompt length.
-
-    Returns
-    -------
-    list of Table
-        One table per kind that has plans, at least one. Result columns of the file are left out.
-
-    Raises
-    ------
-    InputError
-        With every fault found.
+    ``path``: ``.xlsx`` (sheets ``training`` and ``inference``), ``.csv``, ``.parquet``, or ``-`` for standard input.
+    ``sheet``: the only sheet of a workbook to read. ``kind``: ``training`` or ``inference``; default: inference where
+    there is a prompt length. Returns one table per kind that has plans, at least one. Result columns of the file are
+    left out. Raises InputError with every fault found.
     """
     if is_workbook(path):
         tables, faults = read_plan_tables(path, sheet, kind)
@@ -399,26 +365,11 @@ def plan_blocks(path: str | os.PathLike[str], rows: int) -> Iterator[PlanRows]:
 def read_designs(path: str | os.PathLike[str], sheet: str | None = None, kinds: Sequence[str] = DESIGN_TABLES) -> Table:
     """Read what has a cost: chiplet designs, servers or plans; or rows of another catalog sheet.
 
-    Parameters
-    ----------
-    path : path-like
-        ``.csv`` or ``-`` for standard input, ``.parquet``, or a workbook. A header ``chiplet`` or ``server`` says
-        which it is; plans have a ``model``.
-    sheet : str, optional
-        Which sheet of a workbook: ``chiplets``, ``servers``, ``training`` or ``inference``; by default ``chiplets``
-        where it has rows, else ``servers``.
-    kinds : sequence of str, optional
-        Catalog sheets that are meant; plans are read beside chiplets and servers alone.
-
-    Returns
-    -------
-    Table
-        Of one of these kinds, at least one row.
-
-    Raises
-    ------
-    InputError
-        With every fault found.
+    ``path``: ``.csv`` or ``-`` for standard input, ``.parquet``, or a workbook. A header ``chiplet`` or ``server`` says
+    which it is; plans have a ``model``. ``sheet``: which sheet of a workbook: ``chiplets``, ``servers``, ``training``
+    or ``inference``; by default ``chiplets`` where it has rows, else ``servers``. ``kinds``: catalog sheets that are
+    meant; plans are read beside chiplets and servers alone. Of one of these kinds, at least one row. Raises InputError
+    with every fault found.
     """
     if not is_workbook(path):
         table, faults = _read_rows(path, sheet, partial(_design_kind, kinds=kinds), "designs")

@@ -69,6 +69,8 @@ AUTO_COLUMNS: dict[str, tuple[str, ...]] = {
         "prefill_context_parallel",
         "prefill_expert_parallel",
         "prefill_data_parallel_attention",
+        "expert_accelerators",
+        "ping_pong_batches",
     ),
     "chip": ("power_budget", "memory_stacks"),
     "train": (

@@ -1,18 +1,24 @@
-"""A table in memory: columns as arrays in the units used inside, where each value came from, and its keys."""
+"""A table in memory: columns in the units used inside, where each value came from, its keys, names and aliases."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from xlperf.base.arrays import Columns
 from xlperf.catalog.cells import shown
-from xlperf.catalog.names import aliases
 from xlperf.catalog.schema import TableSchema, table_schema, unit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 CASES = ("low", "base", "high")
 """Cases of prices: a sheet may give a column twice more, with these endings."""
@@ -193,6 +199,56 @@ class Table:
         )
 
 
+class Words(NamedTuple):
+    """A column of words as codes into its distinct values: ``words[codes[row]]``."""
+
+    codes: np.ndarray
+    words: Sequence[str]
+
+    def take(self, rows: np.ndarray) -> Words:
+        """Words of some of the rows."""
+        return Words(self.codes[rows], self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Distinct (generation, precision, software) of many rows: ``distinct[codes[row]]``."""
+
+    codes: np.ndarray
+    distinct: tuple[tuple[str, str, str], ...]
+
+
+def coded_words(values: Sequence[str]) -> Words:
+    """Codes and distinct values of a column of words.
+
+    >>> coded_words(["a", "b", "a"]).codes.tolist()
+    [0, 1, 0]
+    """
+    seen = {value: code for code, value in enumerate(dict.fromkeys(values))}
+    return Words(np.array(list(map(seen.__getitem__, values)), dtype=np.int64), tuple(seen))
+
+
+def combined_keys(generation: Words, precision: Words, software: Words) -> Keys:
+    """Distinct combinations of three columns of words: generation, precision and software of plans."""
+    parts = (generation, precision, software)
+    if len(generation.codes) == 1:
+        first, second, third = (part.words[part.codes[0]] for part in parts)
+        return Keys(np.zeros(1, dtype=np.int64), ((first, second, third),))
+    pairs = generation.codes * len(precision.words) + precision.codes
+    index = pairs * len(software.words) + software.codes
+    present = np.zeros(math.prod(len(part.words) for part in parts), dtype=bool)
+    present[index] = True
+    found = np.flatnonzero(present)
+    place = np.zeros(len(present), dtype=np.int64)
+    place[found] = np.arange(len(found))
+    distinct = []
+    for code in found.tolist():
+        pair, third = divmod(code, len(software.words))
+        first, second = divmod(pair, len(precision.words))
+        distinct.append((generation.words[first], precision.words[second], software.words[third]))
+    return Keys(place[index], tuple(distinct))
+
+
 def key_faults(table: Table) -> list[tuple[int, str, str]]:
     """What is wrong with the keys of a catalog table: (row, column, problem).
 
@@ -268,19 +324,8 @@ def _tier_faults(table: Table) -> list[tuple[int, str, str]]:
 def values_in_case(table: Table, name: str, case: str) -> np.ndarray:
     """Values of a column in one of the cases, blanks as the schema has them.
 
-    Parameters
-    ----------
-    table : Table
-        A table of a cost sheet.
-    name : str
-        Column.
-    case : str
-        ``low`` or ``high``: the values of the column of that case where they are given; ``base``: the column's own.
-
-    Returns
-    -------
-    np.ndarray
-        In the units used inside, one per row.
+    ``table``: a table of a cost sheet. ``case``: ``low`` or ``high``: the values of the column of that case where they
+    are given; ``base``: the column's own. In the units used inside, one per row.
     """
     values: np.ndarray = table.filled(name)
     other = f"{name}_{case}"
@@ -293,19 +338,8 @@ def values_in_case(table: Table, name: str, case: str) -> np.ndarray:
 def columns_of(table: Table, rows: np.ndarray | None = None, case: str = "base") -> Columns:
     """Columns of a table for the equations.
 
-    Parameters
-    ----------
-    table : Table
-        Any sheet.
-    rows : array of int, optional
-        Row of each result; NaN or "" where it is -1. All rows in their order where it is not given.
-    case : str, default "base"
-        As :func:`values_in_case`.
-
-    Returns
-    -------
-    Columns
-        In the units used inside.
+    ``table``: any sheet. ``rows``: row of each result; NaN or "" where it is -1. All rows in their order where it is
+    not given. ``case``: as :func:`values_in_case`. In the units used inside.
     """
     if rows is None:
         return Columns(lambda name: values_in_case(table, name, case))
@@ -328,15 +362,7 @@ def columns_of(table: Table, rows: np.ndarray | None = None, case: str = "base")
 def uncertain_columns(table: Table) -> list[str]:
     """Columns of a table that have a low or a high value in at least one row.
 
-    Parameters
-    ----------
-    table : Table
-        A table of a cost sheet.
-
-    Returns
-    -------
-    list of str
-        In the order of the schema.
+    ``table``: a table of a cost sheet. In the order of the schema.
     """
     known = table.schema.by_name
     return [
@@ -344,3 +370,70 @@ def uncertain_columns(table: Table) -> list[str]:
         for name in known
         if any(other in known and (~np.isnan(table.filled(other))).any() for other in (f"{name}_low", f"{name}_high"))
     ]
+
+
+MARK = "\x1f"
+"""Stands between a name and the number of a copy of its row, where a sweep gives plans rows of their own."""
+_BETWEEN_WORDS = re.compile(r"[^\w.]+|_+")
+
+
+def aliases(table: Table) -> list[tuple[int, str]]:
+    """Other spellings of the names of a table: (row, spelling); none where it has no such column."""
+    return [
+        (row, word.strip())
+        for row, text in enumerate(table.text("aliases").tolist() if "aliases" in table.schema.by_name else ())
+        for word in str(text).split(";")
+        if word.strip()
+    ]
+
+
+def words_of(name: str) -> tuple[str, ...]:
+    """Words of a name without regard to case, blanks and punctuation; a point stays, 3.1 is not 31.
+
+    >>> words_of("Llama-3.1-70B (Instruct)")
+    ('llama', '3.1', '70b', 'instruct')
+    """
+    return tuple(word for word in _BETWEEN_WORDS.split(name.casefold()) if word)
+
+
+class Spellings:
+    """Names of one table by how they may be spelled.
+
+    ``table``: with a column of names, and perhaps one of aliases.
+    """
+
+    def __init__(self, table: Table) -> None:
+        names = [str(name) for name in table.text(table.schema.key.name).tolist()]
+        self._spelled = [(name, words_of(name)) for name in dict.fromkeys(names)]
+        self._spelled += [(names[row], words_of(word)) for row, word in aliases(table)]
+
+    def names(self, text: str) -> list[str]:
+        """Names that a text may mean.
+
+        The same words however they are joined (``llama3 70b``), those after the owner's name and a slash
+        (``meta-llama/Llama-3.1-70B``), or else the first words of a name (``H200``).
+
+        ``text``: what a cell says. In the order of the rows; none where nothing is like it.
+        """
+        for own in (words_of(text), words_of(text.rpartition("/")[2])):
+            joined = "".join(own)
+            same = _distinct(name for name, words in self._spelled if joined and "".join(words) == joined)
+            if same:
+                return same
+        begun = words_of(text)
+        if not any(map(str.isalpha, "".join(begun))):
+            return []
+        return _distinct(name for name, words in self._spelled if words[: len(begun)] == begun)
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(name for name in names if name))
+
+
+def copied_name(name: str) -> str:
+    r"""Name of the row that a copy was made of; any other name as it is.
+
+    >>> copied_name("H100-SXM-80GB\x1f7"), copied_name("H100-SXM-80GB")
+    ('H100-SXM-80GB', 'H100-SXM-80GB')
+    """
+    return name.partition(MARK)[0]

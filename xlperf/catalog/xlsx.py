@@ -25,20 +25,7 @@ def show(path: str | os.PathLike[str]) -> str:
     A line names each sheet and its Excel tables; below it every row that holds anything, cells separated by tabs,
     formulas as formulas. The same workbook content gives the same text, whichever program saved it.
 
-    Parameters
-    ----------
-    path : path-like
-        Workbook.
-
-    Returns
-    -------
-    str
-        Lines that end in a newline each.
-
-    Raises
-    ------
-    InputError
-        In one line, when the file cannot be read.
+    Returns lines that end in a newline each. Raises InputError: in one line, when the file cannot be read.
     """
     return "".join(f"{line}\n" for line in shown_lines(path))
 
@@ -161,15 +148,8 @@ class Formulas:
 class Workbook:
     """A workbook as sheets of cell values.
 
-    Parameters
-    ----------
-    path : path-like
-        An .xlsx or .xlsm file.
-
-    Raises
-    ------
-    InputError
-        In one line, when it cannot be read; see :class:`~xlperf.catalog.xlsx_package.Package`.
+    ``path``: an .xlsx or .xlsm file. Raises InputError: in one line, when it cannot be read; see
+    :class:`~xlperf.catalog.xlsx_package.Package`.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -301,12 +281,7 @@ class Workbook:
     def cells(self, sheet: str, formulas: Formulas | None = None) -> Cells:
         """Values of a sheet: numbers, DateNumber among them, text, booleans, ErrorValue and Unsaved.
 
-        Parameters
-        ----------
-        sheet : str
-            Name as the workbook spells it.
-        formulas : Formulas, optional
-            Filled with the formulas of the sheet.
+        ``sheet``: name as the workbook spells it. ``formulas``: filled with the formulas of the sheet.
         """
         part = self._parts[sheet]
         reader = _SheetReader(self, formulas)

@@ -40,19 +40,9 @@ class _LocalNames(dict[str, str]):
 class Package:
     """The parts of an .xlsx file.
 
-    Parameters
-    ----------
-    path : path-like
-        File.
-    part_limit, total_limit : int
-        Bytes that one part, and all parts read together, may unpack to. [B]
-    most_elements : int
-        XML elements that one part may hold. [-]
-
-    Raises
-    ------
-    InputError
-        In one line, when the file is missing, a folder, empty, no workbook, encrypted or damaged.
+    ``part_limit``, ``total_limit``: bytes that one part, and all parts read together, may unpack to [B].
+    ``most_elements``: XML elements that one part may hold. Raises InputError: in one line, when the file is missing, a
+    folder, empty, no workbook, encrypted or damaged.
     """
 
     def __init__(
@@ -105,10 +95,8 @@ class Package:
     def chunks(self, part: str) -> Iterator[bytes]:
         """Bytes of one part as they are unpacked; never more in memory than a chunk.
 
-        Raises
-        ------
-        InputError
-            Where the part is damaged or beyond the limits, before anything of it is given where that can be told.
+        Raises InputError where the part is damaged or beyond the limits, before anything of it is given where that can
+        be told.
         """
         info = self.parts[self._folded[part.casefold()]]
         size, large = info.file_size, info.file_size > LARGE_PART
@@ -154,12 +142,8 @@ class Package:
 
         A document type is refused wherever it stands, so that no entity is ever declared, let alone expanded.
 
-        Parameters
-        ----------
-        part : str
-            Name of the part.
-        start, end, text : callable
-            What to do at the start of an element (name, attributes), at its end, and with text.
+        ``part``: name of the part. ``start``, ``end``, ``text``: what to do at the start of an element (name,
+        attributes), at its end, and with text.
         """
         parser = expat.ParserCreate()
         parser.buffer_text = True

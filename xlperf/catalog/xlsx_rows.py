@@ -42,24 +42,10 @@ class Added(NamedTuple):
 def add_row(path: str | os.PathLike[str], kind: str, row: Mapping[str, Value]) -> Added:
     """Add a row below the last one of a catalog sheet.
 
-    Parameters
-    ----------
-    path : path-like
-        Workbook; replaced whole when the row is in.
-    kind : str
-        Sheet, such as ``models``.
-    row : mapping
-        Values by column, in the units of the schema; converted to those of the sheet's headers.
-
-    Returns
-    -------
-    Added
-        Cell of the name, and what the sheet has no column for.
-
-    Raises
-    ------
-    InputError
-        Where there is no such sheet, the name is taken, or the row below the table holds something else.
+    ``path``: workbook; replaced whole when the row is in. ``kind``: sheet, such as ``models``. ``row``: values by
+    column, in the units of the schema; converted to those of the sheet's headers. Returns cell of the name, and what
+    the sheet has no column for. Raises InputError where there is no such sheet, the name is taken, or the row below the
+    table holds something else.
     """
     with Workbook(path) as book:
         sheet = book.sheet(kind)

@@ -16,14 +16,12 @@ import click
 
 from xlperf import __version__
 from xlperf.base.errors import HostError, InputError
-from xlperf.cli.cost import cost
 from xlperf.cli.diagnose import diagnose
-from xlperf.cli.hardware import device, optimise, time
-from xlperf.cli.launch import launch, plan
+from xlperf.cli.hardware import cost, device, optimise, time
 from xlperf.cli.output import say
 from xlperf.cli.plans import evaluate, explain, frontier, report
 from xlperf.cli.published import calibrate, validate
-from xlperf.cli.rows import accelerator, model
+from xlperf.cli.rows import accelerator, launch, model, plan
 from xlperf.cli.search import search, solve, sweep
 from xlperf.cli.sheets import check, functions, install, new, show, uninstall
 from xlperf.cli.uncertainty import uncertainty, worth
@@ -94,15 +92,8 @@ for _command in (
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command; what goes wrong by input or machine is said on standard error, without a traceback.
 
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        What follows ``xlperf``; those of the process when not given.
-
-    Returns
-    -------
-    int
-        0 done, 1 the answer is no, 2 bad input, 130 interrupted.
+    ``arguments``: what follows ``xlperf``; those of the process when not given. Returns 0 done, 1 the answer is no, 2
+    bad input, 130 interrupted.
     """
     _open_what_is_closed()
     _write_what_cannot_be_encoded_as_escapes()

@@ -174,7 +174,7 @@ def diagnose(
         if output is None:
             return
     if output is not None and Path(output).suffix.lower() == ".xlsx":
-        from xlperf.workbook.diagnosis import write_diagnosis
+        from xlperf.workbook.result_front import write_diagnosis
 
         write_diagnosis(output, found, *asked_of())
         wrote(output, len(found.explanations), "explanation")
@@ -200,8 +200,8 @@ def _logged(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 def _profiled(path: str, steps: int | None, plan: Table, catalog: Catalog | None) -> tuple[str, ...]:
     """What a profile says, as --measured takes it; with a catalog also beside what is predicted, class by class."""
-    from xlperf.catalog.profile import read_profile
-    from xlperf.explore.profile import by_class, measured_texts
+    from xlperf.catalog.logs import read_profile
+    from xlperf.explore.causes import by_class, measured_texts
 
     found = read_profile(path, steps)
     if catalog is not None:

@@ -53,10 +53,7 @@ class EditedFile(_FileType):
 class OutputFile(_FileType):
     """Name of a file that is written.
 
-    Parameters
-    ----------
-    suffixes : sequence of str
-        Endings that the name may have; ``-`` among them for CSV on standard output.
+    ``suffixes``: endings that the name may have; ``-`` among them for CSV on standard output.
     """
 
     name = "output file"
@@ -195,12 +192,7 @@ class Chosen(NamedTuple):
 def chosen_options(default: str, sheets: str = "training or inference") -> Callable[..., Any]:
     """Give a command ``--row``, ``--name`` and ``--sheet``, as its argument ``chosen``.
 
-    Parameters
-    ----------
-    default : str
-        Which plan is meant without them, for the help.
-    sheets : str
-        Which sheets there are, for the help.
+    ``default``: which plan is meant without them, for the help. ``sheets``: which sheets there are, for the help.
     """
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -240,17 +232,8 @@ class Command(click.Command):
 def check_files(command: click.Command, values: dict[str, Any]) -> None:
     """Refuse outputs that cannot be written, that are inputs, or that are named twice.
 
-    Parameters
-    ----------
-    command : click.Command
-        Whose parameters they are.
-    values : dict
-        What the command was given, by parameter.
-
-    Raises
-    ------
-    InputError
-        One line with what would do.
+    ``command``: whose parameters they are. ``values``: what the command was given, by parameter. Raises InputError: one
+    line with what would do.
     """
     inputs, outputs = _named(command, values, InputFile), [(STANDARD, _identity(STANDARD, reading=False))]
     for kind in (OutputFile, EditedFile):
@@ -333,17 +316,8 @@ def _either(words: Sequence[str]) -> str:
 def catalog_of(given: str | None, source: str | None) -> Catalog:
     """The catalog of ``--catalog``, else of the workbook that holds the rows, else the shipped one.
 
-    Parameters
-    ----------
-    given : str or None
-        Workbook that ``--catalog`` names.
-    source : str or None
-        File of the rows, whether a workbook or not.
-
-    Raises
-    ------
-    InputError
-        With every fault of the workbook; where the one that was asked for has no sheet of a catalog.
+    ``given``: workbook that ``--catalog`` names. ``source``: file of the rows, whether a workbook or not. Raises
+    InputError with every fault of the workbook; where the one that was asked for has no sheet of a catalog.
     """
     from xlperf.catalog.catalog import load_catalog
 
@@ -355,17 +329,8 @@ def catalog_of(given: str | None, source: str | None) -> Catalog:
 def note_unread(given: str | None, own: str | None) -> None:
     """Name sheets on standard error that are not read, but look as if they should be.
 
-    Parameters
-    ----------
-    given : str or None
-        Workbook that ``--catalog`` names; it must have at least one sheet of a catalog.
-    own : str or None
-        Workbook of the rows.
-
-    Raises
-    ------
-    InputError
-        Where a workbook cannot be read, or the one that was given has no sheet of a catalog.
+    ``given``: workbook that ``--catalog`` names; it must have at least one sheet of a catalog. ``own``: workbook of the
+    rows. Raises InputError where a workbook cannot be read, or the one that was given has no sheet of a catalog.
     """
     from xlperf.catalog.read import is_table_file, unread_sheets
     from xlperf.catalog.schema import EVERY_TABLE

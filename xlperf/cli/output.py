@@ -8,9 +8,10 @@ from __future__ import annotations
 import io
 import json
 import math
+import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from xlperf.catalog.table import Table
     from xlperf.cli.table_files import Part
 
+
 STANDARD = "-"
 AS_JSON = "json"
 """What stands for an output where --json asks for JSON on standard output; no file can have this name."""
@@ -36,12 +38,8 @@ WORKBOOK_ROWS = 50_000  # more make a file that takes a minute to write and to o
 def say(*lines: str, err: bool = False) -> None:
     """Print lines. All that a command prints goes through here: names and notes of a file cannot steer the terminal.
 
-    Parameters
-    ----------
-    lines : str
-        Printed one below the other; a line break inside one of them is written out.
-    err : bool, default False
-        Whether they go to standard error.
+    ``lines``: printed one below the other; a line break inside one of them is written out. ``err``: whether they go to
+    standard error.
     """
     for line in lines:
         click.echo(printable(line), err=err)
@@ -50,14 +48,7 @@ def say(*lines: str, err: bool = False) -> None:
 def wrote(output: str, number: int, noun: str) -> None:
     """Say on standard error what a command wrote; nothing where that went to standard output.
 
-    Parameters
-    ----------
-    output : str
-        File, or ``-``.
-    number : int
-        Rows. [-]
-    noun : str
-        What a row is, in the singular.
+    ``output``: file, or ``-``. ``number``: rows. ``noun``: what a row is, in the singular.
     """
     if output not in (STANDARD, AS_JSON):
         say(f"{output}: {number:,} {noun}{'s' if number != 1 else ''}", err=True)
@@ -158,15 +149,9 @@ NOTHING_SAID = Front()
 def write_sheets(output: str, sheets: Iterable[tuple[str, list[Part]]], front: Front = NOTHING_SAID) -> None:
     """Write columns of equal length by sheet to a workbook, or one below the other to CSV or Parquet.
 
-    Parameters
-    ----------
-    output : str
-        File that ends in .xlsx, .csv, .parquet or .json, ``-`` or ``AS_JSON``; replaced whole when everything is
-        written.
-    sheets : iterable of (str, list of (Column, array))
-        Name of the sheet and its columns, in the units used inside; but in a workbook all have the same columns.
-    front : Front
-        For the front sheet of a workbook.
+    ``output``: file that ends in .xlsx, .csv, .parquet or .json, ``-`` or ``AS_JSON``; replaced whole when everything
+    is written. ``sheets``: name of the sheet and its columns, in the units used inside; but in a workbook all have the
+    same columns. ``front``: for the front sheet of a workbook.
     """
     if is_workbook(output):
         _write_workbook(output, sheets, front)
@@ -230,15 +215,7 @@ def deliver(
 def text_table(block: list[Part]) -> list[str]:
     """Columns as lines of text: words to the left, numbers to the right; columns without any value are left out.
 
-    Parameters
-    ----------
-    block : list of (Column, array)
-        Columns of one length, in the units used inside.
-
-    Returns
-    -------
-    list of str
-        Lines without trailing blanks.
+    ``block``: columns of one length, in the units used inside. Returns lines without trailing blanks.
     """
     from xlperf.cli.table_files import shown
 
@@ -284,10 +261,9 @@ _PAGE, _PAGES = 200.0, 4
 def _write_workbook(path: str, sheets: Iterable[tuple[str, list[Part]]], front: Front) -> None:
     from openpyxl import Workbook
 
-    from xlperf.workbook.package import save_workbook
+    from xlperf.workbook.package import cell_value, save_workbook, write_table
     from xlperf.workbook.result_front import add_front
     from xlperf.workbook.style import add_styles, page_setup
-    from xlperf.workbook.tables import cell_value, write_table
 
     workbook = Workbook()
     workbook.remove(workbook.worksheets[0])
@@ -329,3 +305,70 @@ def standard_output() -> IO[str]:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", newline="\n", errors="backslashreplace")
     return sys.stdout
+
+
+_MARKERS = "xo*+#@%&"
+_MOST_SERIES = len(_MARKERS)
+_WIDTHS = 50, 110
+"""Narrowest and widest plot. [columns]"""
+_HEIGHT = 18
+"""Rows of a plot of points. [-]"""
+Series = Mapping[str, tuple[Sequence[float], Sequence[float]]]
+
+
+def plotter() -> Any:
+    """The library that draws, with a clean figure as wide as the terminal; None where nothing is to be drawn."""
+    if not sys.stdout.isatty():
+        return None
+    try:
+        import plotext
+    except ModuleNotFoundError:
+        return None
+    drawing: Any = plotext
+    drawing.clear_figure()
+    drawing.theme("clear")
+    return drawing
+
+
+def _width() -> int:
+    return min(max(shutil.get_terminal_size().columns - 2, _WIDTHS[0]), _WIDTHS[1])
+
+
+def show_points(title: str, x_title: str, y_title: str, series: Series) -> None:
+    """Draw points by series, each with a marker of its own.
+
+    ``series``: values along and up, by the name of the series.
+    """
+    drawing = plotter()
+    if drawing is None or not any(len(x) > 1 for x, _ in series.values()):
+        return
+    drawn = list(series.items())[:_MOST_SERIES]
+    drawing.plotsize(_width(), _HEIGHT)
+    for (_, (x, y)), marker in zip(drawn, _MARKERS, strict=False):
+        drawing.scatter(list(x), list(y), marker=marker)
+    named = ", ".join(f"{marker} {name}" for (name, _), marker in zip(drawn, _MARKERS, strict=False) if name)
+    drawing.title(f"{title}: {y_title} over {x_title}")
+    _say(drawing)
+    more = f" (of {len(series)})" if len(series) > len(drawn) else ""
+    say(*([f"{named}{more}"] if len(drawn) > 1 else []))
+
+
+def show_stacked(title: str, names: Sequence[str], parts: Mapping[str, Sequence[float]]) -> None:
+    """Draw a bar for each name, the first on top, made of its parts.
+
+    ``parts``: amounts by part, one for each name.
+    """
+    drawing = plotter()
+    if drawing is None or not names:
+        return
+    drawing.plotsize(_width(), 3 * len(names) + 5)
+    backwards = [list(reversed(list(values))) for values in parts.values()]
+    letters = [name[0] for name in parts]
+    drawing.stacked_bar(list(reversed(list(names))), backwards, orientation="h", width=0.5, marker=letters)
+    drawing.title(f"{title}: {', '.join(f'{letter} = {name}' for letter, name in zip(letters, parts, strict=True))}")
+    _say(drawing)
+
+
+def _say(drawing: Any) -> None:
+    """Print what was drawn, without codes that colour it."""
+    say("", *str(drawing.uncolorize(drawing.build())).rstrip("\n").split("\n"))

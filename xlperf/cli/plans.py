@@ -180,7 +180,7 @@ def evaluate(
 
     written = output is not None and not is_workbook(output) and not is_json(output)
     if output is not None and written and not is_read_workbook(plans) and sheet is None:
-        from xlperf.cli.evaluated import write_evaluated
+        from xlperf.cli.blocks import write_evaluated
 
         number, kind = write_evaluated(plans, output, catalog_of(catalog, plans), bounds, *machines)
         wrote(output, number, f"{kind} plan")
@@ -252,7 +252,7 @@ def explain(plans: str, chosen: Chosen, output: str | None, bounds: Bounds, cata
 def _show_memory(results: Table) -> None:
     """Draw the memory of a plan on a terminal: of a training plan by pipeline stage, of an inference plan by part."""
     from xlperf.base.units import factor
-    from xlperf.cli.terminal import show_stacked
+    from xlperf.cli.output import show_stacked
 
     def number(name: str) -> float:
         return float(results.number(name)[0]) / factor("GiB")
@@ -347,7 +347,7 @@ def frontier(
 
 def _show_frontier(found: Table, results: Table) -> None:
     """Draw throughput over speed per user on a terminal, a marker for each plan."""
-    from xlperf.cli.terminal import show_points
+    from xlperf.cli.output import show_points
 
     names = [str(name) for name in found.text("name")]
     speed, rate = (results.number(f"tokens_per_second_per_{what}") for what in ("user", "accelerator"))

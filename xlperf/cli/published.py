@@ -389,9 +389,8 @@ def _kernels(catalog: Catalog, readme: str | None) -> int:
 
 def _kernels_left_out(catalog: Catalog, names: Sequence[str]) -> int:
     from xlperf.base.resources import workbook
-    from xlperf.calibrate.accuracy import kernel_table
+    from xlperf.calibrate.accuracy import kernel_errors_left_out, kernel_table
     from xlperf.calibrate.kernel_measurements import read_kernels
-    from xlperf.calibrate.kernels_left_out import kernel_errors_left_out
 
     errors = kernel_errors_left_out(read_kernels(workbook("validation.xlsx")), catalog, names)
     header, lines = kernel_table(errors)

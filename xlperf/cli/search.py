@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.cli.doubts import Doubts, doubts_options, probability_option
 from xlperf.cli.options import (
     RESULTS,
     Chosen,
@@ -44,6 +43,7 @@ from xlperf.cli.output import (
     write_sheets,
     wrote,
 )
+from xlperf.cli.uncertainty import Doubts, doubts_options, probability_option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from xlperf.cli.table_files import Part
     from xlperf.explore.candidates import Bounds
     from xlperf.explore.objectives import Limit
-    from xlperf.explore.robust import Robust
     from xlperf.explore.solve import Solution
     from xlperf.explore.sweep import Sweep
+    from xlperf.explore.uncertainty import Robust
     from xlperf.explore.vary import Varied
 
 TOP = 10
@@ -162,9 +162,9 @@ def search(
 
     from xlperf.explore.candidates import with_mapping
     from xlperf.explore.objectives import limits_of
-    from xlperf.explore.robust import MOST_DRAWN
     from xlperf.explore.search import own_targets
     from xlperf.explore.search import search as best
+    from xlperf.explore.uncertainty import MOST_DRAWN
     from xlperf.explore.workers import all_processes
 
     wanted = [varied(table, vary, of_catalog=True) for table in read_chosen(plans, chosen)]
@@ -244,8 +244,8 @@ def _write(found: list[Robust], kinds: list[str], output: str | None, said: list
     import numpy as np
 
     from xlperf.explore.auto import with_notes
-    from xlperf.explore.robust import SHOWN as DRAWN
     from xlperf.explore.search import SHOWN, stacked
+    from xlperf.explore.uncertainty import SHOWN as DRAWN
 
     sheets = []
     for kind in kinds:
@@ -426,6 +426,7 @@ def _show_sweep(whole: Sweep, output: str | None, named: set[str], results: tupl
 @click.option("--with-auto", "autos", multiple=True, metavar="COLUMN", help="Columns to choose with it, as if auto.")
 @click.option("--objective", metavar="RESULT", default="", help="What decides among plans of the same value.")
 @probability_option
+@processes_option
 @chosen_options("all")
 @output_option
 @bounds_options
@@ -439,6 +440,7 @@ def solve(
     autos: tuple[str, ...],
     objective: str,
     probability: float,
+    processes: int | None,
     chosen: Chosen,
     output: str | None,
     bounds: Bounds,
@@ -458,6 +460,7 @@ def solve(
     from xlperf.explore.search import own_targets
     from xlperf.explore.solve import solve_catalog, solve_plan
     from xlperf.explore.vary import read_variation
+    from xlperf.explore.workers import all_processes
 
     table = _of_one_kind(plans, chosen)
     asked = read_variation(table.kind, [vary_line(vary)], "--vary")
@@ -474,15 +477,16 @@ def solve(
     if column and table.schema.by_name[column].kind != "number":
         raise InputError(Fault("--vary", f"{column.replace('_', ' ')} is no number: there is no least of it"))
     found: list[tuple[str, Solution]] = []
+    cores = processes or all_processes()
     with progress(0, "plans tried") as done:
         for index in range(len(table)):
             one = table.take([index])
             limits = [*asked_for, *(limit._replace(probability=probability) for limit in own_targets(one))]
             if of_catalog is not None:
-                answer = solve_catalog(one, known, of_catalog, limits, largest, objective, progress=done, **bounds)
+                answer = solve_catalog(one, known, of_catalog, limits, largest, objective, done, cores, **bounds)
             else:
                 values = asked.values.get(column)
-                answer = solve_plan(one, known, column, values, limits, largest, objective, progress=done, **bounds)
+                answer = solve_plan(one, known, column, values, limits, largest, objective, done, cores, **bounds)
             found.append((plan_name(one), answer))
     said = [f"{label}: {_summary(answer, column, of_catalog, largest)}" for label, answer in found]
     say(*said, err=True)

@@ -32,7 +32,7 @@ def check(workbook: str | None) -> int:
     from xlperf.base.resources import workbook as shipped
     from xlperf.calibrate.validate import parameter_faults
     from xlperf.catalog.check import check as checked
-    from xlperf.explore.device_check import device_faults
+    from xlperf.explore.allocate import device_faults
 
     found = checked(workbook or shipped(), [parameter_faults, device_faults])
     say(*found.lines())

@@ -96,15 +96,7 @@ def csv_header(block: list[Part]) -> str:
 def csv_rows(block: list[Part]) -> bytes:
     """Columns of one length as lines of CSV, in UTF-8.
 
-    Parameters
-    ----------
-    block : list of (Column, array)
-        Columns, in the units used inside.
-
-    Returns
-    -------
-    bytes
-        Without the header.
+    ``block``: columns, in the units used inside. Returns without the header.
     """
     if len(block) > 1 and len(block[0][1]) >= ARROW_ROWS:
         try:
@@ -179,15 +171,7 @@ def pyarrow() -> tuple[Any, Any]:
 def arrow_table(block: list[Part]) -> Any:
     """Columns of one length as an Arrow table; text as a dictionary, flags as bool, blanks as null.
 
-    Parameters
-    ----------
-    block : list of (Column, array)
-        Columns, in the units used inside.
-
-    Returns
-    -------
-    pyarrow.Table
-        The unit of each column in its metadata.
+    ``block``: columns, in the units used inside. Returns the unit of each column in its metadata.
     """
     pa, _ = pyarrow()
     arrays = [_arrow(pa, column, values) for column, values in block]
@@ -201,12 +185,7 @@ def arrow_table(block: list[Part]) -> Any:
 def write_parquet(path: Path | IO[bytes], tables: Iterable[Any]) -> None:
     """Write Arrow tables of one schema below each other, in the memory of one of them.
 
-    Parameters
-    ----------
-    path : Path or binary stream
-        Where to.
-    tables : iterable of pyarrow.Table
-        At least one; each becomes a group of rows.
+    ``path``: where to. ``tables``: at least one; each becomes a group of rows.
     """
     _, pq = pyarrow()
     writer = None
@@ -228,17 +207,7 @@ def parquet_rows(files: Iterable[Path]) -> Iterable[Any]:
 def written_block(block: list[Part], suffix: str) -> bytes:
     """Columns of one length as a whole file.
 
-    Parameters
-    ----------
-    block : list of (Column, array)
-        Columns, in the units used inside.
-    suffix : str
-        ``.csv`` or ``.parquet``.
-
-    Returns
-    -------
-    bytes
-        The file.
+    ``block``: columns, in the units used inside. ``suffix``: ``.csv`` or ``.parquet``. Returns the file.
     """
     if suffix == ".parquet":
         stream = io.BytesIO()

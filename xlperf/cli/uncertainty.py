@@ -1,8 +1,10 @@
-"""Commands on what decides: ``uncertainty`` of results, and what a change is ``worth``."""
+"""Commands on what decides: ``uncertainty`` of results and ``worth`` of a change; options of uncertain choices."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -25,8 +27,11 @@ from xlperf.cli.options import (
 from xlperf.cli.output import deliver, is_workbook, parts, progress, say, text_table, write_sheets, wrote
 
 if TYPE_CHECKING:
+    from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
     from xlperf.explore.candidates import Bounds
+    from xlperf.explore.found import Search
+    from xlperf.explore.uncertainty import Robust
 
 
 @click.command(
@@ -154,6 +159,7 @@ def uncertainty(
     help="Show instead at which cost of an hour this accelerator makes tokens as cheaply as the plan's, each with "
     "its best plan. May be repeated.",
 )
+@processes_option
 @chosen_options("all")
 @output_option
 @bounds_options
@@ -164,6 +170,7 @@ def worth(
     limits: tuple[str, ...],
     mapping: bool,
     against: tuple[str, ...],
+    processes: int | None,
     chosen: Chosen,
     output: str | None,
     bounds: Bounds,
@@ -179,6 +186,7 @@ def worth(
     from xlperf.explore.candidates import with_mapping
     from xlperf.explore.objectives import limits_of
     from xlperf.explore.search import stacked
+    from xlperf.explore.workers import all_processes
     from xlperf.explore.worth import break_even, read_changes, usual_changes
     from xlperf.explore.worth import worth as worth_of
 
@@ -188,15 +196,16 @@ def worth(
     changes = read_changes(table.kind, [vary_line(text) for text in vary], "--vary")
     kept = limits_of(table.kind, limits, "--limit")
     known = catalog_for(catalog, plans, [table])
-    found = []
+    found, cores = [], processes or all_processes()
     with progress(0, "plans tried") as done:
         for index in range(len(table)):
             one = table.take([index])
             one = with_mapping(one) if mapping else one
             if against:
-                found.append(break_even(one, against, known, kept, done, **bounds))
+                found.append(break_even(one, against, known, kept, done, cores, **bounds))
             else:
-                found.append(worth_of(one, known, changes or usual_changes(one, known, kept), kept, done, **bounds))
+                wanted = changes or usual_changes(one, known, kept)
+                found.append(worth_of(one, known, wanted, kept, done, cores, **bounds))
     deliver(output, "worth", parts(stacked(found)), "accelerator" if against else "change")
 
 
@@ -205,3 +214,65 @@ def _of_one_kind(plans: str, chosen: Chosen) -> Table:
     if len(tables) > 1:
         raise InputError(Fault(plans, f"holds both kinds of plans: give --sheet {tables[0].kind}"))
     return tables[0]
+
+
+class Doubts(NamedTuple):
+    """How plans are ordered under uncertainty: by which measure, with which uncertain inputs, in how many draws."""
+
+    measure: str | None
+    uncertain: tuple[str, ...]
+    draws: int
+    seed: int
+
+    def ordered(self, found: Search, catalog: Catalog, top: int | None, processes: int) -> Robust:
+        """The plans of a search in robust order where that is asked for."""
+        from xlperf.explore.uncertainty import Robust, robust
+        from xlperf.explore.vary import read_variation
+
+        if self.measure is None or not found.found:
+            return Robust(found, [], found.words)
+        asked = read_variation(found.plans.kind, [vary_line(text) for text in self.uncertain], "--uncertain")
+        if asked.auto or asked.values:
+            name = (*asked.auto, *asked.values)[0].replace("_", " ")
+            raise InputError(Fault("--uncertain", f"{name}: write a range, as x0.8..x1.2"))
+        one = robust(found, catalog, self.measure, asked.varied, self.draws, self.seed, top, processes)
+        return one._replace(words=f"{one.words}; {found.words}")
+
+
+def doubts_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of a robust choice, as its argument ``doubts``."""
+
+    @wraps(command)
+    def called(robust: str | None, uncertain: tuple[str, ...], draws: int, seed: int, **given: Any) -> Any:
+        if uncertain and robust is None:
+            raise click.UsageError("--uncertain goes with --robust average, p90 or regret")
+        return command(doubts=Doubts(robust, uncertain, draws, seed), **given)
+
+    called = click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the draws of --robust.")(called)
+    called = click.option(
+        "--draws", type=click.IntRange(min=10), default=1_000, show_default=True, help="Draws of each plan of --robust."
+    )(called)
+    called = click.option(
+        "--uncertain",
+        multiple=True,
+        metavar="COLUMN=RANGE",
+        help="Uncertain number of the plans or of a catalog sheet, as of xlperf uncertainty, drawn for --robust beside "
+        "the bands of the calibration. May be repeated.",
+    )(called)
+    return click.option(
+        "--robust",
+        type=click.Choice(["average", "p90", "regret"]),
+        help="Order the 5,000 best plans by what they are in draws of uncertain inputs and of the calibration's bands: "
+        "on average, in nine draws of ten, or by least regret.",
+    )(called)
+
+
+def probability_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command ``--probability``."""
+    return click.option(
+        "--probability",
+        type=click.FloatRange(0.5, 1.0, max_open=True),
+        default=0.5,
+        help="With which probability the bounds are kept, by the bands of the calibration: 0.9. Default: by the "
+        "prediction.",
+    )(command)

@@ -8,7 +8,7 @@ __all__ = ["cost_bridge", "evaluate", "evaluate_designs", "evaluate_ownership", 
 def __getattr__(name: str) -> object:
     """Cost is loaded when it is first asked for: a plan does without it."""
     if name == "evaluate_designs":
-        from xlperf.engine.designs import evaluate_designs
+        from xlperf.engine.devices import evaluate_designs
 
         return evaluate_designs
     if name == "evaluate_servers":

@@ -15,21 +15,19 @@ import numpy as np
 
 from xlperf.base.arrays import Array, rows_of, some
 from xlperf.base.units import YEAR, factor
-from xlperf.catalog.calibration import Words, coded_words
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.names import aliases
 from xlperf.catalog.schema import table_schema
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import Table, Words, aliases, coded_words
 from xlperf.engine.models import architecture_codes_of, model_columns
 from xlperf.equations.cost.tco import accelerator_cost_rate, building_power
 from xlperf.equations.cost.tokens import Terms
-from xlperf.equations.hardware.kernels import cache_bandwidth, vector_flop_rate
-from xlperf.equations.hardware.power import MEMORY_ENERGY, node_energy_ratio
+from xlperf.equations.hardware.memory import cache_bandwidth
+from xlperf.equations.hardware.power import node_energy_ratio
+from xlperf.equations.hardware.roofline import MEMORY_ENERGY, vector_flop_rate
 from xlperf.equations.model.model import Model
 from xlperf.equations.network.topologies import FAT_TREE, Network
 from xlperf.equations.network.torus import torus_block
-from xlperf.equations.plan.precisions import PRECISIONS
-from xlperf.equations.plan.records import Remark
+from xlperf.equations.plan.records import PRECISIONS, Remark
 
 _AXES = 3
 _COLUMNS = ("size", "link_bandwidth", "latency", "links_per_peer", "in_network_reduction")
@@ -165,19 +163,8 @@ def network_of(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple
     A plan smaller than a ring, torus or mesh occupies its most cubic block: the axes are rings where
     the machine is wired to fit each plan, or where the block goes all the way round.
 
-    Parameters
-    ----------
-    catalog : Catalog
-        Whose networks are meant.
-    rows : np.ndarray
-        Position of the network of each plan, -1 where it has none, (rows,).
-    accelerators : Array
-        Accelerators of each plan, (rows,). [-]
-
-    Returns
-    -------
-    tuple of Network and list of Remark
-        Arrays (rows, tiers), and what only the catalog can judge.
+    ``rows``: position of the network of each plan, -1 where it has none, (rows,). ``accelerators``: accelerators of
+    each plan, (rows,). Returns arrays (rows, tiers), and what only the catalog can judge.
     """
     single = accelerators <= 1
     if not catalog.networks:
@@ -224,21 +211,10 @@ def network_of(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple
 def own_links(catalog: Catalog, network: Network, rows: np.ndarray, link_bandwidth: Array) -> Network:
     """Networks whose innermost tier has the bandwidth of the accelerators' own links.
 
-    Parameters
-    ----------
-    catalog : Catalog
-        Whose networks are meant.
-    network : Network
-        As :func:`network_of` has it.
-    rows : np.ndarray
-        Position of the network of each plan, -1 where it has none, (rows,).
-    link_bandwidth : Array
-        Bandwidth of the links of each plan's accelerator, NaN where the network's counts, (rows,). [B/s]
-
-    Returns
-    -------
-    Network
-        The same but for the bandwidth of the first tier; a fully shared adapter or core shares it as before.
+    ``network``: as :func:`network_of` has it. ``rows``: position of the network of each plan, -1 where it has none,
+    (rows,). ``link_bandwidth``: bandwidth of the links of each plan's accelerator, NaN where the network's counts,
+    (rows,) [B/s]. Returns the same but for the bandwidth of the first tier; a fully shared adapter or core shares it as
+    before.
     """
     if not catalog.networks:
         return network
@@ -341,17 +317,8 @@ _cached_arrays: WeakKeyDictionary[Catalog, _Known] = WeakKeyDictionary()
 def catalog_arrays(catalog: Catalog, accelerators: np.ndarray) -> CatalogArrays:
     """Columns of a catalog, cached.
 
-    Parameters
-    ----------
-    catalog : Catalog
-        Accelerators, models and prices.
-    accelerators : np.ndarray
-        Rows of the accelerators that are looked at: what follows from devices is there where one of these does.
-
-    Returns
-    -------
-    CatalogArrays
-        In the units used inside.
+    ``catalog``: accelerators, models and prices. ``accelerators``: rows of the accelerators that are looked at: what
+    follows from devices is there where one of these does. In the units used inside.
     """
     known = _cached_arrays.get(catalog)
     if known is None:

@@ -9,14 +9,15 @@ import numpy as np
 
 from xlperf.base.arrays import Array, divide
 from xlperf.engine.join import PowerLimits
-from xlperf.equations.hardware.kernels import Device
+from xlperf.equations.hardware.gemm import product_memory_traffic
+from xlperf.equations.hardware.memory import resident_share
 from xlperf.equations.hardware.power import idle_power, narrow_energy, work_power
-from xlperf.equations.hardware.tiles import product_memory_traffic, resident_share
+from xlperf.equations.hardware.roofline import Device
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.plan.records import Remark
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.plan.training_plan import TrainingPlan
-from xlperf.equations.serving.energy import decode_step_traffic, token_flop
+from xlperf.equations.serving.energy import decode_step_traffic, feed_forward_flop, token_flop, visited_share
 from xlperf.equations.training.step import MESSAGE_PARTS
 
 _STEP = ("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead")
@@ -44,7 +45,7 @@ def _power(machine: Machine, product_size: Array, rates: _Rates) -> Array:
     """Mean power of an accelerator, (rows,). [W]"""
     device, limits, constants = machine
     own = {name: values[:, 0] for name, values in constants.items()}
-    clocks = own["active_share"] * limits.own * limits.clock_share**3
+    clocks = own["active_share"] * limits.own * (limits.clock_share * limits.clock_share * limits.clock_share)
     rest = idle_power(limits.own, own["idle_share"], device.static_power[:, 0]) + rates.busy * clocks
     flop_energy = narrow_energy(own["flop_energy"], product_size) * device.energy_ratio[:, 0]
     # The way from the cache to the units is paid for every byte, that from the memory for those not in the cache.
@@ -67,21 +68,8 @@ def _from_memory(device: Device, model: Model, tokens: Array, ranks: Array, elem
 def training_power(machine: Machine, model: Model, plan: TrainingPlan, results: Mapping[str, Array]) -> Array:
     """Mean power of an accelerator over a training step; links draw power for hidden messages too.
 
-    Parameters
-    ----------
-    machine : tuple
-        Accelerators with limits and constants.
-    model : Model
-        Trained models, (rows,).
-    plan : TrainingPlan
-        Precision, degrees, (rows,).
-    results : mapping of str to Array
-        Times and utilisation of the step, (rows,).
-
-    Returns
-    -------
-    Array
-        (rows,). [W]
+    ``machine``: accelerators with limits and constants. ``model``: trained models, (rows,). ``plan``: precision,
+    degrees, (rows,). ``results``: times and utilisation of the step, (rows,). Returns (rows,) [W].
     """
     (device, _, constants), step = machine, results["step_time"]
     sending = np.minimum(
@@ -104,23 +92,10 @@ def serving_power(
 
     At a low rate of arrivals accelerators are idle meanwhile.
 
-    Parameters
-    ----------
-    machines : tuple
-        Accelerators that decode and those that prefill, with limits and constants.
-    model : Model
-        Served models, (rows,).
-    plan : InferencePlan
-        Plans as the sheet has them: all accelerators, (rows,).
-    architecture : Architecture
-        Structure that the models share.
-    results : mapping of str to Array
-        Rates, times of a decode step and memory, (rows,).
-
-    Returns
-    -------
-    tuple of Array
-        Decoding and prefilling, (rows,). [W]
+    ``machines``: accelerators that decode and those that prefill, with limits and constants. ``model``: served models,
+    (rows,). ``plan``: plans as the sheet has them: all accelerators, (rows,). ``architecture``: structure that the
+    models share. ``results``: rates, times of a decode step and memory, (rows,). Returns decoding and prefilling,
+    (rows,) [W].
     """
     share, rate = results["prefill_share"], results["tokens_per_second"]
     step = sum((results[name] for name in _STEP), 0.0 * rate)
@@ -150,19 +125,66 @@ def serving_power(
     return _power(machines[0], size, decode), _power(machines[1], size, prefill)
 
 
-def slowed_clock(limits: PowerLimits, illegal: np.ndarray) -> Remark:
-    """Where a lowered power limit slows long products, and to what share of their clock.
+def expert_pool_power(
+    machines: tuple[Machine, Machine],
+    model: Model,
+    plan: InferencePlan,
+    architecture: Architecture,
+    counts: tuple[Array, Array],
+    results: Mapping[str, Array],
+) -> tuple[Array, Array]:
+    """Mean power of an accelerator of the attention pool and of the expert pool.
 
     Parameters
     ----------
-    limits : PowerLimits
-        Of the plans, (rows,).
-    illegal : np.ndarray
-        Plans that nothing is said of, (rows,).
+    machines : tuple
+        Accelerators of both pools, with limits and constants.
+    model : Model
+        Served models, (rows,).
+    plan : InferencePlan
+        Plans as the sheet has them, with the bytes of an input of a product, (rows,).
+    architecture : Architecture
+        Structure that the models share.
+    counts : tuple of Array
+        Accelerators of both pools, (rows,). [-]
+    results : mapping of str to Array
+        Rates, times of a decode step, shares of the pools and memory, (rows,).
 
     Returns
     -------
-    Remark
+    tuple of Array
+        Attention and experts, (rows,). [W]
+    """
+    rate, running = results["tokens_per_second"], results["running_batch"]
+    step = sum((results[name] for name in _STEP), 0.0 * rate)
+    loaded = np.where(np.isnan(plan.request_rate), 1.0, np.minimum(running, 1.0))
+    fed = feed_forward_flop(model)
+    flop = token_flop(model, plan.prompt_length + 0.5 * plan.output_length) - fed, fed
+    batches = np.minimum(plan.ping_pong_batches, np.maximum(np.ceil(running), 1.0))
+    # Every micro-batch reads the weights.
+    weights, none = batches * results["memory_weights"], 0.0 * rate
+    sizes = none, results["memory_kv_cache"], running
+    cache = decode_step_traffic(model, plan, architecture, *sizes)
+    visited = visited_share(model, running / batches)
+    traffic = weights + cache, batches * results["expert_memory"] * visited
+    sending = loaded * results["expert_link_share"]
+    found = []
+    for pool, name in enumerate(("attention_pool_share", "expert_pool_share")):
+        rates = _Rates(
+            np.nan_to_num(divide(rate * flop[pool], counts[pool])),
+            np.nan_to_num(loaded * divide(traffic[pool], step)),
+            np.ones_like(rate),
+            np.nan_to_num(sending),
+            np.nan_to_num(loaded * np.minimum(results[name], 1.0)),
+        )
+        found.append(_power(machines[pool], plan.input_size, rates))
+    return found[0], found[1]
+
+
+def slowed_clock(limits: PowerLimits, illegal: np.ndarray) -> Remark:
+    """Where a lowered power limit slows long products, and to what share of their clock.
+
+    ``limits``: of the plans, (rows,).
     """
     said = ~illegal & (limits.clock_share < 1.0)
     numbers = limits.kept, np.round(100.0 * limits.clock_share), limits.own

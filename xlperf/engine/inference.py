@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,18 +12,20 @@ from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.join import (
+    POOLS,
     Joined,
     Named,
     PowerLimits,
     architecture_codes,
-    architecture_of,
+    constants_of,
     groups_of,
     in_batches,
     join,
     named_rows,
     plan_columns,
-    prefill_rows,
+    pool_rows,
 )
+from xlperf.engine.models import architecture_of
 from xlperf.engine.notes import (
     add_notes,
     name_notes,
@@ -40,6 +42,7 @@ from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
 from xlperf.equations.plan.serving_plan import InferencePlan, pool_plans, with_defaults
 from xlperf.equations.plan.serving_rules import (
     CAPACITY_RULES,
+    EXPERT_POOL_RULES,
     MODE_RULES,
     POOL_RULES,
     REQUEST_RULES,
@@ -60,6 +63,7 @@ from xlperf.equations.serving import (
 )
 from xlperf.equations.serving.continuous import Operation
 from xlperf.equations.serving.deployment import engine_constants
+from xlperf.equations.serving.expert_pools import POOL_SHARES, expert_pool_memory
 from xlperf.equations.serving.pools import Pools
 from xlperf.equations.serving.results import BAND_FAMILIES, QUANTILE_NAMES, band_of_mode
 
@@ -80,6 +84,7 @@ _BESIDE_OTHERS = (
     "power",
 )
 _MODES = ("static", "continuous", "disaggregated")
+_OF_EXPERTS = ("expert_memory", "expert_memory_usable", "needed_batches", *POOL_SHARES)
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
 _BANDS = ("serving_band", "capacity_band")
 _POWER = "power"
@@ -132,14 +137,26 @@ class ServingSetting:
 
 @dataclass(frozen=True)
 class Served:
-    """Plans of one mode: as the sheet has them, and the setting of their replicas or of each of their pools."""
+    """Plans of one mode: as the sheet has them, and the setting of their replicas or of each of their pools.
+
+    Of separate pools ``setting`` is that of the pools that decode, (rows,), ``prefilling`` of those that prefill,
+    (rows,), ``experts`` of the expert pools of the plans ``split``, and ``every`` of all of them one after the other.
+    """
 
     stated: InferencePlan
     setting: ServingSetting
-    both: ServingSetting | None = None
+    every: ServingSetting | None = None
     prefilling: ServingSetting | None = None
+    experts: ServingSetting | None = None
+    split: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     requests: Array | None = None
     own: Corrections | None = None
+
+    def pools(self) -> Pools | None:
+        """The separate pools of the plans, if they have any."""
+        if self.every is None or self.requests is None:
+            return None
+        return pools_of(self.every.deployment, self.requests, self.split)
 
 
 def _constants(
@@ -147,7 +164,7 @@ def _constants(
 ) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
     found: dict[str, Mapping[str, Array]] = {}
     extrapolated: list[tuple[str, np.ndarray]] = []
-    found["gemm_wide"], _ = calibration.constants_of("gemm", joined.wide_keys)
+    found["gemm_wide"], _ = constants_of(calibration, "gemm", joined.wide_keys)
     for families, keys in (
         ((*_KERNELS, *(_EXPERTS if architecture.experts else ())), joined.keys),
         (("serving_experts",) if architecture.experts else (), joined.keys_named(plan.stored_in_table)),
@@ -156,37 +173,18 @@ def _constants(
         ((*_SOFTWARE, _POWER), joined.keys),
     ):
         for family in families:
-            found[family], far = calibration.constants_of(family, keys)
+            found[family], far = constants_of(calibration, family, keys)
             if family not in _BESIDE_OTHERS:
                 extrapolated.append((family, far))
     if (plan.graphs == 0.0).any():
-        found["serving_eager"], _ = calibration.constants_of("serving_eager", joined.keys)
+        found["serving_eager"], _ = constants_of(calibration, "serving_eager", joined.keys)
     return found, extrapolated
 
 
 def serving_setting(
     plans: Table, plan: InferencePlan, catalog: Catalog, named: Named, architecture: Architecture
 ) -> ServingSetting:
-    """Everything that serving a block of plans depends on.
-
-    Parameters
-    ----------
-    plans : Table
-        Inference plans.
-    plan : InferencePlan
-        Their columns.
-    catalog : Catalog
-        What they refer to.
-    named : Named
-        Rows that they name.
-    architecture : Architecture
-        Structure that their models share.
-
-    Returns
-    -------
-    ServingSetting
-        Arguments of the equations.
-    """
+    """Everything that serving a block of plans depends on."""
     if plan.has("activation_precision"):
         plans = replace(plans, columns={**plans.columns, "precision": plan.product_precision})
     joined = join(plans, catalog, named)
@@ -214,42 +212,35 @@ def serving_setting(
 def served_plans(plans: Table, catalog: Catalog, named: Named, architecture: Architecture, mode: str) -> Served:
     """Plans of one mode with the setting of their replicas or pools.
 
-    Parameters
-    ----------
-    plans : Table
-        Inference plans of one mode.
-    catalog : Catalog
-        What they refer to.
-    named : Named
-        Rows that they name.
-    architecture : Architecture
-        Structure that their models share.
-    mode : str
-        static, continuous or disaggregated.
-
-    Returns
-    -------
-    Served
-        (rows,).
+    ``plans``: inference plans of one mode. ``mode``: static, continuous or disaggregated.
     """
     stated = plan_columns(plans, InferencePlan)
     if mode != "disaggregated":
         served = Served(stated, serving_setting(plans, stated, catalog, named, architecture))
         return _corrected(served, plans, catalog, named, mode)
-    pools, requests = pool_plans(stated)
-    rows = np.arange(len(plans))
-    twice = np.concatenate([rows, rows])
-    prefilling = prefill_rows(plans, catalog, named.accelerators)
-    networks = np.concatenate([named.networks, prefill_rows(plans, catalog, named.networks, "network")])
-    both_named = Named(named.models[twice], np.concatenate([named.accelerators, prefilling]), networks)
-    both_plans = plans.take(twice)
-    columns = {**both_plans.columns, "num_accelerators": pools.num_accelerators}
-    if "prefill_accelerator" in plans:
-        own, given = plans.text("accelerator"), plans.text("prefill_accelerator")
-        columns["accelerator"] = np.concatenate([own, np.where(given == "", own, given)])
-    both = serving_setting(replace(both_plans, columns=columns), pools, catalog, both_named, architecture)
-    first, second = both.take(slice(0, len(plans))), both.take(slice(len(plans), 2 * len(plans)))
-    return _corrected(Served(stated, first, both, second, requests), plans, catalog, named, mode)
+    pools, requests, split = pool_plans(stated)
+    number, rows = len(plans), np.arange(len(plans))
+    every = np.concatenate([rows, rows, split])
+
+    def of_pools(own: np.ndarray, prefill: np.ndarray, experts: np.ndarray) -> np.ndarray:
+        return np.concatenate([own, prefill, experts[split]])
+
+    accelerators, networks = (
+        of_pools(own, *(pool_rows(plans, catalog, own, column, pool) for pool in POOLS))
+        for own, column in ((named.accelerators, "accelerator"), (named.networks, "network"))
+    )
+    every_plans = plans.take(every)
+    columns = {**every_plans.columns, "num_accelerators": pools.num_accelerators}
+    given = [f"{pool}_accelerator" for pool in POOLS]
+    if any(name in plans for name in given):
+        own = plans.text("accelerator")
+        words = (plans.text(name) for name in given)
+        columns["accelerator"] = of_pools(own, *(np.where(word == "", own, word) for word in words))
+    every_named = Named(named.models[every], accelerators, networks)
+    setting = serving_setting(replace(every_plans, columns=columns), pools, catalog, every_named, architecture)
+    first, second = setting.take(slice(0, number)), setting.take(slice(number, 2 * number))
+    experts = setting.take(slice(2 * number, None)) if len(split) else None
+    return _corrected(Served(stated, first, setting, second, experts, split, requests), plans, catalog, named, mode)
 
 
 def _corrected(served: Served, plans: Table, catalog: Catalog, named: Named, mode: str) -> Served:
@@ -258,37 +249,29 @@ def _corrected(served: Served, plans: Table, catalog: Catalog, named: Named, mod
         return served
     band = band_of_mode(mode, full=False)
     ends = served.setting.bands[BAND_FAMILIES[band]]
-    widths = [np.log(ends[f"{first}{band}_high"][:, 0]) for first in ("", "first_")]
+    widths = [ends[f"log_{first}{band}_high"][:, 0] for first in ("", "first_")]
     own = corrections(plans, catalog, named.models, named.accelerators, *widths)
 
     def scaled(setting: ServingSetting) -> ServingSetting:
-        times = len(setting.deployment.plan) // len(plans)
+        rows = np.arange(len(plans))
+        rows = np.concatenate([rows, rows, served.split])[: len(setting.deployment.plan)]
+        rows = served.split if setting is served.experts else rows
         scales = {"time_scale": own.time, "prefill_scale": own.first_token}
-        columns = {name: np.tile(values, times)[:, None] for name, values in scales.items()}
+        columns = {name: values[rows][:, None] for name, values in scales.items()}
         software = {**setting.deployment.software, **columns}
         return replace(setting, deployment=replace(setting.deployment, software=software))
 
-    both, prefilling = (None if each is None else scaled(each) for each in (served.both, served.prefilling))
-    return replace(served, setting=scaled(served.setting), both=both, prefilling=prefilling, own=own)
+    others = served.every, served.prefilling, served.experts
+    every, prefilling, experts = (None if each is None else scaled(each) for each in others)
+    return replace(served, setting=scaled(served.setting), every=every, prefilling=prefilling, experts=experts, own=own)
 
 
 def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] | None = None) -> dict[str, np.ndarray]:
     """Results of a block of inference plans.
 
-    Parameters
-    ----------
-    plans : Table
-        Inference plans.
-    catalog : Catalog
-        What they refer to.
-    results : collection of str, optional
-        Columns that are asked for: equations that they do not take are left out. All by default.
-
-    Returns
-    -------
-    dict of str to array
-        Every column of ``inference_results``, in the units used inside; or those asked for and what comes with them,
-        and a ``reason`` that says why a plan is illegal but has no notes.
+    ``results``: columns that are asked for: equations that they do not take are left out. All by default. Returns every
+    column of ``inference_results``, in the units used inside; or those asked for and what comes with them, and a
+    ``reason`` that says why a plan is illegal but has no notes.
     """
     named = named_rows(plans, catalog)
     codes = _codes(plans, catalog, named)
@@ -303,7 +286,7 @@ def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] 
             if groups is not None:
                 legal = {name: np.where(illegal, np.nan, found[name]) for name in _TIMES}
                 return {**legal, "reason": reason}
-            found = {**dict.fromkeys(_AT_TARGETS, np.full(len(some), np.nan)), **found}
+            found = {**dict.fromkeys((*_AT_TARGETS, *_OF_EXPERTS), np.full(len(some), np.nan)), **found}
             add_notes(reason, name_notes(some, catalog, illegal))
             known = trust("inference", catalog, rows.models, rows.accelerators, coordinates(some, found))
             return reported(served, catalog, mode, found, illegal, reason, known)
@@ -326,18 +309,9 @@ def _served(plans: Table, catalog: Catalog, named: Named, code: int) -> tuple[Se
 def serving_memory(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     """Memory of a block of inference plans without their times: a small part of the work of evaluating them.
 
-    Parameters
-    ----------
-    plans : Table
-        Inference plans without a rate of requests.
-    catalog : Catalog
-        What they refer to.
-
-    Returns
-    -------
-    dict of str to array
-        ``max_batch_size`` as in their results, NaN where a plan is illegal; ``fits`` 0 where it does not fit, NaN where
-        it is illegal, 1 where it fits or where its load alone can tell.
+    ``plans``: inference plans without a rate of requests. Returns ``max_batch_size`` as in their results, NaN where a
+    plan is illegal; ``fits`` 0 where it does not fit, NaN where it is illegal, 1 where it fits or where its load alone
+    can tell.
     """
     named = named_rows(plans, catalog)
 
@@ -353,6 +327,9 @@ def serving_memory(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
                 lacking &= memory.max_batch_size < 1.0
             if served.prefilling is not None:
                 lacking |= prompt_memory(served.prefilling)[1]
+            if served.experts is not None:
+                experts = expert_pool_memory(served.experts.deployment, np.ones(len(served.split)))
+                lacking[served.split] |= experts.used > experts.usable
             most = memory.max_batch_size
             legal = np.ones(len(some), dtype=bool)
             for remark in _broken(served, {"max_request_rate": one, "ttft": one}):
@@ -371,8 +348,8 @@ def _times(served: Served, mode: str) -> dict[str, Array]:
 def _loaded(served: Served) -> tuple[dict[str, Array], Operation | Pools]:
     """Results under a stream of requests of plans of one mode, and the steady state that they are of."""
     deployment = served.setting.deployment
-    if served.both is not None and served.prefilling is not None and served.requests is not None:
-        pools = pools_of(served.both.deployment, deployment, served.prefilling.deployment, served.requests)
+    pools = served.pools()
+    if pools is not None and served.requests is not None:
         return pooled_results(pools, served.requests), pools
     operation = operating(deployment)
     return loaded_results(deployment, operation), operation
@@ -406,6 +383,10 @@ def _broken(served: Served, results: Mapping[str, Array]) -> list[Remark]:
         remarks += broken_rules(POOL_RULES, sizes, model)
         of_pool = (*pool.remarks, *broken_rules(SERVING_RULES, pool.plan, pool.deployment.model))
         remarks += [Remark(each.rows, f"prefill pool: {each.sentence}", each.values) for each in of_pool]
+    if served.experts is not None:
+        experts = served.experts
+        own = (*experts.remarks, *broken_rules(EXPERT_POOL_RULES, experts.plan, experts.deployment.model))
+        remarks += [each.of_rows(served.split, len(stated), "expert pool: ") for each in own]
     loaded = stated
     if np.isinf(results["ttft"]).any():
         loaded = stated.replaced(ttft=results["ttft"], max_request_rate=rounded_down(results["max_request_rate"]))

@@ -11,17 +11,17 @@ import numpy as np
 
 from xlperf.base.arrays import Array, rows_of, some
 from xlperf.base.errors import Fault, InputError
-from xlperf.catalog.calibration import Keys, Words, coded_words, combined_keys
+from xlperf.catalog.calibration import Calibration, Found
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
-from xlperf.catalog.table import Table, default_value
+from xlperf.catalog.table import Keys, Table, Words, coded_words, combined_keys, default_value
 from xlperf.engine.catalog_arrays import DEVICE_COLUMNS, catalog_arrays, network_of, own_links, switched_networks
 from xlperf.equations.cost.tokens import Terms
-from xlperf.equations.hardware.kernels import Device
 from xlperf.equations.hardware.power import PRODUCT_ENERGY, capped_clock_share, narrow_energy
-from xlperf.equations.model.model import Architecture, Model
+from xlperf.equations.hardware.roofline import Device
+from xlperf.equations.model.model import Model
 from xlperf.equations.network.topologies import Network
-from xlperf.equations.plan.precisions import (
+from xlperf.equations.plan.records import (
     BLOCK_SCALED,
     CASTS,
     ELEMENT_SIZES,
@@ -31,8 +31,9 @@ from xlperf.equations.plan.precisions import (
     PRECISION_KEYS,
     PRECISION_NAMES,
     WIDE_CODES,
+    PlanColumns,
+    Remark,
 )
-from xlperf.equations.plan.records import PlanColumns, Remark
 
 Record = TypeVar("Record", bound=PlanColumns)
 
@@ -74,18 +75,9 @@ def _declared(kind: str) -> tuple[_Declared, ...]:
 def plan_columns(plans: Table, record: type[Record]) -> Record:
     """A table of plans as a record: numbers and flags with the schema's defaults, choices as codes.
 
-    Parameters
-    ----------
-    plans : Table
-        Plans as read.
-    record : type
-        What to make: a subclass of :class:`PlanColumns`.
-
-    Returns
-    -------
-    PlanColumns
-        A column for each number, flag, choice and text of the schema, (rows,); NaN or "" where one is blank and has no
-        default. What the sheet itself says in words is in :meth:`PlanColumns.words`.
+    ``record``: what to make: a subclass of :class:`PlanColumns`. Returns a column for each number, flag, choice and
+    text of the schema, (rows,); NaN or "" where one is blank and has no default. What the sheet itself says in words is
+    in :meth:`PlanColumns.words`.
     """
     columns: dict[str, np.ndarray] = {}
     words: dict[str, np.ndarray] = {}
@@ -122,7 +114,7 @@ class PowerLimits(NamedTuple):
         """The own limits, not lowered."""
         return cls(own, own, np.ones_like(own))
 
-    def take(self, rows: slice) -> PowerLimits:
+    def take(self, rows: slice | np.ndarray) -> PowerLimits:
         """Those of some of the rows."""
         return PowerLimits(*(values[rows] for values in self))
 
@@ -186,22 +178,7 @@ class Named(NamedTuple):
 def named_rows(plans: Table, catalog: Catalog) -> Named:
     """Catalog rows that plans name.
 
-    Parameters
-    ----------
-    plans : Table
-        Training or inference plans.
-    catalog : Catalog
-        What they refer to.
-
-    Returns
-    -------
-    Named
-        Rows, (rows,).
-
-    Raises
-    ------
-    InputError
-        Naming every cell whose name is not in the catalog.
+    Raises InputError naming every cell whose name is not in the catalog.
     """
     faults: list[Fault] = []
 
@@ -222,31 +199,20 @@ def named_rows(plans: Table, catalog: Catalog) -> Named:
     return named
 
 
-def prefill_rows(plans: Table, catalog: Catalog, rows: np.ndarray, column: str = "accelerator") -> np.ndarray:
-    """Rows of the pools that prefill: those of the plan but where separate pools have others.
+POOLS = ("prefill", "expert")
+"""Pools beside the one that decodes, which may have an accelerator and a network of their own."""
 
-    Parameters
-    ----------
-    plans : Table
-        Training or inference plans, (rows,).
-    catalog : Catalog
-        What they refer to.
-    rows : array of int64
-        What the plans name: rows of the sheet accelerators, or positions of networks, -1 where blank, (rows,).
-    column : {"accelerator", "network"}
-        Which of the two.
 
-    Returns
-    -------
-    array of int64
-        Rows or positions alike, (rows,).
+def pool_rows(
+    plans: Table, catalog: Catalog, rows: np.ndarray, column: str = "accelerator", pool: str = "prefill"
+) -> np.ndarray:
+    """Rows of the pools that prefill, or of expert pools: those of the plan but where separate pools have others.
 
-    Raises
-    ------
-    InputError
-        Naming every cell of ``prefill_accelerator`` or ``prefill_network`` whose name is not in the catalog.
+    ``rows``: what the plans name: rows of the sheet accelerators, or positions of networks, -1 where blank, (rows,).
+    ``column``: which of the two. Returns rows or positions alike, (rows,). Raises InputError naming every cell of such
+    a column whose name is not in the catalog.
     """
-    own = f"prefill_{column}"
+    own = f"{pool}_{column}"
     if own not in plans:
         return rows
     names = plans.text(own)
@@ -258,35 +224,9 @@ def prefill_rows(plans: Table, catalog: Catalog, rows: np.ndarray, column: str =
 def architecture_codes(named: Named, catalog: Catalog) -> np.ndarray:
     """Architecture of the models of plans as codes: rows of one code are evaluated together.
 
-    Parameters
-    ----------
-    named : Named
-        Rows of the catalog.
-    catalog : Catalog
-        What they refer to.
-
-    Returns
-    -------
-    array of int64
-        For :func:`architecture_of`.
+    ``named``: rows of the catalog. For :func:`xlperf.engine.models.architecture_of`.
     """
     return np.asarray(catalog_arrays(catalog, named.accelerators).architecture[named.models])
-
-
-def architecture_of(code: int) -> Architecture:
-    """Architecture of a code.
-
-    Parameters
-    ----------
-    code : int
-        One of :func:`architecture_codes`.
-
-    Returns
-    -------
-    Architecture
-        Which operators the layers have at all.
-    """
-    return Architecture(*(bool(code >> bit & 1) for bit in range(len(Architecture._fields))))
 
 
 def _software(plans: Table) -> Words:
@@ -316,7 +256,7 @@ def _capped(
     # Under the lowered limit products are as near to it as they were: what their constants say of the own one holds.
     slowed = {
         "energy_ratio": columns["energy_ratio"] * (share * share),
-        "thermal_design_power": columns["thermal_design_power"] * share**3,
+        "thermal_design_power": columns["thermal_design_power"] * (share * share * share),
     }
     return share, {**columns, **slowed}
 
@@ -329,19 +269,8 @@ def _told(rows: np.ndarray, sentence: str, values: Callable[[], tuple[np.ndarray
 def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     """Columns of the catalog for each plan, and the rules that only the catalog can judge.
 
-    Parameters
-    ----------
-    plans : Table
-        Training or inference plans.
-    catalog : Catalog
-        What they refer to.
-    named : Named, optional
-        As :func:`named_rows` has it, where that is known already.
-
-    Returns
-    -------
-    Joined
-        Arrays for the equations, and the rules that only the catalog can judge.
+    ``named``: as :func:`named_rows` has it, where that is known already. Returns arrays for the equations, and the
+    rules that only the catalog can judge.
     """
     model_rows, rows, asked = named or named_rows(plans, catalog)
     arrays = catalog_arrays(catalog, rows)
@@ -423,6 +352,15 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     )
 
 
+def constants_of(calibration: Calibration, family: str, keys: Keys) -> Found:
+    """Constants of a family for plans, and whose generation or software has none of its own; of one plan a look-up."""
+    return (
+        calibration.single[(family, *keys.distinct[0])]
+        if len(keys.codes) == 1
+        else calibration.constants_of(family, keys)
+    )
+
+
 BATCH = 4096
 """Plans of one architecture evaluated together: their arrays stay in the processor's cache."""
 
@@ -435,12 +373,8 @@ def groups_of(results: Collection[str] | None, groups: Mapping[str, str]) -> fro
     >>> groups_of(["step_time"], {"step_time": "times"})
     frozenset({'times'})
 
-    Parameters
-    ----------
-    results : collection of str, or None
-        Columns that are asked for; None for all.
-    groups : mapping of str to str
-        Group of each result that does not take all equations.
+    ``results``: columns that are asked for; None for all. ``groups``: group of each result that does not take all
+    equations.
     """
     if results is None or not all(name in groups for name in results):
         return None
@@ -457,25 +391,9 @@ def in_batches(
 ) -> Results:
     """Results of plans, evaluated in batches of one architecture; a large table also separates switched networks.
 
-    Parameters
-    ----------
-    plans : Table
-        Training or inference plans.
-    catalog : Catalog
-        What they refer to.
-    named : Named
-        Rows that they name.
-    codes : np.ndarray
-        What plans that are evaluated together have in common, (rows,).
-    evaluate : callable
-        Results of plans of one code, from the plans, the rows that they name, and the code.
-    slow : np.ndarray, optional
-        Plans that take longer than others, (rows,): in a large table they are batched separately.
-
-    Returns
-    -------
-    dict of str to array
-        Each column, (rows,).
+    ``codes``: what plans that are evaluated together have in common, (rows,). ``evaluate``: results of plans of one
+    code, from the plans, the rows that they name, and the code. ``slow``: plans that take longer than others, (rows,):
+    in a large table they are batched separately.
     """
     distinct = sorted(set(codes.tolist()))  # np.unique would import numpy.ma, 30 ms in a fresh process
     if len(distinct) <= 1 and len(plans) <= BATCH:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.table import Table
+from xlperf.equations.model.model import Architecture
 
 _UNKNOWN_KINDS = frozenset(("linear", "sparse", "hybrid"))
 _PATTERN = re.compile(r"(?P<near>\d+) (?P<kind>sliding|chunked) (?P<window>\d+) : (?P<far>\d+) full")
@@ -121,13 +123,7 @@ def _sparse(found: LayerKinds, row: int, text: str, layers: float, window: float
 
 
 def model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
-    """Shapes of models by name, and what of each is not modelled ("" where all is).
-
-    Parameters
-    ----------
-    models : Table
-        The sheet models.
-    """
+    """Shapes of models by name, and what of each is not modelled ("" where all is)."""
     heads = models.number("num_attention_heads")
     hidden = models.number("hidden_size")
     position = models.filled("position_embedding")
@@ -193,6 +189,7 @@ def model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
         "moe_latent_size": np.where(experts > 0, models.number("moe_latent_size", 0.0), 0.0),
         **_sparse_columns(models, kinds, shared),
     }
+    columns["num_dense_layers"] = np.where(bare > 0.0, bare, layers) - columns["num_moe_layers"]
     return columns, kinds.reasons
 
 
@@ -218,8 +215,16 @@ def _sparse_columns(models: Table, kinds: LayerKinds, shared: np.ndarray) -> dic
     }
 
 
+_PRESENT = ("latent_attention", "num_experts", "num_local_layers", "num_linear_layers", "moe_latent_size",
+            "num_selected_layers", "shared_key_value")  # fmt: skip
+
+
+@cache
+def architecture_of(code: int) -> Architecture:
+    """Architecture of a code of :func:`architecture_codes_of`."""
+    return Architecture(*(bool(code >> bit & 1) for bit in range(len(_PRESENT))))
+
+
 def architecture_codes_of(columns: Mapping[str, Array]) -> np.ndarray:
     """Which operators the layers of models have at all, as bits in the order of :class:`Architecture`."""
-    present = ("latent_attention", "num_experts", "num_local_layers", "num_linear_layers", "moe_latent_size",
-               "num_selected_layers", "shared_key_value")  # fmt: skip
-    return np.asarray(sum((columns[name] > 0) * (1 << bit) for bit, name in enumerate(present)))
+    return np.asarray(sum((columns[name] > 0) * (1 << bit) for bit, name in enumerate(_PRESENT)))

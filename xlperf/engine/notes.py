@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from xlperf.base.arrays import Array, some
+from xlperf.base.arrays import Array, decade, some
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.equations.plan.records import Remark, remarks_of_rows
@@ -15,15 +15,7 @@ from xlperf.equations.plan.records import Remark, remarks_of_rows
 def gibibytes(values: Array) -> Array:
     """Bytes in GiB, rounded for a sentence.
 
-    Parameters
-    ----------
-    values : Array
-        Sizes. [B]
-
-    Returns
-    -------
-    Array
-        With one decimal.
+    ``values``: sizes [B]. With one decimal.
     """
     return np.asarray(np.round(values / 2.0**30, 1))
 
@@ -34,35 +26,16 @@ def rounded_down(values: Array) -> Array:
     >>> rounded_down(np.array([122.456, 0.0123456])).tolist()
     [122.4, 0.01234]
 
-    Parameters
-    ----------
-    values : Array
-        Above 0, in any unit.
-
-    Returns
-    -------
-    Array
-        With four digits.
+    ``values``: above 0, in any unit. With four digits.
     """
-    digits = 3.0 - np.floor(np.log10(np.where(values > 0.0, values, 1.0)))
-    scale = np.power(10.0, np.where(np.isfinite(digits), digits, 0.0))
+    scale = 1000.0 / decade(np.where((values > 0.0) & (values < np.inf), values, 1.0))
     return np.asarray(np.floor(values * scale) / scale)
 
 
 def extrapolation_notes(extrapolated: list[tuple[str, np.ndarray]], illegal: np.ndarray) -> list[Remark]:
     """One note for the rows that use calibration fitted on other generations or software.
 
-    Parameters
-    ----------
-    extrapolated : list of (str, bool array)
-        Family, and the rows that have no constants of their own in it.
-    illegal : array of bool
-        Rows that get no note.
-
-    Returns
-    -------
-    list of Remark
-        At most one.
+    ``extrapolated``: family, and the rows that have no constants of their own in it. At most one.
     """
     shown = [
         (family, mask)
@@ -90,19 +63,7 @@ def extrapolation_notes(extrapolated: list[tuple[str, np.ndarray]], illegal: np.
 def name_notes(plans: Table, catalog: Catalog, illegal: np.ndarray) -> list[Remark]:
     """What the names were taken as that plans spell in a way of their own.
 
-    Parameters
-    ----------
-    plans : Table
-        Training or inference plans whose names were looked up.
-    catalog : Catalog
-        Where.
-    illegal : array of bool
-        Plans that get no note, (rows,).
-
-    Returns
-    -------
-    list of Remark
-        One per column at most.
+    ``plans``: training or inference plans whose names were looked up. Returns one per column at most.
     """
     notes = []
     for column in plans.schema.columns:
@@ -116,15 +77,7 @@ def name_notes(plans: Table, catalog: Catalog, illegal: np.ndarray) -> list[Rema
 
 
 def add_notes(reason: np.ndarray, notes: list[Remark]) -> None:
-    """Append the sentences of notes to the reasons of their rows, in place.
-
-    Parameters
-    ----------
-    reason : array of str
-        Reasons so far.
-    notes : list of Remark
-        What to add.
-    """
+    """Append the sentences of notes to the reasons of their rows, in place."""
     shown, sentences = remarks_of_rows(notes, len(reason))
     rows = np.flatnonzero(shown)
     if len(rows):
@@ -139,19 +92,9 @@ BASES = ("", "own", "rent")
 def basis_words(rented: np.ndarray, cost_rate: Array, other: np.ndarray | None = None) -> np.ndarray:
     """How plans are priced, in words.
 
-    Parameters
-    ----------
-    rented : array of bool
-        Whether the accelerator has a rental price, (rows,).
-    cost_rate : Array
-        Cost of the mean accelerator; NaN where a price is missing, (rows,). [USD/s]
-    other : array of bool, optional
-        The same as ``rented`` of the pool that prefills.
-
-    Returns
-    -------
-    array of str
-        ``rent``, ``own``, ``rent and own`` or "".
+    ``rented``: whether the accelerator has a rental price, (rows,). ``cost_rate``: cost of the mean accelerator; NaN
+    where a price is missing, (rows,) [USD/s]. ``other``: the same as ``rented`` of the pool that prefills. Returns
+    ``rent``, ``own``, ``rent and own`` or "".
     """
     words = np.where(rented, BASES[2], BASES[1]).astype(object)
     if other is not None:
@@ -165,19 +108,8 @@ def unpriced_notes(
 ) -> list[Remark]:
     """Why plans have no cost.
 
-    Parameters
-    ----------
-    illegal : array of bool
-        Plans that get no note, (rows,).
-    catalog : Catalog
-        Whose accelerators are meant.
-    pools : mapping
-        By a word that names the pool: rows of its accelerators, and what one of them costs, (rows,).
-
-    Returns
-    -------
-    list of Remark
-        At most one for each pool.
+    ``pools``: by a word that names the pool: rows of its accelerators, and what one of them costs, (rows,). At most one
+    for each pool.
     """
     names = catalog.tables["accelerators"].text("accelerator")
     notes = []

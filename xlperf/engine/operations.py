@@ -15,7 +15,8 @@ from xlperf.catalog.schema import results_of
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.engine.inference import serving_setting
-from xlperf.engine.join import architecture_codes, architecture_of, named_rows, plan_columns
+from xlperf.engine.join import architecture_codes, named_rows, plan_columns
+from xlperf.engine.models import architecture_of
 from xlperf.engine.training import training_setting
 from xlperf.equations.hardware.attention import (
     attention_time,
@@ -24,8 +25,8 @@ from xlperf.equations.hardware.attention import (
     kv_cache_traffic,
     visible_pairs,
 )
-from xlperf.equations.hardware.kernels import Device, gemm_time, vector_time
-from xlperf.equations.hardware.roofline import product_traffic
+from xlperf.equations.hardware.gemm import gemm_time, product_traffic
+from xlperf.equations.hardware.roofline import Device, vector_time
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.serving import ServingGemms
 from xlperf.equations.network.collectives import collective_time
@@ -107,23 +108,10 @@ Timed = Callable[[_Place], Array]
 def evaluate_operations(operations: Table, catalog: Catalog) -> Table:
     """Time, rates and bound of single collectives and kernels.
 
-    Parameters
-    ----------
-    operations : Table
-        Rows of kind ``operations``.
-    catalog : Catalog
-        Accelerators, networks and calibration.
-
-    Returns
-    -------
-    Table
-        Kind ``operations_results``, row by row. An operation that the accelerator or the network cannot do is blank
-        with a reason.
-
-    Raises
-    ------
-    InputError
-        Where a column is missing that an operation needs, or given that says nothing of it, or a name is not known.
+    ``operations``: rows of kind ``operations``. ``catalog``: accelerators, networks and calibration. Returns kind
+    ``operations_results``, row by row. An operation that the accelerator or the network cannot do is blank with a
+    reason. Raises InputError where a column is missing that an operation needs, or given that says nothing of it, or a
+    name is not known.
     """
     _check(operations)
     schema = results_of("operations")

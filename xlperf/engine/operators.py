@@ -12,12 +12,14 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.inference import evaluate_inference, served_plans
-from xlperf.engine.join import architecture_codes, architecture_of, named_rows
+from xlperf.engine.join import architecture_codes, named_rows
+from xlperf.engine.models import architecture_of
 from xlperf.engine.own_runs import SHEET
 from xlperf.engine.training import evaluate_training, training_setting
-from xlperf.equations.hardware.kernels import Device, vector_time
+from xlperf.equations.hardware.roofline import Device, vector_time
 from xlperf.equations.plan.records import Recompute
-from xlperf.equations.serving import Deployment, ServingWork, operating, pool_state, pools_of, serving_work
+from xlperf.equations.serving import Deployment, ServingWork, operating, pool_state, serving_work
+from xlperf.equations.serving.expert_pools import split_step
 from xlperf.equations.serving.kernels import by_phase
 from xlperf.equations.serving.phases import FIXED
 from xlperf.equations.training import Part, Setting, Step, step
@@ -227,17 +229,8 @@ def explain_training(plans: Table, catalog: Catalog) -> Table:
     The exposed times add up to the time of the step; what is exposed of the communication of one kind is shared out
     over its calls by their times.
 
-    Parameters
-    ----------
-    plans : Table
-        Training plans; the first is explained.
-    catalog : Catalog
-        What they refer to.
-
-    Returns
-    -------
-    Table
-        Kind ``operators``, the longest first; no rows for an illegal plan.
+    ``plans``: training plans; the first is explained. Returns kind ``operators``, the longest first; no rows for an
+    illegal plan.
     """
     results = evaluate_training(plans, catalog)
     if np.isnan(results["step_time"][0]):
@@ -365,42 +358,64 @@ def _phase_rows(deployment: Deployment, work: ServingWork, side: int, outside: f
     return rows
 
 
-def _phase_deployments(plans: Table, catalog: Catalog) -> tuple[Deployment, Deployment]:
-    """What a prefill and a decode step of one plan run with, at their batches: the same but for separate pools."""
+def _split_rows(attention: Deployment, experts: Deployment) -> list[Row]:
+    """Rows of a decode step of an attention and an expert pool: of all micro-batches, exposed where they set its pace.
+
+    The pool that is busy all the time does, or where none is a micro-batch on its way through both.
+    """
+    step = split_step(attention, experts, attention.plan.batch_size)
+    batches, repeats = float(step.batches[0]), step.repeats[0].tolist()
+    each = np.ceil(attention.plan.batch_size / step.batches)
+    rows: list[Row] = []
+    for words, pool, often in zip(("attention pool", "expert pool"), (attention, experts), repeats, strict=False):
+        one = pool.with_batch(each, np.ones_like(each))
+        for row in _phase_rows(one, serving_work(one), 1, 0.0):
+            rows.append(_repeated({**row, "operator": f"{words}: {row['operator']}"}, batches, often))
+    layers, times = float(step.work[0].layers[0, 0]), [float(time[0]) for time in step.messages]
+    # Where links set the pace each of the two directions is busy: the step is shared out by the times of messages.
+    paced = float(step.parts.sum()) / (layers * sum(times)) if min(repeats[:2]) == 0.0 < repeats[2] else repeats[2]
+    for words, time in zip(("tokens to experts", "tokens from experts"), times, strict=True):
+        row = _row(_PHASES[1], words, "point_to_point", layers, time, flop=0.0)
+        rows.append(_repeated({**row, "bound": "network"}, batches, paced))
+    return rows
+
+
+def _repeated(row: Row, calls: float, exposed: float) -> Row:
+    """A row of one micro-batch with the calls of all, and the share of their time that the step takes for them."""
+    scaled = {"calls": calls, "total_time": calls, "exposed_time": exposed}
+    return {**row, **{name: factor * float(str(row[name])) for name, factor in scaled.items()}}
+
+
+def _phase_deployments(plans: Table, catalog: Catalog) -> list[Deployment]:
+    """What a prefill and a decode step of one plan run with, at their batches, and the expert pool where it has one."""
     named = named_rows(plans, catalog)
     architecture = architecture_of(int(architecture_codes(named, catalog)[0]))
     mode = str(plans.filled("mode")[0])
     served = served_plans(plans, catalog, named, architecture, mode)
     deployment = served.setting.deployment
-    if served.both is not None and served.prefilling is not None and served.requests is not None:
-        pools = pools_of(served.both.deployment, deployment, served.prefilling.deployment, served.requests)
+    pools = served.pools()
+    if pools is not None and served.requests is not None:
         state, one = pool_state(pools.load, served.requests), np.ones_like(served.requests)
-        return pools.prefilling.with_batch(one, state.prompts), pools.decoding.with_batch(state.batch, one)
+        experts = [pools.experts] if len(pools.split) else []
+        prefilling, decoding = (pools.prefilling, one, state.prompts), (pools.decoding, state.batch, one)
+        return [*(pool.with_batch(*numbers) for pool, *numbers in (prefilling, decoding)), *experts]
     if mode == "continuous":
         deployment = operating(deployment).running
-    return deployment, deployment
+    return [deployment, deployment]
 
 
 def explain_inference(plans: Table, catalog: Catalog) -> Table:
     """Operators of the prefill and of one decode step of the first plan, on the critical path.
 
     Under load they are those of the requests that run in steady state: of the prompts that are prefilled together,
-    and of a step with the mean running batch. Of separate pools each phase is that of its pool.
+    and of a step with the mean running batch. Of separate pools each phase is that of its pool; with an expert pool
+    operators are named after their pool, and what the step does not wait for has no exposed time.
 
-    Parameters
-    ----------
-    plans : Table
-        Inference plans; the first is explained.
-    catalog : Catalog
-        What they refer to.
-
-    Returns
-    -------
-    Table
-        Kind ``operators``; the exposed times of a phase add up to the time of a prefill, with what its request spends
-        outside the engine, and of a step. With the rows of the phase ``waiting``, which a static batch does not have,
-        they add up to ``ttft`` and to ``tpot`` times the tokens of a step; below 0 where prompts that are prefilled
-        one after the other wait for a part of the others only. No rows for an illegal plan.
+    ``plans``: inference plans; the first is explained. Returns kind ``operators``; the exposed times of a phase add up
+    to the time of a prefill, with what its request spends outside the engine, and of a step. With the rows of the phase
+    ``waiting``, which a static batch does not have, they add up to ``ttft`` and to ``tpot`` times the tokens of a step;
+    below 0 where prompts that are prefilled one after the other wait for a part of the others only. No rows for an
+    illegal plan.
     """
     one = plans.take(slice(0, 1))
     results = evaluate_inference(one, catalog)
@@ -410,10 +425,12 @@ def explain_inference(plans: Table, catalog: Catalog) -> Table:
     decodes = results["tpot"][0] == results["tpot"][0]
     with np.errstate(all="ignore"):
         deployments = _phase_deployments(one, catalog)
-        outside = float(deployments[-1].request_latency.alone[0])
+        outside = float(deployments[1].request_latency.alone[0])
         for side, deployment in enumerate(deployments[: 2 if decodes else 1]):
-            work = serving_work(deployment)
-            found = _phase_rows(deployment, work, side, 0.0 if side else outside)
+            if side and len(deployments) > 2:
+                found = _split_rows(*deployments[1:])
+            else:
+                found = _phase_rows(deployment, serving_work(deployment), side, 0.0 if side else outside)
             spent = sum(float(str(row["exposed_time"])) for row in found)
             step = float((deployment.plan.tokens_per_step if side else np.ones(1))[0])
             waited = step * float(results[("ttft", "tpot")[side]][0]) - spent

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, exp, log, log2, power, total
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.equations.plan.records import Remark
@@ -65,18 +65,9 @@ def corrections(
 ) -> Corrections:
     """Corrections of plans by runs of their model, accelerator and software.
 
-    Parameters
-    ----------
-    plans : Table
-        Training or inference plans.
-    catalog : Catalog
-        With the sheet ``my_cluster``.
-    models, accelerators : array of int
-        Rows of the catalog that they name, (rows,).
-    half_width : Array
-        Half of the 80 % band of the time of a step in the logarithm, (rows,). [-]
-    first_half_width : Array, optional
-        The same of the time to the first token. [-]
+    ``catalog``: with the sheet ``my_cluster``. ``models``, ``accelerators``: rows of the catalog that they name,
+    (rows,). ``half_width``: half of the 80 % band of the time of a step in the logarithm, (rows,).
+    ``first_half_width``: the same of the time to the first token.
     """
     runs = catalog.tables[SHEET]
     count = len(plans)
@@ -110,12 +101,12 @@ def _correct(
     distance = plan_distances(place[0], run_numbers, place[1], run_choices)
     between = plan_distances(run_numbers, run_numbers, run_choices, run_choices)
     shared = SHARED if name == "time_ratio" else SHARED_FIRST
-    ratio = np.log(runs.number(name))
+    ratio = log(runs.number(name))
     scale, left = shrunk_residual(distance, between, ratio, runs.filled("noise"), width, shared)
     if name == "time_ratio":
-        found.time[rows], found.width[rows], found.num_runs[rows] = np.exp(scale), left, len(runs)
+        found.time[rows], found.width[rows], found.num_runs[rows] = exp(scale), left, len(runs)
     else:
-        found.first_token[rows] = np.exp(scale)
+        found.first_token[rows] = exp(scale)
 
 
 def corrected_step(results: Mapping[str, Array], scale: Array) -> dict[str, Array]:
@@ -134,7 +125,7 @@ def narrowed(results: dict[str, np.ndarray], share: Array) -> None:
     for name in [name for name in results if name.endswith(("_low", "_high")) and not name.startswith("memory")]:
         middle = results[name.rpartition("_")[0]]
         with np.errstate(all="ignore"):
-            results[name] = np.where(share < 1.0, middle * (results[name] / middle) ** share, results[name])
+            results[name] = np.where(share < 1.0, middle * power(results[name] / middle, share), results[name])
 
 
 def own_runs_note(found: Corrections, illegal: np.ndarray) -> Remark:
@@ -177,7 +168,7 @@ def plan_distances(numbers: Array, other_numbers: Array, choices: np.ndarray, ot
     ----------
     .. [1] heuristic, this work: on residuals of published rows whose model was left out of the fit.
     """
-    one, other = np.log2(np.asarray(numbers, dtype=float)), np.log2(np.asarray(other_numbers, dtype=float))
+    one, other = log2(numbers), log2(other_numbers)
     apart = np.nan_to_num(np.abs(one[:, None, :] - other[None, :, :])).sum(axis=-1)
     return np.asarray(apart + (np.asarray(choices)[:, None, :] != np.asarray(other_choices)[None, :, :]).sum(axis=-1))
 
@@ -232,10 +223,15 @@ def shrunk_residual(
     [1.069, 0.714]
     """
     spread = half_width / HALF_WIDTH
-    near = shared * np.exp(-np.asarray(distance, dtype=float) / REACH)
+    near = shared * exp(-np.asarray(distance, dtype=float) / REACH)
     own = 1.0 - shared + (np.asarray(noise, dtype=float) / spread) ** 2
-    common = shared * np.exp(-np.asarray(between, dtype=float) / REACH) + np.diag(own)
-    weights = np.linalg.solve(common, near.T).T
+    common = shared * exp(-np.asarray(between, dtype=float) / REACH) + np.diag(own)
     seen = np.clip(np.asarray(log_ratio, dtype=float), -half_width, half_width)
-    left = 1.0 - (weights * near).sum(axis=-1)
-    return np.asarray((weights * seen).sum(axis=-1)), np.sqrt(np.maximum(left, 0.0))
+    # With the Cholesky factor L of K both are products of L^-1 k, with L^-1 r and with itself.
+    lines = np.concatenate([common, near.T, seen[:, None]], axis=1)
+    for step in range(len(lines)):
+        lines[step] /= np.sqrt(lines[step, step])
+        lines[step + 1 :] -= lines[step, step + 1 : len(lines), None] * lines[step]
+    reduced, known = lines[:, len(lines) : -1].T, lines[:, -1]
+    left = 1.0 - total(reduced * reduced)
+    return total(reduced * known), np.sqrt(np.maximum(left, 0.0))

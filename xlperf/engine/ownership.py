@@ -12,9 +12,8 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import results_of, table_schema
 from xlperf.catalog.table import Table, columns_of
 from xlperf.engine.catalog_arrays import catalog_arrays
-from xlperf.engine.designs import evaluate_designs
-from xlperf.engine.devices import accelerators_of, design_of_devices
-from xlperf.engine.join import prefill_rows
+from xlperf.engine.devices import accelerators_of, design_of_devices, evaluate_designs
+from xlperf.engine.join import pool_rows
 from xlperf.engine.tables import evaluate
 from xlperf.equations.cost.ownership import (
     OwnedPool,
@@ -73,20 +72,10 @@ LINES = (
 def evaluate_servers(servers: Table, case: str = "base", catalog: Catalog | None = None) -> Table:
     """Capital, running and energy cost of an accelerator-hour for every row of a table of servers.
 
-    Parameters
-    ----------
-    servers : Table
-        Rows of kind ``servers``.
-    case : str, default "base"
-        ``low``, ``base`` or ``high``: which of the prices, lives and rates that have a low and a high value.
-    catalog : Catalog, optional
-        Whose chiplets and devices give the price of an accelerator that a row leaves blank.
-
-    Returns
-    -------
-    Table
-        ``servers_results``, one row per server, in the units used inside. ``fixed_accelerators`` and ``fixed_power``
-        are the two views of a planner; where a row has both, what the power feeds bounds the number.
+    ``servers``: rows of kind ``servers``. ``case``: ``low``, ``base`` or ``high``: which of the prices, lives and rates
+    that have a low and a high value. ``catalog``: whose chiplets and devices give the price of an accelerator that a
+    row leaves blank. Returns ``servers_results``, one row per server, in the units used inside. ``fixed_accelerators``
+    and ``fixed_power`` are the two views of a planner; where a row has both, what the power feeds bounds the number.
     """
     servers = servers if catalog is None else _with_chip_prices(servers, catalog, case)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -123,7 +112,7 @@ class OwnedPlans(NamedTuple):
 def owned_plans(plans: Table, results: Table, catalog: Catalog, owner: str = "", case: str = "base") -> OwnedPlans:
     """Look up what plans are bought as; arguments as :func:`evaluate_ownership`."""
     accelerator = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
-    other = prefill_rows(plans, catalog, accelerator)
+    other = pool_rows(plans, catalog, accelerator)
     share = results["prefill_share"] if plans.kind == "inference" else np.zeros(len(plans))
     training = plans.kind == "training"
     server, first = _pool(
@@ -154,32 +143,13 @@ def evaluate_ownership(
 ) -> Table:
     """What plans cost to an owner, by part from the wafer to the power.
 
-    Parameters
-    ----------
-    plans : Table
-        Plans of kind ``training`` or ``inference``.
-    catalog : Catalog
-        With servers, whose first row of an accelerator is bought, and chiplets, whose row of it says what it is made
-        of.
-    owner : str, default ""
-        A word that the name of the server has to hold, so that of several rows of one accelerator another than the
-        first is taken.
-    case : str, default "base"
-        ``low``, ``base`` or ``high`` values of the cost sheets.
-    results : Table, optional
-        What :func:`xlperf.engine.evaluate` gives for the plans, where it is known already.
-
-    Returns
-    -------
-    Table
-        ``ownership``, one row per plan, in the units used inside; NaN and a reason where no server has the plan's
-        accelerator or the plan has no result. Hours are those of the mean accelerator where pools have unlike ones;
-        their network is counted as one of the whole plan, in shares of either pool's switches and cables.
-
-    Raises
-    ------
-    InputError
-        As :func:`xlperf.engine.evaluate`.
+    ``catalog``: with servers, whose first row of an accelerator is bought, and chiplets, whose row of it says what it
+    is made of. ``owner``: a word that the name of the server has to hold, so that of several rows of one accelerator
+    another than the first is taken. ``case``: ``low``, ``base`` or ``high`` values of the cost sheets. ``results``:
+    what :func:`xlperf.engine.evaluate` gives for the plans, where it is known already. Returns ``ownership``, one row
+    per plan, in the units used inside; NaN and a reason where no server has the plan's accelerator or the plan has no
+    result. Hours are those of the mean accelerator where pools have unlike ones; their network is counted as one of the
+    whole plan, in shares of either pool's switches and cables. Raises InputError as :func:`xlperf.engine.evaluate`.
     """
     results = evaluate(plans, catalog) if results is None else results
     owned = owned_plans(plans, results, catalog, owner, case)
@@ -203,12 +173,17 @@ def evaluate_ownership(
             **{name: pool_mean(made[0][name], made[1][name], owned.prefill_share) for name in ACCELERATOR_PARTS},
             "accelerators_bought": accelerators_bought(count, prefilling, *sizes),
         }
-    refused = np.isnan(results["tokens_per_second"])
+    split = plans.kind == "inference" and ~np.isnan(plans.number("expert_accelerators"))
+    refused = np.isnan(results["tokens_per_second"]) | split
     columns = {name: np.where(refused, np.nan, values) for name, values in columns.items()}
     columns["server"] = _both_words(owned, [_names(_servers(catalog), rows) for rows in owned.servers])
     columns["design"] = _both_words(owned, [own["design"] for own in made])
-    columns["reason"] = np.where(refused, results["reason"], _unbought(catalog, owned, owner)).astype(object)
+    words = np.where(refused, results["reason"], _unbought(catalog, owned, owner))
+    columns["reason"] = np.where(split & (results["reason"] == ""), _NO_EXPERT_POOLS, words).astype(object)
     return Table("ownership", {c.name: columns[c.name] for c in table_schema("ownership").columns}, plans.place)
+
+
+_NO_EXPERT_POOLS = "what an owner pays for an expert pool is not modelled; its cost is that of the sheet prices"
 
 
 def _names(table: Table, rows: np.ndarray) -> np.ndarray:
@@ -373,19 +348,8 @@ def _with_chip_prices(servers: Table, catalog: Catalog, case: str = "base") -> T
 def server_priced(catalog: Catalog, accelerators: np.ndarray, power_limit: Array) -> tuple[np.ndarray, Terms]:
     """Accelerators of some rows that a row of servers prices, and what they cost in it.
 
-    Parameters
-    ----------
-    catalog : Catalog
-        With servers.
-    accelerators : array of int64
-        Rows of the sheet accelerators that the sheet prices has no price of.
-    power_limit : Array
-        Their limits, (rows,). [W]
-
-    Returns
-    -------
-    tuple of np.ndarray and Terms
-        Positions among the rows, and terms of those.
+    ``catalog``: with servers. ``accelerators``: rows of the sheet accelerators that the sheet prices has no price of.
+    ``power_limit``: their limits, (rows,) [W]. Returns positions among the rows, and terms of those.
     """
     servers = catalog.tables["servers"]
     rows = first_rows(servers, catalog, accelerators)
@@ -434,18 +398,11 @@ def cost_bridge(
 ) -> Table:
     """Walk from the cost and energy per token of plans at the sheet prices to those of their owner.
 
-    Parameters
-    ----------
-    plans, catalog, owner, case, results
-        As :func:`xlperf.engine.evaluate_ownership`. Where the sheet prices lacks an input of an owner, such as a
-        purchase price beside a rent, the owner's own stands for it from the second line on.
-
-    Returns
-    -------
-    Table
-        ``cost_bridge``: a row per plan and line; lines that change nothing are left out, and so are plans that lack
-        a price or a server. The first line is the cost of :func:`xlperf.engine.evaluate`, the last that of
-        :func:`xlperf.engine.evaluate_ownership`, to the last bit.
+    ``plans``, ``catalog``, ``owner``, ``case``, ``results``: as :func:`xlperf.engine.evaluate_ownership`. Where the
+    sheet prices lacks an input of an owner, such as a purchase price beside a rent, the owner's own stands for it from
+    the second line on. Returns ``cost_bridge``: a row per plan and line; lines that change nothing are left out, and so
+    are plans that lack a price or a server. The first line is the cost of :func:`xlperf.engine.evaluate`, the last that
+    of :func:`xlperf.engine.evaluate_ownership`, to the last bit.
     """
     results = evaluate(plans, catalog) if results is None else results
     owned = owned_plans(plans, results, catalog, owner, case)

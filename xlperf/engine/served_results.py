@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xlperf.base.arrays import Array, divide, total
+from xlperf.base.arrays import Array, divide, exp, log, total
 from xlperf.catalog.catalog import Catalog
-from xlperf.engine.energy import serving_power, slowed_clock
+from xlperf.engine.energy import expert_pool_power, serving_power, slowed_clock
 from xlperf.engine.notes import (
     add_notes,
     basis_words,
@@ -95,8 +95,8 @@ def _bands(served: Served, mode: str, results: Mapping[str, Array], distance: Ar
     setting = served.setting
     full = full_cache(results["running_batch"], results["max_batch_size"])
     width = 1.0 + setting.bands["serving_band"]["widening"][:, 0] * distance
-    time, first = (band_of_time(mode, full, setting.bands, width, prefix) for prefix in ("", "first_"))
-    memory = band_ends(setting.bands["serving_band"], "memory", width)
+    time, first = (exp(band_of_time(mode, full, setting.bands, width, prefix)) for prefix in ("", "first_"))
+    memory = exp(band_ends(setting.bands["serving_band"], "memory", width))
     given = ~np.isnan(served.stated.request_rate)
     decoding = results["latency"] - results["ttft"]
     found: dict[str, Array] = {}
@@ -104,7 +104,7 @@ def _bands(served: Served, mode: str, results: Mapping[str, Array], distance: Ar
         np.where(given, 1.0, (results["ttft"] * first[at] + decoding * time[at]) / results["latency"]) for at in (0, 1)
     ]
     for at, end, sign in ((0, "low", -1.0), (1, "high", 1.0)):
-        energy = ends_together(whole[at], setting.power[f"power_{end}"][:, 0], sign)
+        energy = ends_together(log(whole[at]), setting.power[f"log_power_{end}"][:, 0], sign)
         cost = results["cost_per_million_output_tokens"]
         found |= {
             f"tpot_{end}": results["tpot"] * time[at],
@@ -127,12 +127,22 @@ def _notes(served: Served, catalog: Catalog, results: dict[str, Array], illegal:
         lacking = ~illegal & lacking
         notes.append(_memory_note(lacking, "prefill pool: one prompt ", *sizes))
         results["fits"] = np.where(lacking, 0.0, results["fits"])
+    needed, room = results.pop("needed_batches"), results.pop("expert_memory_usable")
+    if served.experts is not None:
+        held, whole = results["expert_memory"], np.full(len(illegal), np.nan)
+        whole[served.split] = memory_of(served.experts.deployment).capacity
+        lacking = ~illegal & (held > room)
+        notes.append(_memory_note(lacking, "expert pool: ", held, room, whole))
+        results["fits"] = np.where(lacking, 0.0, results["fits"])
+        stated = served.stated.ping_pong_batches
+        words = "ping pong batches {} do not hide the messages between attention and experts: {} would"
+        notes.append(Remark(~illegal & (needed > stated), words, (stated, needed)))
     limited = setting.plan.replaced(max_sequence_length=setting.max_sequence_length)
     warnings = broken_rules(WARNINGS, limited, setting.deployment.model)
     return [
         *notes,
         *(Remark(each.rows & ~illegal, each.sentence, each.values) for each in warnings),
-        *unpriced_notes(illegal, catalog, _pool_prices(setting, pool)),
+        *unpriced_notes(illegal, catalog, _pool_prices(served)),
         slowed_clock(setting.limits, illegal),
         *extrapolation_notes(setting.extrapolated, illegal),
     ]
@@ -151,6 +161,16 @@ def _costs(served: Served, results: Mapping[str, Array]) -> dict[str, Array]:
         drawn_terms(each.terms, drawn, each.limits.own)
         for each, drawn in zip((served.setting, served.prefilling or served.setting), power, strict=True)
     )
+    decode_power, expert_power = power[0], np.full_like(rate, np.nan)
+    if served.experts is not None:
+        rows, experts, part = served.split, served.experts, _expert_share(served)
+        own, other = _expert_power(served, experts, results)
+        of_attention = drawn_terms(served.setting.terms.take(rows), own, served.setting.limits.take(rows).own)
+        both = mean_terms(of_attention, drawn_terms(experts.terms, other, experts.limits.own), part)
+        decoding = decoding.with_rows(rows, both)
+        decode_power, expert_power = (values.copy() for values in (decode_power, expert_power))
+        decode_power[rows], expert_power[rows] = own, other
+        power[0][rows] = pool_mean(own, other, part)
     terms, drawn = mean_terms(decoding, prefilling, share), pool_mean(*power, share)
     lengths = served.stated.prompt_length, served.stated.output_length
     return {
@@ -158,8 +178,9 @@ def _costs(served: Served, results: Mapping[str, Array]) -> dict[str, Array]:
         **split_costs(decoding, prefilling, share, whole, rate, *lengths),
         "accelerator_hour_cost": terms.cost_rate,
         "accelerator_power": drawn,
-        "decode_power": power[0],
+        "decode_power": decode_power,
         "prefill_power": power[1],
+        "expert_power": expert_power,
         "accelerator_energy_per_token": energy_per_token(drawn, whole, rate),
     }
 
@@ -184,11 +205,39 @@ def _power(served: Served, results: Mapping[str, Array]) -> tuple[Array, Array]:
     return serving_power(machines, first.model, plan, first.architecture, results)
 
 
-def _pool_prices(decoding: ServingSetting, prefilling: ServingSetting | None) -> dict[str, tuple[np.ndarray, Array]]:
-    """Accelerators of the pools of plans and what they cost, by a word for the pool; one where both are the same."""
+def _expert_share(served: Served) -> Array:
+    """Share of expert pools among the accelerators that decode, (expert pools,). [-]"""
+    counts = [each[served.split] for each in (served.setting.plan.num_accelerators, served.stated.expert_accelerators)]
+    return np.asarray(counts[1] / (counts[0] + counts[1]))
+
+
+def _expert_power(served: Served, experts: ServingSetting, results: Mapping[str, Array]) -> tuple[Array, Array]:
+    """Mean power of an accelerator of the attention pools and of the expert pools, (expert pools,). [W]"""
+    rows, setting = served.split, served.setting
+    own = setting.deployment.take(rows)
+    power = {name: values[rows] for name, values in setting.power.items()}
+    machines = (
+        (own.device, setting.limits.take(rows), power),
+        (experts.deployment.device, experts.limits, experts.power),
+    )
+    plan = served.stated.take(rows).replaced(input_size=own.plan.input_size)
+    counts = own.plan.num_accelerators, experts.plan.num_accelerators
+    some = {name: values[rows] for name, values in results.items() if isinstance(values, np.ndarray)}
+    return expert_pool_power(machines, own.model, plan, own.architecture, counts, some)
+
+
+def _pool_prices(served: Served) -> dict[str, tuple[np.ndarray, Array]]:
+    """Accelerators of the pools of plans and what they cost, by a word for the pool; one where all are the same."""
+    decoding, prefilling = served.setting, served.prefilling
     found = {"": (decoding.accelerators, decoding.terms.cost_rate)}
     if prefilling is not None:
         same = prefilling.accelerators == decoding.accelerators
         cost_rate = np.where(same, 0.0, prefilling.terms.cost_rate)
         found["prefill "] = prefilling.accelerators, cost_rate
+    if served.experts is not None:
+        accelerators, cost_rate = decoding.accelerators.copy(), np.zeros(len(decoding.accelerators))
+        same = served.experts.accelerators == accelerators[served.split]
+        accelerators[served.split] = served.experts.accelerators
+        cost_rate[served.split] = np.where(same, 0.0, served.experts.terms.cost_rate)
+        found["expert "] = accelerators, cost_rate
     return found

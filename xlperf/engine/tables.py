@@ -23,15 +23,7 @@ Progress = Callable[[int], None]
 def refuse_auto(plans: Table) -> None:
     """Refuse values ``auto``, which a search has to expand first.
 
-    Parameters
-    ----------
-    plans : Table
-        Plans as read.
-
-    Raises
-    ------
-    InputError
-        Naming every cell that says ``auto``.
+    Raises InputError naming every cell that says ``auto``.
     """
     faults = [
         Fault(
@@ -49,29 +41,13 @@ def evaluate(
 ) -> Table:
     """Performance, memory and cost of every plan of a table.
 
-    Parameters
-    ----------
-    plans : Table
-        Plans of kind ``training`` or ``inference``.
-    catalog : Catalog
-        Accelerators, networks, models, prices and calibration that they refer to.
-    progress : callable, optional
-        Called with the number of rows of each block that is done.
-    results : collection of str, optional
-        Results that are asked for, all by default: what they do not take is not computed (a step time takes neither
-        memory nor energy), and they are equal to the last bit. Others that come with them are there as well.
-
-    Returns
-    -------
-    Table
-        ``training_results`` or ``inference_results``, one row per plan, in the units used inside. An illegal plan
-        has NaN and a reason; one that does not fit keeps its numbers, ``fits`` 0 and a reason. Beside a result that
-        was measured (``measured_step_time`` of the plans) stands the error of its prediction.
-
-    Raises
-    ------
-    InputError
-        When a plan names something that the catalog does not have, or a cell says ``auto``.
+    ``catalog``: accelerators, networks, models, prices and calibration that they refer to. ``progress``: called with
+    the number of rows of each block that is done. ``results``: results that are asked for, all by default: what they do
+    not take is not computed (a step time takes neither memory nor energy), and they are equal to the last bit. Others
+    that come with them are there as well. Returns ``training_results`` or ``inference_results``, one row per plan, in
+    the units used inside. An illegal plan has NaN and a reason; one that does not fit keeps its numbers, ``fits`` 0 and
+    a reason. Beside a result that was measured (``measured_step_time`` of the plans) stands the error of its
+    prediction. Raises InputError when a plan names something that the catalog does not have, or a cell says ``auto``.
     """
     refuse_auto(plans)
     block_of = {"training": evaluate_training, "inference": evaluate_inference}[plans.kind]
@@ -108,19 +84,10 @@ def _explained(found: Table, results: Collection[str], whole: Callable[[], Table
 def fitting(plans: Table, catalog: Catalog) -> dict[str, np.ndarray] | None:
     """Which plans are legal and fit in memory, much faster than :func:`evaluate` tells.
 
-    Parameters
-    ----------
-    plans : Table
-        Plans of kind ``training`` or ``inference``, no cell of which says ``auto``.
-    catalog : Catalog
-        What they refer to.
-
-    Returns
-    -------
-    dict of str to array, or None
-        ``fits`` as in the results, NaN where a plan is illegal, but 1 also where the load of an inference plan alone
-        can tell; of training ``memory_reserved`` [B], of inference ``max_batch_size``. None where plans have a rate of
-        requests, which says whether they are legal.
+    ``plans``: plans of kind ``training`` or ``inference``, no cell of which says ``auto``. Returns ``fits`` as in the
+    results, NaN where a plan is illegal, but 1 also where the load of an inference plan alone can tell; of training
+    ``memory_reserved`` [B], of inference ``max_batch_size``. None where plans have a rate of requests, which says
+    whether they are legal.
     """
     if plans.kind == "training":
         return evaluate_training(plans, catalog, ("memory_reserved", "fits"))
@@ -132,17 +99,8 @@ def fitting(plans: Table, catalog: Catalog) -> dict[str, np.ndarray] | None:
 def numbers(plans: Table, catalog: Catalog) -> Table | None:
     """Results of legal plans in numbers, without bands, trust and reasons: faster than :func:`evaluate`.
 
-    Parameters
-    ----------
-    plans : Table
-        Plans of kind ``training`` or ``inference``, no cell of which says ``auto``.
-    catalog : Catalog
-        What they refer to.
-
-    Returns
-    -------
-    Table, optional
-        The same numbers as :func:`evaluate` gives; None for inference.
+    ``plans``: plans of kind ``training`` or ``inference``, no cell of which says ``auto``. Returns the same numbers as
+    :func:`evaluate` gives; None for inference.
     """
     if plans.kind != "training":
         return None
@@ -154,24 +112,7 @@ def numbers(plans: Table, catalog: Catalog) -> Table | None:
 def explain(plans: Table, catalog: Catalog, row: int = 0) -> Table:
     """Operators of one plan with their FLOP, bytes, time and what bounds them.
 
-    Parameters
-    ----------
-    plans : Table
-        Plans of kind ``training`` or ``inference``.
-    catalog : Catalog
-        What they refer to.
-    row : int, default 0
-        Which plan.
-
-    Returns
-    -------
-    Table
-        Kind ``operators``, in the units used inside; no rows for an illegal plan.
-
-    Raises
-    ------
-    InputError
-        As :func:`evaluate`.
+    Returns kind ``operators``, in the units used inside; no rows for an illegal plan.
     """
     one = plans.take(slice(row, row + 1))
     refuse_auto(one)

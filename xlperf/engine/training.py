@@ -6,28 +6,29 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from xlperf.base.arrays import Array, some, total
-from xlperf.catalog.calibration import Calibration, Keys
+from xlperf.base.arrays import Array, exp, some, total
+from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import Keys, Table
 from xlperf.engine.energy import slowed_clock, training_power
 from xlperf.engine.join import (
     Joined,
     Named,
     architecture_codes,
-    architecture_of,
+    constants_of,
     groups_of,
     in_batches,
     join,
     named_rows,
     plan_columns,
 )
+from xlperf.engine.models import architecture_of
 from xlperf.engine.notes import add_notes, basis_words, extrapolation_notes, gibibytes, name_notes, unpriced_notes
 from xlperf.engine.own_runs import RATES, SHEET, Corrections, corrected_step, corrections, narrowed, own_runs_note
 from xlperf.engine.trust import band_ends, coordinates, ends_together, trust
 from xlperf.equations.cost.tco import carbon_of_energy
 from xlperf.equations.cost.tokens import ALL_IN, Terms, drawn_terms, energy_per_token, run_cost, token_costs
-from xlperf.equations.hardware.kernels import without_input_casts, without_launch_time
+from xlperf.equations.hardware.roofline import stack_constants
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.collectives import OPERATIONS
 from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
@@ -36,8 +37,7 @@ from xlperf.equations.plan.training_rules import TRAINING_RULES
 from xlperf.equations.training import Setting, step
 from xlperf.equations.training.communication import used_families
 from xlperf.equations.training.memory import memory_of
-from xlperf.equations.training.rates import training_rates
-from xlperf.equations.training.run import run_results
+from xlperf.equations.training.rates import run_results, training_rates
 from xlperf.equations.training.step import COMPUTE_PARTS, MESSAGE_PARTS, STEP_PARTS
 
 _KERNELS = ("gemm", "experts", "vector", *OPERATIONS)
@@ -89,19 +89,7 @@ _SOFTWARE = ("training_software", _MEMORY_FAMILY, "training_calls", "training_ba
 def training_plan(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
     """A table of training plans with its blanks filled.
 
-    Parameters
-    ----------
-    plans : Table
-        Plans as read.
-    joined : Joined
-        What they refer to.
-    gradient_size : Array
-        Bytes of an element of the gradient buffer of their software, (rows,). [B]
-
-    Returns
-    -------
-    TrainingPlan
-        Every column, (rows,).
+    ``gradient_size``: bytes of an element of the gradient buffer of their software, (rows,) [B].
     """
     reads, fused_reads, turns = joined.casts
     stated = plan_columns(plans, TrainingPlan).replaced(
@@ -114,32 +102,19 @@ def training_plan(plans: Table, joined: Joined, gradient_size: Array) -> Trainin
     return with_defaults(stated, joined.model, joined.max_sequence_length, gradient_size)
 
 
-def constants_of(
+def step_constants(
     calibration: Calibration, joined: Joined, architecture: Architecture, only_memory: bool = False
 ) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
     """Calibration constants of every family that a step uses.
 
-    Parameters
-    ----------
-    calibration : Calibration
-        Constants of the catalog.
-    joined : Joined
-        Plans with their keys.
-    architecture : Architecture
-        Structure that their models share.
-    only_memory : bool
-        Whether nothing but memory is asked for.
-
-    Returns
-    -------
-    tuple
-        Family -> constants (rows, 1); and family -> rows whose generation or software has none of its own.
+    ``only_memory``: whether nothing but memory is asked for. Returns family -> constants (rows, 1); and family -> rows
+    whose generation or software has none of its own.
     """
     found: dict[str, Mapping[str, Array]] = {}
     extrapolated: list[tuple[str, np.ndarray]] = []
 
     def look_up(name: str, family: str, keys: Keys) -> None:
-        found[name], far = calibration.constants_of(family, keys)
+        found[name], far = constants_of(calibration, family, keys)
         extrapolated.append((family, far))
 
     if only_memory:
@@ -152,7 +127,7 @@ def constants_of(
         look_up(family, family, joined.wide_keys)
     for family in _SOFTWARE:
         look_up(family, family, joined.keys)
-    found["power"], _ = calibration.constants_of("power", joined.keys)
+    found["power"], _ = constants_of(calibration, "power", joined.keys)
     return found, extrapolated
 
 
@@ -161,28 +136,13 @@ def training_setting(
 ) -> tuple[Setting, Joined, list[tuple[str, np.ndarray]]]:
     """Everything that the step of a block of plans of one architecture depends on.
 
-    Parameters
-    ----------
-    plans : Table
-        Training plans.
-    catalog : Catalog
-        What they refer to.
-    named : Named
-        Rows that they name.
-    architecture : Architecture
-        Structure that their models share.
-    only_memory : bool
-        Whether nothing but memory is asked for.
-
-    Returns
-    -------
-    tuple
-        Setting, the joined rows, and which families are extrapolated for which rows.
+    ``only_memory``: whether nothing but memory is asked for. Returns setting, the joined rows, and which families are
+    extrapolated for which rows.
     """
     joined = join(plans, catalog, named)
-    constants, extrapolated = constants_of(catalog.calibration, joined, architecture, only_memory)
+    constants, extrapolated = step_constants(catalog.calibration, joined, architecture, only_memory)
     plan = training_plan(plans, joined, constants[_MEMORY_FAMILY]["gradient_size"][:, 0])
-    kernels = constants if only_memory else without_input_casts(without_launch_time(constants))
+    kernels = constants if only_memory else stack_constants(constants, input_casts=False)
     alike = (named.models * len(catalog.tables["accelerators"]) + named.accelerators) * len(joined.keys.distinct)
     machine = joined.model, joined.device, joined.wide_device, joined.network
     setting = Setting(*machine, plan, kernels, architecture, alike + joined.keys.codes)
@@ -192,20 +152,9 @@ def training_setting(
 def evaluate_training(plans: Table, catalog: Catalog, results: Collection[str] | None = None) -> dict[str, np.ndarray]:
     """Results of a block of training plans.
 
-    Parameters
-    ----------
-    plans : Table
-        Training plans.
-    catalog : Catalog
-        What they refer to.
-    results : collection of str, optional
-        Columns that are asked for: equations that they do not take are left out. All by default.
-
-    Returns
-    -------
-    dict of str to array
-        Every column of ``training_results``, in the units used inside; or those asked for and what comes with them,
-        and a ``reason`` that says why a plan is illegal but has no notes.
+    ``results``: columns that are asked for: equations that they do not take are left out. All by default. Returns every
+    column of ``training_results``, in the units used inside; or those asked for and what comes with them, and a
+    ``reason`` that says why a plan is illegal but has no notes.
     """
     named = named_rows(plans, catalog)
     codes = architecture_codes(named, catalog)
@@ -248,8 +197,8 @@ def _own_corrections(plans: Table, catalog: Catalog, named: Named, setting: Sett
     """What runs of the user's own cluster say about plans like them; None where there are none."""
     if not len(catalog.tables[SHEET]):
         return None
-    band = setting.constants["training_band"]["mixture_high" if setting.architecture.experts else "step_high"]
-    return corrections(plans, catalog, named.models, named.accelerators, np.log(band[:, 0]))
+    band = setting.constants["training_band"]["log_mixture_high" if setting.architecture.experts else "log_step_high"]
+    return corrections(plans, catalog, named.models, named.accelerators, band[:, 0])
 
 
 def _of_stated_peak(results: Mapping[str, Array], joined: Joined) -> dict[str, Array]:
@@ -300,12 +249,12 @@ def _bands(setting: Setting, results: Mapping[str, Array], distance: Array) -> d
     """Ends of the 80 % bands; those of rates, cost and energy from the parts that they are made of."""
     band, power = setting.constants["training_band"], setting.constants["power"]
     width = 1.0 + band["widening"][:, 0] * distance
-    time = band_ends(band, "mixture" if setting.architecture.experts else "step", width)
-    memory = band_ends(band, "memory", width)
+    log_time = band_ends(band, "mixture" if setting.architecture.experts else "step", width)
+    time, memory = exp(log_time), exp(band_ends(band, "memory", width))
     found: dict[str, Array] = {}
     for end, other, sign in (("low", 1, -1.0), ("high", 0, 1.0)):
         at = 1 - other
-        energy = ends_together(time[at], power[f"power_{end}"][:, 0], sign)
+        energy = ends_together(log_time[at], power[f"log_power_{end}"][:, 0], sign)
         found |= {
             f"step_time_{end}": results["step_time"] * time[at],
             f"tokens_per_second_{end}": results["tokens_per_second"] / time[other],

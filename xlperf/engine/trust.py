@@ -17,11 +17,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, exp, log2
 from xlperf.base.resources import rows as package_rows
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.names import copied_name
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import Table, copied_name
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.parameters import parameter_count
 
@@ -97,13 +96,7 @@ _traits: WeakKeyDictionary[Catalog, tuple[list[str], Array]] = WeakKeyDictionary
 
 
 def model_traits(catalog: Catalog) -> tuple[list[str], Array]:
-    """Shape of the layers of every model of a catalog as a name, and its active parameters per token. [-]
-
-    Parameters
-    ----------
-    catalog : Catalog
-        Whose sheet ``models`` is meant.
-    """
+    """Shape of the layers of every model of a catalog as a name, and its active parameters per token. [-]"""
     if catalog not in _traits:
         table = catalog.tables["models"]
         columns = np.stack([table.number(name) for name in _SHAPE], axis=-1)
@@ -117,17 +110,7 @@ def model_traits(catalog: Catalog) -> tuple[list[str], Array]:
 def coordinates(plans: Table, results: Mapping[str, Array]) -> Array:
     """Where plans stand along :data:`RANGES`.
 
-    Parameters
-    ----------
-    plans : Table
-        Training or inference plans.
-    results : mapping of str to Array
-        Their results.
-
-    Returns
-    -------
-    Array
-        (ranges, rows). [-]
+    ``results``: their results. Returns (ranges, rows).
     """
     training = plans.kind == "training"
     time = results["step_time" if training else "tpot"]
@@ -143,21 +126,9 @@ def trust(
 ) -> dict[str, np.ndarray]:
     """Badge of plans, the runs that stand nearest in words, and the distance that widens their bands.
 
-    Parameters
-    ----------
-    kind : str
-        training or inference.
-    catalog : Catalog
-        What plans refer to.
-    models, accelerators : np.ndarray
-        Rows of the catalog that they name, (rows,).
-    at : Array
-        Where they stand, as :func:`coordinates` has it; NaN where a plan has no result.
-
-    Returns
-    -------
-    dict of str to np.ndarray
-        ``trust``, ``trust_reason`` and ``distance``, (rows,).
+    ``models``, ``accelerators``: rows of the catalog that they name, (rows,). ``at``: where they stand, as
+    :func:`coordinates` has it; NaN where a plan has no result. Returns ``trust``, ``trust_reason`` and ``distance``,
+    (rows,).
     """
     count = len(catalog.tables["accelerators"])
     keys = (models * count + accelerators).tolist()
@@ -168,7 +139,7 @@ def trust(
         np.array([getattr(one, end) for one in pairs]).reshape(-1, len(RANGES)).T[:, codes] for end in ("low", "high")
     )
     with np.errstate(all="ignore"):
-        beyond = np.nan_to_num(np.log2(np.maximum(np.maximum(at / high, low / at), 1.0)), nan=0.0, posinf=0.0)
+        beyond = np.nan_to_num(log2(np.maximum(np.maximum(at / high, low / at), 1.0)), nan=0.0, posinf=0.0)
     parts = np.minimum(_DOUBLING * beyond, _MOST)
     far = parts.sum(axis=0)
     model, machine = (np.array([getattr(one, part) for one in pairs])[codes] for part in ("model", "machine"))
@@ -187,40 +158,25 @@ def trust(
     }
 
 
-def band_ends(constants: Mapping[str, Array], name: str, width: Array) -> tuple[Array, Array]:
-    """Ends of a band over the prediction, wider with the distance from what was measured.
+def band_ends(constants: Mapping[str, Array], name: str, width: Array) -> Array:
+    """Ends of a band over the prediction as logarithms: wider with the distance from what was measured.
 
-    Parameters
-    ----------
-    constants : mapping of str to Array
-        Constants of the family that the band is of, (rows, 1).
-    name : str
-        Band.
-    width : Array
-        Logarithm of the band over that of the constants, (rows,). [-]
-
-    Returns
-    -------
-    low, high : Array
-        (rows,). [-]
+    ``constants``: constants of the family that the band is of, (rows, 1). ``name``: band. ``width``: logarithm of the
+    band over that of the constants, (rows,). Returns the lower and the upper end, (2, rows).
     """
-    return constants[f"{name}_low"][:, 0] ** width, constants[f"{name}_high"][:, 0] ** width
+    return np.stack([constants[f"log_{name}_{end}"][:, 0] * width for end in ("low", "high")])
 
 
 def ends_together(first: Array, second: Array, sign: float) -> Array:
     """End of the band of a product whose factors err independently: logarithms add as squares.
 
-    >>> round(float(ends_together(np.array([1.3]), np.array([1.0]), 1.0)[0]), 3)
-    1.3
+    >>> round(float(ends_together(np.array([0.2]), np.array([0.0]), 1.0)[0]), 3)
+    1.221
 
-    Parameters
-    ----------
-    first, second : Array
-        Ends of the bands of the factors over their predictions. [-]
-    sign : float
-        1 for upper ends, -1 for lower ones. [-]
+    ``first``, ``second``: logarithms of the ends of the bands of the factors over their predictions. ``sign``: 1 for
+    upper ends, -1 for lower ones.
     """
-    return np.asarray(np.exp(sign * np.hypot(np.log(first), np.log(second))))
+    return exp(sign * np.sqrt(first * first + second * second))
 
 
 def _beyond(pair: _Pair, which: int) -> str:
@@ -276,7 +232,7 @@ def _outside(value: float, known: Iterable[float]) -> float:
     ends = np.array(list(known))
     if not len(ends) or not value > 0.0:
         return 0.0
-    return min(max(float(np.log2(max(value / ends.max(), ends.min() / value))), 0.0), _MOST)
+    return min(max(float(log2(max(value / ends.max(), ends.min() / value))), 0.0), _MOST)
 
 
 def _ends(runs: Sequence[Measured]) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -11,8 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from xlperf.base.errors import InputError
-from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.part import part_of
+from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress
@@ -53,26 +52,9 @@ def resolve(
     the same but for their names are searched once. Where no plan fits, the one that needs least memory stands, where
     none keeps its targets the one that comes nearest, where none is legal the plan with its defaults.
 
-    Parameters
-    ----------
-    plans : Table
-        Training or inference plans.
-    catalog : Catalog
-        What they refer to.
-    progress : callable, optional
-        Called with 1 for each row that had an ``auto`` and is done.
-    **bounds : Bounds
-        Most candidates of a plan, and most accelerators tried for ``auto``.
-
-    Returns
-    -------
-    Resolved
-        Plans that :func:`xlperf.engine.evaluate` takes.
-
-    Raises
-    ------
-    InputError
-        As :func:`xlperf.explore.candidates.candidates`, with the faults of all rows.
+    ``progress``: called with 1 for each row that had an ``auto`` and is done. ``**bounds``: most candidates of a plan,
+    and most accelerators tried for ``auto``. Returns plans that :func:`xlperf.engine.evaluate` takes. Raises InputError
+    as :func:`xlperf.explore.candidates.candidates`, with the faults of all rows.
     """
     if not has_auto(plans):
         return Resolved(plans, {})
@@ -139,26 +121,9 @@ def evaluate_resolved(
 ) -> tuple[Table, Table]:
     """Plans with every ``auto`` chosen, and their results; the reasons say what was chosen among how many.
 
-    Parameters
-    ----------
-    plans : Table
-        Training or inference plans.
-    catalog : Catalog
-        What they refer to.
-    progress : callable, optional
-        Called with the number of rows of each block that is done.
-    **bounds : Bounds
-        Most candidates of a plan, and most accelerators tried for ``auto``.
-
-    Returns
-    -------
-    tuple of Table
-        Plans and results, row by row.
-
-    Raises
-    ------
-    InputError
-        As :func:`resolve` and :func:`xlperf.engine.evaluate`.
+    ``progress``: called with the number of rows of each block that is done. ``**bounds``: most candidates of a plan,
+    and most accelerators tried for ``auto``. Returns plans and results, row by row. Raises InputError as
+    :func:`resolve` and :func:`xlperf.engine.evaluate`.
     """
     resolved = resolve(plans, catalog, **bounds)
     results = evaluate(resolved.plans, catalog, progress)
@@ -168,17 +133,7 @@ def evaluate_resolved(
 def with_notes(results: Table, notes: Mapping[int, str]) -> Table:
     """Results whose reasons also say what was chosen.
 
-    Parameters
-    ----------
-    results : Table
-        Of plans.
-    notes : mapping of int to str
-        As :class:`Resolved` has them.
-
-    Returns
-    -------
-    Table
-        The note first, then what was said before.
+    ``results``: of plans. ``notes``: as :class:`Resolved` has them. Returns the note first, then what was said before.
     """
     if not notes:
         return results

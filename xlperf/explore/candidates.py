@@ -35,6 +35,7 @@ from xlperf.explore.mappings import (
     cross_training,
     equal_chunks,
 )
+from xlperf.explore.objectives import Limit
 from xlperf.explore.space import MOST_PLANS, SPLIT, WHOLE, Part, Rules, Space, TooMany, grid, space_of
 
 MOST_CANDIDATES = MOST_PLANS
@@ -104,19 +105,7 @@ class Candidates(NamedTuple):
 def searched_column(kind: str, header: str, place: str) -> str:
     """The column that a header names, if a search can choose its values.
 
-    Parameters
-    ----------
-    kind : str
-        ``training`` or ``inference``.
-    header : str
-        Name of a column.
-    place : str
-        Where it stands, for the message.
-
-    Raises
-    ------
-    InputError
-        Where it is none.
+    ``header``: name of a column. ``place``: where it stands, for the message. Raises InputError where it is none.
     """
     name = split_header(header)[0]
     if name not in AUTO_COLUMNS[kind]:
@@ -129,19 +118,8 @@ def searched_column(kind: str, header: str, place: str) -> str:
 def with_auto(plans: Table, headers: Sequence[str], place: str) -> Table:
     """Plans whose cells in some columns all say ``auto``.
 
-    Parameters
-    ----------
-    plans : Table
-        Training or inference plans.
-    headers : sequence of str
-        Columns.
-    place : str
-        Where these stand, for the messages.
-
-    Raises
-    ------
-    InputError
-        Where a column is not searched.
+    ``headers``: columns. ``place``: where these stand, for the messages. Raises InputError where a column is not
+    searched.
     """
     columns, auto = dict(plans.columns), dict(plans.auto)
     for header in headers:
@@ -158,17 +136,7 @@ def with_mapping(plans: Table, kept: Collection[str] = ()) -> Table:
 
     The load of an inference plan stays where it is given.
 
-    Parameters
-    ----------
-    plans : Table
-        Training or inference plans.
-    kept : collection of str
-        Columns that stay as they are.
-
-    Returns
-    -------
-    Table
-        The same rows.
+    ``kept``: columns that stay as they are.
     """
     columns, auto = dict(plans.columns), dict(plans.auto)
     none = np.zeros(len(plans), dtype=bool)
@@ -189,15 +157,7 @@ def with_mapping(plans: Table, kept: Collection[str] = ()) -> Table:
 def auto_faults(plans: Table) -> list[Fault]:
     """Cells that say ``auto`` in a column that a search does not choose.
 
-    Parameters
-    ----------
-    plans : Table
-        Plans as read.
-
-    Returns
-    -------
-    list of Fault
-        One for each cell.
+    Returns one for each cell.
     """
     known = ", ".join(name.replace("_", " ") for name in AUTO_COLUMNS[plans.kind])
     return [
@@ -217,6 +177,7 @@ def candidates(
     most: int = MOST_CANDIDATES,
     most_accelerators: float = MOST_ACCELERATORS,
     part: Part | None = None,
+    limits: Sequence[Limit] = (),
 ) -> Candidates:
     """All legal combinations of the values of ``auto`` cells and of columns with stated values.
 
@@ -224,8 +185,8 @@ def candidates(
     experts, sequences); stages up to the layers, and chunks of them; micro batches that divide the batch of a
     replica, or powers of two up to 64 where the global batch is blank; the numbers of accelerators of
     :func:`xlperf.explore.auto_values.sold_counts`, in steps where all make too many plans; every word of a choice;
-    requests in flight in up to 24 steps of equal ratio up to what memory holds. What the rules of plans forbid by
-    these columns alone is left out, and so is what makes the same plan again.
+    requests in flight in up to 24 steps of equal ratio up to what memory holds and targets allow. What the
+    rules of plans forbid by these columns alone is left out, and so is what makes the same plan again.
 
     Parameters
     ----------
@@ -245,6 +206,8 @@ def candidates(
         Largest number of accelerators tried for ``auto``. [-]
     part : Part, optional
         Which part of them, where they are too many to be made at once.
+    limits : sequence of Limit
+        What results must keep; those on times bound the loads that are tried for ``auto``.
 
     Returns
     -------
@@ -265,10 +228,10 @@ def candidates(
     asked = {name: values.get(name) for name in known if (name in values or name in auto) and name not in _LOADS}
     plain = Table(plan.kind, plan.columns, plan.place)
     base = grid(plain, {name: column for name, column in values.items() if name not in asked}, most)
-    open_loads = [name for name in _LOADS if name in auto]
+    load = open_load(plan, values)
     cross, rules = KINDS[plan.kind]
     ladders = _ladders(base, catalog, most_accelerators, counts) if "num_accelerators" in auto else None
-    few = most // (COUNTS_SHARE * (NUM_POINTS if open_loads else num_points))
+    few = most // (COUNTS_SHARE * (NUM_POINTS if load else num_points))
     chunks = (True, False) if "virtual_pipeline" in auto else (True,)
     attempts = [(step, uneven) for step in (STEPS if ladders else STEPS[-1:]) for uneven in chunks]
     for step, uneven in attempts if part is None else attempts[-1:]:
@@ -285,8 +248,8 @@ def candidates(
     space.most = most
     tried = ladders.all._replace(tried=np.unique(np.concatenate(steps))) if ladders else None
     found = space.table() if len(space) else plain
-    if open_loads and len(space):
-        found = _loaded(found, catalog, open_loads[-1], space)
+    if load and len(space):
+        found = _loaded(found, catalog, load, space, limits)
     order = plan.schema.by_name
     searched = tuple(name for name in order if name in auto or name in values)
     return Candidates(found, searched, tried, not space.uneven)
@@ -295,26 +258,11 @@ def candidates(
 def uneven_chunks(plans: Table, catalog: Catalog, searched: Sequence[str]) -> Table:
     """Training plans with every number of chunks of a stage, but those that plans with equal chunks have.
 
-    Parameters
-    ----------
-    plans : Table
-        Training plans whose virtual pipeline was chosen among those with chunks of equal size.
-    catalog : Catalog
-        With the models.
-    searched : sequence of str
-        Columns that were tried.
-
-    Returns
-    -------
-    Table
-        One row for each plan and number of chunks; of plans that differ in that number alone the first counts.
+    ``plans``: training plans whose virtual pipeline was chosen among those with chunks of equal size. ``catalog``: with
+    the models. ``searched``: columns that were tried. Returns one row for each plan and number of chunks; of plans that
+    differ in that number alone the first counts.
     """
-    names = [name for name in searched if name != "virtual_pipeline" and name in plans]
-    keys = zip(*(plans[name].tolist() for name in names), strict=True) if names else [()] * len(plans)
-    first: dict[object, int] = {}
-    for row, key in enumerate(keys):
-        first.setdefault(tuple(None if value != value else value for value in key), row)
-    rows = np.array(list(first.values()))
+    rows = first_of_each(plans, searched, "virtual_pipeline")
     models = catalog.rows("models", plans.text("model"), plans, "model")
     layers, stages = catalog.tables["models"]["num_layers"][models][rows], plans.filled("pipeline_parallel")[rows]
     deepest = np.where(stages > 1.0, np.floor((layers + PLACEHOLDERS) / stages), 0.0)
@@ -325,6 +273,22 @@ def uneven_chunks(plans: Table, catalog: Catalog, searched: Sequence[str]) -> Ta
     return replace(taken, columns={**taken.columns, "virtual_pipeline": chunks[uneven]})
 
 
+def first_of_each(plans: Table, searched: Sequence[str], without: str) -> np.ndarray:
+    """Rows of the first of all plans that differ in one of the searched columns alone, in their order."""
+    names = [name for name in searched if name != without and name in plans]
+    keys = zip(*(plans[name].tolist() for name in names), strict=True) if names else [()] * len(plans)
+    first: dict[object, int] = {}
+    for row, key in enumerate(keys):
+        first.setdefault(tuple(None if value != value else value for value in key), row)
+    return np.array(list(first.values()), dtype=np.int64)
+
+
+def open_load(plan: Table, values: Mapping[str, np.ndarray]) -> str:
+    """The load that a search chooses between one request and the most: the column, or "" where it is given."""
+    auto = [name for name in _LOADS if name not in values and name in plan.auto and plan.auto[name].any()]
+    return auto[-1] if auto else ""
+
+
 def candidate_parts(
     plan: Table,
     catalog: Catalog,
@@ -332,12 +296,13 @@ def candidate_parts(
     counts: Array | None = None,
     part: Part = WHOLE,
     most_accelerators: float = MOST_ACCELERATORS,
+    limits: Sequence[Limit] = (),
 ) -> Iterator[Candidates]:
     """The candidates of a part of a space in smaller ones, of bounded memory, where they are too many.
 
     Parameters
     ----------
-    plan, catalog, values, counts, part, most_accelerators
+    plan, catalog, values, counts, part, most_accelerators, limits
         As for :func:`candidates`.
 
     Yields
@@ -346,12 +311,14 @@ def candidate_parts(
         Consecutive parts, one at least.
     """
     try:
-        found = candidates(plan, catalog, values, counts, most=PART, most_accelerators=most_accelerators, part=part)
+        found = candidates(
+            plan, catalog, values, counts, most=PART, most_accelerators=most_accelerators, part=part, limits=limits
+        )
     except TooMany:
         if part.of > SPLIT:
             raise
         for smaller in part.smaller:
-            yield from candidate_parts(plan, catalog, values, counts, smaller, most_accelerators)
+            yield from candidate_parts(plan, catalog, values, counts, smaller, most_accelerators, limits)
     else:
         yield found
 
@@ -373,12 +340,12 @@ def _ladders(base: Table, catalog: Catalog, most: float, only: Array | None) -> 
     return _Ladders(each, Counts(sold, sold, float(units[0]) if len(set(units.tolist())) == 1 else float("nan")))
 
 
-def _loaded(plans: Table, catalog: Catalog, load: str, space: Space) -> Table:
+def _loaded(plans: Table, catalog: Catalog, load: str, space: Space, limits: Sequence[Limit]) -> Table:
     """Plans with their loads; those that hold no request stay as they are, with one for each replica."""
     if (~np.isnan(plans.number("request_rate"))).any():
         problem = f"{load.replace('_', ' ')} is auto beside a request rate: give one of them"
         raise InputError(Fault(plans.place(0, load), problem))
-    rows, batches, replicas = load_steps(plans, catalog)
+    rows, batches, replicas = load_steps(plans, catalog, limits=limits)
     if not len(rows):
         return plans
     space.count(len(rows))
@@ -395,28 +362,10 @@ def expanded(
 ) -> Table:
     """Plans with every row that says ``auto`` replaced by all its candidates.
 
-    Parameters
-    ----------
-    plans : Table
-        Training or inference plans.
-    catalog : Catalog
-        What they refer to.
-    without : collection of str
-        Columns whose ``auto`` is left blank.
-    num_points : int
-        Loads that each plan gets afterwards. [-]
-    **bounds : Bounds
-        Most candidates of a plan, and most accelerators tried for ``auto``.
-
-    Returns
-    -------
-    Table
-        The rows of the first plan, then those of the second ...; places are those of the plans.
-
-    Raises
-    ------
-    InputError
-        As :func:`candidates`, with the faults of all rows.
+    ``without``: columns whose ``auto`` is left blank. ``num_points``: loads that each plan gets afterwards.
+    ``**bounds``: most candidates of a plan, and most accelerators tried for ``auto``. Returns the rows of the first
+    plan, then those of the second ...; places are those of the plans. Raises InputError as :func:`candidates`, with the
+    faults of all rows.
     """
     auto = {name: mask for name, mask in plans.auto.items() if name not in without}
     plain = replace(plans, auto=auto)

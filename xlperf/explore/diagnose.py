@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, total
+from xlperf.base.arrays import Array, exp, expm1, log, total
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import MEASURED, Column, table_schema, unit_of
@@ -80,19 +80,9 @@ class Measured(NamedTuple):
 def read_measured(kind: str, texts: Sequence[str], before: Sequence[str] = ()) -> list[Measured]:
     """What was measured, from texts like ``step time=38 s``.
 
-    Parameters
-    ----------
-    kind : str
-        ``training`` or ``inference``.
-    texts : sequence of str
-        A result, or several with ``+`` between that were measured together, ``=``, and a number with or without a unit.
-    before : sequence of str
-        The same of a run before the change.
-
-    Raises
-    ------
-    InputError
-        With every text that is none; where a result is given twice, or only before the change.
+    ``texts``: a result, or several with ``+`` between that were measured together, ``=``, and a number with or without
+    a unit. ``before``: the same of a run before the change. Raises InputError with every text that is none; where a
+    result is given twice, or only before the change.
     """
     faults: list[Fault] = []
     found: dict[str, dict[tuple[str, ...], tuple[Objective, float]]] = {"--measured": {}, "--before": {}}
@@ -215,30 +205,10 @@ def diagnose(
     the band. Beside a run before the change the band is that of the ratio of two runs: narrow where a change alters
     nothing, wide where it alters much. Values of one cause add up.
 
-    Parameters
-    ----------
-    plan : Table
-        One plan without ``auto``.
-    catalog : Catalog
-        What it refers to.
-    measured : sequence of Measured
-        At least one.
-    top : int
-        Explanations at the most.
-    progress : callable, optional
-        Called with the number of plans of each block that is done.
-    ranked : bool, default False
-        Whether changes are ranked although all measurements are inside the band.
-
-    Returns
-    -------
-    Diagnosis
-        Readings, explanations and steps.
-
-    Raises
-    ------
-    InputError
-        Where the plan is illegal, or lacks a result that was measured.
+    ``plan``: one plan without ``auto``. ``measured``: at least one. ``top``: explanations at the most. ``progress``:
+    called with the number of plans of each block that is done. ``ranked``: whether changes are ranked although all
+    measurements are inside the band. Returns readings, explanations and steps. Raises InputError where the plan is
+    illegal, or lacks a result that was measured.
     """
     variants = Variants.of(plan)
     table, changed = variants.evaluated_on(catalog)
@@ -256,11 +226,11 @@ def diagnose(
     before = np.array([one.before for one in measured])[:, None]
     floors = _floors(results, measured)
     widths = np.where(
-        np.isnan(before)[:, :, None], np.log(np.maximum(spreads, REPEATED)), _paired_widths(predicted, floors, measured)
+        np.isnan(before)[:, :, None], log(np.maximum(spreads, REPEATED)), _paired_widths(predicted, floors, measured)
     )
     predicted = predicted * np.where(np.isnan(before), 1.0, before / predicted[:, :1])
     readings = tuple(
-        Reading(one, *(float(predicted[n, 0] * np.exp(end)) for end in (0.0, -widths[n, 0, 0], widths[n, 0, 1])))
+        Reading(one, *(float(predicted[n, 0] * exp(end)) for end in (0.0, -widths[n, 0, 0], widths[n, 0, 1])))
         for n, one in enumerate(measured)
     )
     if not ranked and all(reading.inside for reading in readings):
@@ -287,18 +257,8 @@ def diagnose(
 def as_it_ran(plan: Table, found: Diagnosis) -> Table:
     """A plan with the changes of its settings that the first explanation names, beside what was measured.
 
-    Parameters
-    ----------
-    plan : Table
-        One plan.
-    found : Diagnosis
-        Of this plan; changes of what it runs on are faults to mend, not settings, and stay out.
-
-    Returns
-    -------
-    Table
-        One row that ``xlperf calibrate --mine`` takes: what remains between its prediction and the measurement is of
-        the cluster.
+    ``found``: of this plan; changes of what it runs on are faults to mend, not settings, and stay out. Returns one row
+    that ``xlperf calibrate --mine`` takes: what remains between its prediction and the measurement is of the cluster.
     """
     columns = dict(plan.columns)
     for change in found.likeliest:
@@ -342,7 +302,7 @@ def _spreads(variants: Variants, results: Table, one: Measured) -> Array:
 
 def _nearer(variants: Variants, predicted: Array, widths: Array, measured: Sequence[Measured]) -> np.ndarray:
     """Variants that are nearer to what was measured than without any of their changes, in widths of the plan's band."""
-    gaps = np.log(np.array([[one.value] for one in measured]) / predicted)
+    gaps = log(np.array([[one.value] for one in measured]) / predicted)
     width = np.where(gaps < 0.0, widths[:, :1, 0], widths[:, :1, 1])
     distance = np.abs(gaps / width).sum(axis=0)
     alone = (np.where(variants.second == NONE, 0, 1 + number) for number in (variants.first, variants.second))
@@ -367,9 +327,9 @@ def _paired_widths(predicted: Array, floors: Array, measured: Sequence[Measured]
     Errors of one plan on one machine cancel in the ratio. What remains is that of a repeated measurement, and the
     error of the change: its logarithm is predicted as well as a part of the time, or as memory.
     """
-    factors = np.log([_factors(one.column.name) for one in measured])
+    factors = log([_factors(one.column.name) for one in measured])
     with np.errstate(all="ignore"):
-        change = np.abs(np.log((predicted + floors) / (predicted[:, :1] + floors)))
+        change = np.abs(log((predicted + floors) / (predicted[:, :1] + floors)))
     width = factors[:, 1:] + factors[:, :1] * np.nan_to_num(change, posinf=0.0)
     return np.repeat(width[:, :, None], 2, axis=-1)
 
@@ -386,9 +346,9 @@ def _weights(
     weights = np.array([change.prior for change in variants.tried] + [1.0])
     found = weights[variants.first] * weights[variants.second]
     for number, one in enumerate(measured):
-        gap = np.log((one.value + floors[number]) / (predicted[number] + floors[number]))
+        gap = log((one.value + floors[number]) / (predicted[number] + floors[number]))
         width = np.where(gap < 0.0, widths[number, :, 0], widths[number, :, 1])
-        found = found * np.exp(-np.log(5.0) * np.abs(gap) / width) / widths[number].sum(axis=-1)
+        found = found * exp(-log(5.0) * np.abs(gap) / width) / widths[number].sum(axis=-1)
     fits = results.number("fits") == 1.0
     found = np.where(fits | ~fits[0], found, LARGE * found)
     single = np.searchsorted(variants.first[1 : len(variants.tried) + 1], np.arange(len(variants.tried))) + 1
@@ -420,9 +380,9 @@ def _unexplained(row: int, predicted: Array, widths: Array, measured: Sequence[M
     """Which measurements are outside the band of an explanation."""
     left = []
     for number, one in enumerate(measured):
-        gap = float(np.log(one.value / predicted[number, row]))
+        gap = float(log(one.value / predicted[number, row]))
         if not -widths[number, row, 0] <= gap <= widths[number, row, 1]:
-            left.append(f"{one.words(one.value)} ({np.expm1(gap):+.1%} from it)")
+            left.append(f"{one.words(one.value)} ({expm1(gap):+.1%} from it)")
     return f"outside the band of explanation 1 as well: {', '.join(left)}" if left else ""
 
 
@@ -439,7 +399,7 @@ def _telling(
         one = Measured(objective, 1.0)
         values = (_predicted(variants, results, one) + _floors(results, [one])[0])[rivals]
         with np.errstate(all="ignore"):
-            apart = abs(float(np.log(values[0] / values[1]))) / np.log(_factors(one.column.name)[0])
+            apart = abs(float(log(values[0] / values[1]))) / float(log(_factors(one.column.name)[0]))
         if apart > best:
             first, second = (one.words(float(_predicted(variants, results, one)[row])) for row in rivals)
             best, words = apart, f"to tell 1 from 2, measure {first} (1) or {second} (2)"

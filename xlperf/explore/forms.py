@@ -9,13 +9,17 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from xlperf.base.units import MILLION
-from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.part import part_of
+from xlperf.base.errors import Fault, InputError
+from xlperf.base.units import HOUR, MILLION
+from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.schema import results_of, table_schema
 from xlperf.catalog.table import Table
+from xlperf.engine.devices import accelerators_of, device_cost_parts, evaluate_devices
 from xlperf.engine.trust import RANGES
 from xlperf.engine.trust import trust as trust_of
+from xlperf.explore.auto_values import server_sizes
+from xlperf.explore.found import GOOD, Search
+from xlperf.explore.search import search
 
 Answer = dict[str, Any]
 """Results of one form by column, in the units used inside; what is missing is NaN or ""."""
@@ -26,9 +30,7 @@ _known: WeakKeyDictionary[Catalog, dict[object, Answer]] = WeakKeyDictionary()
 
 @cache
 def _solvers() -> Mapping[str, Callable[[Table, Catalog], Answer]]:
-    from xlperf.explore.chip import chip_answer
     from xlperf.explore.serve import serve_answer
-    from xlperf.explore.train import train_answer
 
     return {"serve": serve_answer, "train": train_answer, "chip": chip_answer}
 
@@ -36,22 +38,9 @@ def _solvers() -> Mapping[str, Callable[[Table, Catalog], Answer]]:
 def evaluate_forms(forms: Table, catalog: Catalog) -> Table:
     """Answers of forms, each found by a search.
 
-    Parameters
-    ----------
-    forms : Table
-        Rows of a kind of :data:`xlperf.catalog.schema.FORMS`; what is blank or ``auto`` of a mapping is searched.
-    catalog : Catalog
-        Models, accelerators, prices.
-
-    Returns
-    -------
-    Table
-        The results of the kind, row by row; where there is no answer, numbers are NaN and ``reason`` says why.
-
-    Raises
-    ------
-    InputError
-        Where a name is unknown or a form lacks what its question needs.
+    ``forms``: rows of a kind of :data:`xlperf.catalog.schema.FORMS`; what is blank or ``auto`` of a mapping is
+    searched. Returns the results of the kind, row by row; where there is no answer, numbers are NaN and ``reason`` says
+    why. Raises InputError where a name is unknown or a form lacks what its question needs.
     """
     return answers_table(forms, [answer_of(forms.take([row]), catalog) for row in range(len(forms))])
 
@@ -59,12 +48,7 @@ def evaluate_forms(forms: Table, catalog: Catalog) -> Table:
 def answer_of(form: Table, catalog: Catalog) -> Answer:
     """Answer of one form, from a cache as long as the rows of the catalog that it names stay what they are.
 
-    Parameters
-    ----------
-    form : Table
-        One row.
-    catalog : Catalog
-        Models, accelerators, prices.
+    ``form``: one row.
     """
     is_built = form.kind == "chip" and not form.text("accelerator")[0]
     part = part_of(catalog, form, (BESIDE,) if is_built else ())
@@ -90,21 +74,8 @@ def answers_table(forms: Table, answers: Sequence[Answer]) -> Table:
 def one_plan(kind: str, columns: Mapping[str, Any], searched: Collection[str], form: Table) -> Table:
     """A plan whose columns that may be searched say ``auto`` where the form leaves them blank.
 
-    Parameters
-    ----------
-    kind : str
-        ``training`` or ``inference``.
-    columns : mapping of str to array
-        Columns of the plan.
-    searched : collection of str
-        Those that a search may choose.
-    form : Table
-        Where the values stand.
-
-    Returns
-    -------
-    Table
-        One row.
+    ``columns``: columns of the plan. ``searched``: those that a search may choose. ``form``: where the values stand.
+    Returns one row.
     """
     order = table_schema(kind).by_name
     blank = {
@@ -119,14 +90,8 @@ def one_plan(kind: str, columns: Mapping[str, Any], searched: Collection[str], f
 def slower(results: Table, name: str, catalog: Catalog) -> float:
     """How much longer a time is than expected at the end of its 80 % band that belongs to the case of a catalog.
 
-    Parameters
-    ----------
-    results : Table
-        Of one plan.
-    name : str
-        A time that has a band: ``step_time``, ``tpot``.
-    catalog : Catalog
-        Whose case is ``low`` (fast and cheap), ``base`` (as expected: 1) or ``high`` (slow and dear).
+    ``results``: of one plan. ``name``: a time that has a band: ``step_time``, ``tpot``. ``catalog``: whose case is
+    ``low`` (fast and cheap), ``base`` (as expected: 1) or ``high`` (slow and dear).
     """
     if catalog.case == "base":
         return 1.0
@@ -168,21 +133,254 @@ def price_words(given: float, basis: str) -> str:
 def trust(kind: str, plan: Table, catalog: Catalog) -> Answer:
     """How near published runs stand to a plan that has no results: a badge, and the runs with their median error.
 
-    Parameters
-    ----------
-    kind : str
-        ``training`` or ``inference``.
-    plan : Table
-        One plan.
-    catalog : Catalog
-        Whose model has aliases.
-
-    Returns
-    -------
-    dict
-        ``trust`` and ``trust_reason``, as in the results of plans: by model and accelerator alone.
+    ``catalog``: whose model has aliases. Returns ``trust`` and ``trust_reason``, as in the results of plans: by model
+    and accelerator alone.
     """
     models = catalog.rows("models", plan.text("model"), plan, "model")
     accelerators = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
     known = trust_of(kind, catalog, models, accelerators, np.full((len(RANGES), 1), np.nan))
     return {name: str(known[name][0]) for name in ("trust", "trust_reason")}
+
+
+SEARCHED = (
+    "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "expert_parallel", "micro_batch_size", "recompute",
+)  # fmt: skip
+COUNTS = tuple(2.0**power for power in range(3, 15))
+"""Numbers of accelerators that are tried for a deadline. [-]"""
+DAY, TERA = 24.0 * HOUR, MILLION * MILLION
+MOST = 200_000
+"""Mappings that a form may stand for: a few seconds of work. [-]"""
+TRAINING_PARTS = {
+    "forward": "forward", "backward": "backward", "recompute": "recomputation", "tensor_parallel": "tensor parallel",
+    "context_parallel": "context parallel", "expert_parallel": "expert parallel",
+    "pipeline_communication": "between stages", "pipeline_bubble": "pipeline bubble",
+    "data_parallel": "data parallel", "optimizer": "optimizer", "overhead": "overhead",
+}  # fmt: skip
+"""Parts of a step as results name them, and in words; the first two train, the others are losses."""
+_MEMORY = ("weights", "gradients", "optimizer", "activations")
+
+
+def train_answer(form: Table, catalog: Catalog) -> Answer:
+    """The fastest mapping of the run that a form asks for, with its time, cost and memory.
+
+    ``form``: one row of kind ``train``. Returns results of the kind ``train_results``. Raises InputError where a name
+    is unknown, or neither a number of accelerators nor a deadline is given.
+    """
+    count, deadline = float(form.number("num_accelerators")[0]), float(form.number("deadline")[0])
+    if count == count:
+        return _run(form, _mapped(form, count, catalog), catalog)
+    if deadline != deadline:
+        raise InputError(Fault(form.place(0, "num_accelerators"), "num accelerators or a deadline must be given"))
+    largest = float(server_sizes(_plan(form, COUNTS[0]), catalog)[1][0])
+    found = None
+    for tried in (size for size in COUNTS if size <= largest):
+        found = _mapped(form, tried, catalog)
+        if found.kind == GOOD and found.results.number("run_time")[0] <= deadline:
+            return _run(form, found, catalog)
+    if found is None or found.kind != GOOD:
+        return _refused(form, found, catalog)
+    days, words = found.results.number("run_time")[0] / DAY, short_name(str(form.text("accelerator")[0]))
+    reason = f"{COUNTS[-1]:,.0f} {words} still take {days:,.0f} days; give them more days or a larger batch"
+    return {"reason": reason, "answer": f"No answer: {reason}."}
+
+
+def _plan(form: Table, count: float) -> Table:
+    columns: dict[str, Any] = {
+        name: form[name] for name in ("model", "accelerator", "training_tokens", "sequence_length", "global_batch_size")
+    }
+    columns |= {"precision": form.filled("precision"), "num_accelerators": np.array([count])}
+    columns |= {name: form.text(name) if name == "recompute" else form.number(name) for name in SEARCHED}
+    return one_plan("training", columns, SEARCHED, form)
+
+
+def _mapped(form: Table, count: float, catalog: Catalog) -> Search:
+    return search(_plan(form, count), catalog, "step_time", most=MOST)
+
+
+def _run(form: Table, found: Search, catalog: Catalog) -> Answer:
+    if found.kind != GOOD:
+        return _refused(form, found, catalog)
+    plan, results = found.plans, found.results
+    names = (
+        "run_time", "run_energy", "run_carbon", "mfu", "goodput", "step_time", "step_time_low", "step_time_high",
+        "memory_reserved", "memory_capacity",
+    )  # fmt: skip
+    answer: Answer = {name: float(results.number(name)[0]) for name in names}
+    longer = slower(results, "step_time", catalog)
+    answer |= {name: answer[name] * longer for name in ("run_time", "run_energy", "run_carbon", "step_time")}
+    answer["mfu"] /= longer
+    answer |= {name: float(plan.filled(name)[0]) for name in SEARCHED[:-1]}
+    answer["recompute"] = str(plan.filled("recompute")[0])
+    count = float(plan.number("num_accelerators")[0])
+    pieces = plan.filled("tensor_parallel") * plan.filled("pipeline_parallel") * plan.filled("context_parallel")
+    answer |= {"accelerators": count, "data_parallel": count / float(pieces[0])}
+    listed, given = float(results.number("accelerator_hour_cost")[0]), float(form.number("hour_price")[0])
+    price = given if given == given else listed
+    answer["hour_price"] = price
+    answer["run_cost"] = answer["run_time"] * count * price
+    for end in ("low", "high"):
+        share = answer[f"step_time_{end}"] / answer["step_time"]
+        answer[f"run_time_{end}"] = answer["run_time"] * share
+        answer[f"run_cost_{end}"] = answer["run_cost"] * share
+    answer |= {f"memory_{part}": float(results.number(f"memory_{part}")[0]) for part in _MEMORY}
+    answer["memory_reserve"] = answer["memory_reserved"] - sum(answer[f"memory_{part}"] for part in _MEMORY)
+    answer["memory_free"] = answer["memory_capacity"] - answer["memory_reserved"]
+    step = float(results.number("step_time")[0])
+    shares = {part: float(results.number(f"time_{part}")[0]) / step for part in TRAINING_PARTS}
+    answer |= {f"share_{part}": share for part, share in shares.items()}
+    answer["largest_loss"] = TRAINING_PARTS[max(list(TRAINING_PARTS)[2:], key=lambda part: np.nan_to_num(shares[part]))]
+    answer["price_basis"] = price_words(given, str(results["cost_basis"][0]))
+    answer |= {name: str(results[name][0]) for name in ("trust", "trust_reason")}
+    answer["defaults_used"] = (
+        f"{plan.filled('software')[0]}, {plan.filled('optimizer')[0]}, ZeRO {plan.filled('zero_stage')[0]:.0f}, "
+        f"{plan.filled('attention')[0]} attention; an accelerator fails every "
+        f"{plan.filled('accelerator_mtbf')[0] / HOUR:,.0f} h, {plan.filled('restart_time')[0] / 60.0:.0f} min lost"
+    )
+    answer["answer"] = _training_sentence(form, answer)
+    return answer
+
+
+def _training_sentence(form: Table, answer: Answer) -> str:
+    accelerator, model = short_name(str(form.text("accelerator")[0])), str(form.text("model")[0])
+    cost = f" for {dollars(answer['run_cost'])}" if answer["run_cost"] == answer["run_cost"] else ""
+    tokens = form.number("training_tokens")[0] / TERA
+    return (
+        f"{answer['accelerators']:,.0f} {accelerator} train {model} on {tokens:,.3g} T "
+        f"tokens in {answer['run_time'] / DAY:,.1f} days{cost} at {answer['mfu']:.0%} MFU; largest loss: "
+        f"{answer['largest_loss']}."
+    )
+
+
+def _refused(form: Table, found: Search | None, catalog: Catalog) -> Answer:
+    """Why no mapping does, from the one that comes nearest."""
+    words = ""
+    if found is not None:
+        count = float(found.plans.number("num_accelerators")[0])
+        words = f"on {count:,.0f} accelerators: {str(found.results['reason'][0]).split(';')[0]}"
+    reason = words or f"no mapping of {form.text('model')[0]} on these accelerators is legal"
+    plan = _plan(form, COUNTS[0])
+    return {"reason": reason, "answer": f"No answer: {reason}.", **trust("training", plan, catalog)}
+
+
+CHIP = "My chip"
+_NAMED = ("technology", "core", "memory", "link", "package")
+_BUDGETS = ("num_dies", "die_area", "power_budget", "margin_share", "volume")
+_RATES = (
+    "peak_flop_rate_bf16", "peak_flop_rate_fp8", "memory_capacity", "memory_bandwidth", "thermal_design_power",
+)  # fmt: skip
+_DEVICE = ("unit_cost", "capex", "memory_stacks", "num_multiprocessors", "power_compute")
+_LOSSES = ("package_defects", "wasted_dies", "wasted_memory")
+CHIP_PARTS = {
+    "cost_dies": "raw_dies", "cost_defects": "die_defects", "cost_package": "raw_package", "cost_memory": "memory",
+    "cost_test": "test", "cost_board": "board_cost", "cost_design": "nre_per_unit",
+}  # fmt: skip
+MARGIN = 0.02
+"""Stacks beyond those asked for that the edge has room for, so that rounding loses none. [-]"""
+USERS = 1000.0
+
+
+def chip_answer(form: Table, catalog: Catalog) -> Answer:
+    """What the chip of a form, or the accelerator that it names, costs and serves.
+
+    ``form``: one row of kind ``chip``. ``catalog``: technology, models and the accelerators to hold it against. Returns
+    results of the kind ``chip_results``. Raises InputError where a name is unknown.
+    """
+    named = str(form.text("accelerator")[0])
+    if named:
+        return _served(form, named, catalog)
+    device = _device(form, catalog)
+    results = evaluate_devices(device, catalog)
+    if np.isnan(results.number("thermal_design_power")[0]):
+        reason = str(results["reason"][0])
+        return {"reason": reason, "answer": f"No answer: {reason}."}
+    own = catalog.with_tables([_appended(catalog.tables["devices"], device), _accelerators(catalog)])
+    answer = _served(form, CHIP, own)
+    answer |= {name: float(results.number(name)[0]) for name in _DEVICE}
+    answer["limited_by"] = str(results["limited_by"][0])
+    parts = device_cost_parts(device, catalog)
+    if parts is not None:
+        answer |= {name: float(parts.number(part)[0]) for name, part in CHIP_PARTS.items()}
+        answer["cost_losses"] = sum(float(parts.number(part)[0]) for part in _LOSSES)
+    asked = form.number("memory_stacks")[0]
+    if asked > answer["memory_stacks"]:
+        answer["limited_by"] += f"; {asked:.0f} stacks asked for, {answer['memory_stacks']:.0f} have room"
+    answer["answer"] = _chip_sentence(form, answer, catalog)
+    return answer
+
+
+def _device(form: Table, catalog: Catalog) -> Table:
+    columns: dict[str, Any] = {"device": np.array([CHIP], dtype=object)}
+    columns |= {name: form.text(name) for name in _NAMED}
+    columns |= {name: form.filled(name) for name in _BUDGETS}
+    order = [column.name for column in table_schema("devices").columns]
+    device = Table("devices", {name: columns[name] for name in order if name in columns}, form.place)
+    stacks = form.number("memory_stacks")
+    if np.isnan(stacks[0]):
+        return device
+    perimeter = evaluate_devices(device, catalog, costs=False).number("outer_perimeter")
+    row = catalog.rows("memories", form.text("memory"), form, "memory")
+    edge = (stacks + MARGIN) * catalog.tables["memories"].number("shoreline")[row]
+    columns["memory_shoreline_share"] = np.minimum(edge / perimeter, 1.0 - device.filled("link_shoreline_share"))
+    return Table("devices", {name: columns[name] for name in order if name in columns}, form.place)
+
+
+def _appended(table: Table, row: Table) -> Table:
+    """A table with one row more; columns that the row lacks are blank in it."""
+    columns = {}
+    for column in table.schema.columns:
+        if column.name in table or column.name in row:
+            values = [part.text(column.name) if column.is_text else part.number(column.name) for part in (table, row)]
+            columns[column.name] = np.concatenate(values)
+    return Table(table.kind, columns, table.place)
+
+
+def _accelerators(catalog: Catalog) -> Table:
+    """The sheet ``accelerators`` with the chip, of the kernels and the network of the accelerator beside it."""
+    table = catalog.tables["accelerators"]
+    like = int(catalog.known_rows("accelerators", np.array([BESIDE], dtype=object))[0])
+    columns = {
+        "accelerator": CHIP,
+        "generation": table.text("generation")[like] if like >= 0 else "",
+        "default_network": table.text("default_network")[like] if like >= 0 else "",
+        "device": CHIP,
+    }
+    row = {name: np.array([value], dtype=object) for name, value in columns.items()}
+    return _appended(table, Table("accelerators", row, table.place))
+
+
+def _served(form: Table, accelerator: str, catalog: Catalog) -> Answer:
+    """Rates of an accelerator and what it serves of the model of the form."""
+    name = np.array([accelerator], dtype=object)
+    columns: dict[str, Any] = {"model": form.text("model"), "precision": form.filled("precision"), "accelerator": name}
+    columns |= {"users": np.array([USERS]), "prompt_length": form.number("prompt_length")}
+    columns |= {"output_length": form.number("output_length"), "speed_per_user": form.filled("speed_per_user")}
+    served = answer_of(Table("serve", columns, form.place), catalog)
+    every = accelerators_of(catalog)
+    row = int(catalog.rows("accelerators", name, form, "accelerator")[0])
+    answer: Answer = {rate: float(every.table.number(rate)[row]) for rate in _RATES}
+    price = int(catalog.price_rows[row])
+    listed = float(catalog.tables["prices"].number("capex")[price]) if price >= 0 else np.nan
+    capex = float(every.capex[row])
+    answer["capex"] = capex if capex == capex else listed
+    tokens = float(served.get("tokens_per_second_per_accelerator", np.nan))
+    answer["tokens_per_second_per_accelerator"] = tokens
+    answer["tokens_per_thousand_dollars"] = 1000.0 * tokens / answer["capex"]
+    answer["reason"] = str(served.get("reason", ""))
+    answer["answer"] = f"{accelerator}: {tokens:,.0f} tokens/s" if tokens == tokens else str(served["answer"])
+    return answer
+
+
+def _chip_sentence(form: Table, answer: Answer, catalog: Catalog) -> str:
+    dies, area = form.filled("num_dies")[0], form.filled("die_area")[0]
+    size = f"{dies:.0f} x {area:,.0f} mm2 at {form.text('technology')[0]}"
+    cost = f" cost {dollars(answer['unit_cost'])} to make" if answer["unit_cost"] == answer["unit_cost"] else ""
+    made = f"{size} with {answer['memory_stacks']:.0f} stacks of {form.text('memory')[0]}{cost}"
+    tokens = answer["tokens_per_second_per_accelerator"]
+    if tokens != tokens:
+        return f"{made}; it does not serve {form.text('model')[0]} this way: {answer['reason']}."
+    if catalog.known_rows("accelerators", np.array([BESIDE], dtype=object))[0] < 0:
+        return f"{made}; one serves {tokens:,.0f} tokens/s."
+    other = _served(form, BESIDE, catalog)
+    ratio = tokens / other["tokens_per_second_per_accelerator"]
+    worth = answer["tokens_per_thousand_dollars"] / other["tokens_per_thousand_dollars"]
+    return f"{made}; one serves {ratio:.1f} x the tokens of a B200, {worth:.1f} x per dollar of its price."

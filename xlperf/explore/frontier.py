@@ -38,21 +38,9 @@ def loads(plans: Table, catalog: Catalog, num_points: int = NUM_POINTS, most: in
 
     Where a plan has targets and one pool, the last is the largest number that keeps them.
 
-    Parameters
-    ----------
-    plans : Table
-        Inference plans; their own load does not matter.
-    catalog : Catalog
-        What they refer to.
-    num_points : int
-        Loads of each plan at the most, in equal ratios. [-]
-    most : int
-        Plans with their loads at the most.
-
-    Returns
-    -------
-    Table
-        With ``concurrency``, without plans that are illegal or that do not fit with a single request.
+    ``plans``: inference plans; their own load does not matter. ``num_points``: loads of each plan at the most, in equal
+    ratios. ``most``: plans with their loads at the most. With ``concurrency``, without plans that are illegal or that
+    do not fit with a single request.
     """
     index, batches, copies = load_steps(plans, catalog, num_points)
     columns = {**plans.columns, **dict.fromkeys(LOADS, np.full(len(plans), np.nan))}
@@ -73,31 +61,13 @@ def points(
 ) -> Frontier:
     """Every plan of a grid at every load, in the order of the grid.
 
-    Parameters
-    ----------
-    plans : Table
-        Inference plans; ``auto`` means every legal value.
-    catalog : Catalog
-        What they refer to.
-    values : mapping of str to array, optional
-        Columns of the grid, as :func:`xlperf.explore.vary.read_values` has them. A ``concurrency``, ``batch_size`` or
-        ``request_rate`` among them is the load; else :func:`loads` chooses it.
-    num_points : int
-        Loads of each plan where they are chosen. [-]
-    progress : callable, optional
-        Called with the number of points of each block that is done.
-    **bounds : Bounds
-        Most candidates of a plan, and most accelerators tried for ``auto``.
-
-    Returns
-    -------
-    Frontier
-        Plans that are legal and fit, and that keep their ``ttft_target`` and ``tpot_target``.
-
-    Raises
-    ------
-    InputError
-        Where the plans are of training, the grid is too large, or as :func:`xlperf.engine.evaluate`.
+    ``plans``: inference plans; ``auto`` means every legal value. ``values``: columns of the grid, as
+    :func:`xlperf.explore.vary.read_values` has them. A ``concurrency``, ``batch_size`` or ``request_rate`` among them
+    is the load; else :func:`loads` chooses it. ``num_points``: loads of each plan where they are chosen. ``progress``:
+    called with the number of points of each block that is done. ``**bounds``: most candidates of a plan, and most
+    accelerators tried for ``auto``. Returns plans that are legal and fit, and that keep their ``ttft_target`` and
+    ``tpot_target``. Raises InputError where the plans are of training, the grid is too large, or as
+    :func:`xlperf.engine.evaluate`.
     """
     if plans.kind != "inference":
         raise InputError(Fault("", f"these are {plans.kind} plans; a frontier needs inference plans"))
@@ -132,31 +102,11 @@ def frontier(
 
     Plans compete that do the same: serve one model with prompts and outputs of one length.
 
-    Parameters
-    ----------
-    plans : Table
-        Inference plans.
-    catalog : Catalog
-        What they refer to.
-    values : mapping of str to array, optional
-        Columns of the grid, as for :func:`points`.
-    num_points : int
-        Loads of each plan where they are chosen. [-]
-    progress : callable, optional
-        Called with the number of points of each block that is done.
-    **bounds : Bounds
-        Most candidates of a plan, and most accelerators tried for ``auto``.
-
-    Returns
-    -------
-    Frontier
-        From the most tokens per second and accelerator to the most per user; the first is the largest throughput
-        under the targets of the plans. Plans that do something else follow, in the order of the grid.
-
-    Raises
-    ------
-    InputError
-        As :func:`points`.
+    ``values``: columns of the grid, as for :func:`points`. ``num_points``: loads of each plan where they are chosen.
+    ``progress``: called with the number of points of each block that is done. ``**bounds``: most candidates of a plan,
+    and most accelerators tried for ``auto``. From the most tokens per second and accelerator to the most per user; the
+    first is the largest throughput under the targets of the plans. Plans that do something else follow, in the order of
+    the grid. Raises InputError as :func:`points`.
     """
     every = points(plans, catalog, values, num_points, progress, **bounds)
     rows = [group[unbeaten(every.results.take(group))] for group in _rivals(every.plans, catalog)]
@@ -177,19 +127,8 @@ def _rivals(plans: Table, catalog: Catalog) -> list[np.ndarray]:
 def distinguishing_columns(found: Frontier, values: Mapping[str, np.ndarray], named: bool) -> list[str]:
     """Columns of the plans that distinguish the points of a frontier.
 
-    Parameters
-    ----------
-    found : Frontier
-        The points.
-    values : mapping of str to array
-        Columns of the grid.
-    named : bool
-        Whether the names of the plans differ.
-
-    Returns
-    -------
-    list of str
-        In the order of the sheet.
+    ``found``: the points. ``values``: columns of the grid. ``named``: whether the names of the plans differ. In the
+    order of the sheet.
     """
     several = [
         name
@@ -203,15 +142,8 @@ def distinguishing_columns(found: Frontier, values: Mapping[str, np.ndarray], na
 def unbeaten(results: Table) -> np.ndarray:
     """Rows of which no other gives as much to each user and more to an accelerator, or the other way round.
 
-    Parameters
-    ----------
-    results : Table
-        Of inference plans, all finite.
-
-    Returns
-    -------
-    array of int
-        From the most tokens per second and accelerator to the most per user; of equal points the first.
+    ``results``: of inference plans, all finite. From the most tokens per second and accelerator to the most per user;
+    of equal points the first.
     """
     user, accelerator = (results.number(f"tokens_per_second_per_{word}") for word in ("user", "accelerator"))
     return pareto_rows(-user, -accelerator)[::-1]

@@ -7,9 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, octave_below
 from xlperf.catalog.schema import column
-from xlperf.equations.plan.serving_plan import POOL_DEGREES, InferencePlan
+from xlperf.equations.plan.serving_plan import POOL_DEGREES, InferencePlan, LayerPart
 from xlperf.equations.plan.training_plan import BLANKS, PLACEHOLDERS, TrainingPlan
 from xlperf.explore.space import (
     Mask,
@@ -43,15 +43,8 @@ def cross_training(space: Space) -> None:
     Of values that make the same plan all but the first are left out; a schedule gpipe is not tried, which takes as
     long as 1f1b and more memory.
 
-    Parameters
-    ----------
-    space : Space
-        As :func:`xlperf.explore.space.space_of` has it; is changed.
-
-    Raises
-    ------
-    InputError
-        Where there are too many plans.
+    ``space``: as :func:`xlperf.explore.space.space_of` has it; is changed. Raises InputError where there are too many
+    plans.
     """
     space.cross_accelerators()
     _cross_ranks(space)
@@ -172,7 +165,7 @@ class PartialInference(PartialPlan, InferencePlan):
     def unsized(self) -> Mask:
         """Where pools share the accelerators in a way that is not chosen yet."""
         try:
-            self.filled("prefill_accelerators")
+            self.filled("prefill_accelerators"), self.filled("expert_accelerators")
         except NotChosen:
             return self.separate
         return np.zeros(len(self), dtype=bool)
@@ -186,7 +179,8 @@ class PartialInference(PartialPlan, InferencePlan):
             return total
         given = self.filled("prefill_accelerators")
         prefill = np.where(np.isnan(given), np.floor(0.5 * total), given)
-        return np.where(sized, prefill if self.pool else total - prefill, total)
+        decode = total - prefill - np.nan_to_num(self.filled("expert_accelerators"))
+        return np.where(sized, prefill if self.pool else decode, total)
 
     @cached_property
     def num_accelerators(self) -> Array:
@@ -194,6 +188,22 @@ class PartialInference(PartialPlan, InferencePlan):
         if self.unsized.any():
             raise NotChosen
         return self.most_accelerators
+
+    @cached_property
+    def split(self) -> Mask:
+        """Where decoding has, or will have, a pool for the experts."""
+        if "expert_accelerators" in self._space.asked:
+            return self.separate
+        return np.asarray(self.separate & ~np.isnan(self.filled("expert_accelerators")))
+
+    def computes(self, part: float) -> Array | None:
+        """1 where the pool computes a part of its layers, 0 where not."""
+        return np.where(self.split & (self.pool == "") & (part == LayerPart.EXPERTS), 0.0, 1.0)
+
+    @cached_property
+    def expert_parallel(self) -> Array:
+        """Degree inside the pool; 1 where the experts have one of their own. [-]"""
+        return np.where(self.split & (self.pool == ""), 1.0, self.filled("expert_parallel"))
 
     @cached_property
     def known_ranks(self) -> Array:
@@ -239,15 +249,8 @@ def cross_inference(space: Space) -> None:
 
     Of values that make the same plan all but the first are left out.
 
-    Parameters
-    ----------
-    space : Space
-        As :func:`xlperf.explore.space.space_of` has it; is changed.
-
-    Raises
-    ------
-    InputError
-        Where there are too many plans.
+    ``space``: as :func:`xlperf.explore.space.space_of` has it; is changed. Raises InputError where there are too many
+    plans.
     """
     space.cross("mode", column("inference", "mode").choices)
     space.cross_accelerators()
@@ -297,8 +300,9 @@ def _cross_degrees(space: Space, record: type[PartialInference]) -> None:
         cross(name, _sizes, left(), fits)
     cross("data_parallel_attention", divisors, space.plan(record).known("tensor_parallel"))
     plan = space.plan(record)
-    groups = common_divisor(plan.known("tensor_parallel"), np.maximum(plan.model.num_experts, 1.0))
-    cross("expert_parallel", divisors, groups)
+    experts = np.maximum(plan.model.num_experts, 1.0)
+    groups = common_divisor(plan.known("tensor_parallel"), experts)
+    cross("expert_parallel", divisors, groups if record.pool else np.where(plan.split, experts, groups))
 
 
 def _sizes(left: float) -> list[float]:
@@ -308,19 +312,49 @@ def _sizes(left: float) -> list[float]:
 
 
 def _cross_pools(space: Space) -> None:
-    """Accelerators of the prefill pool: whole replicas of both pools."""
+    """Accelerators of the prefill pool and of the expert pool: whole replicas of all pools."""
+
+    def attending(plan: PartialPlan) -> Array:
+        """Accelerators of the pools that decode, without those of the experts where they are chosen."""
+        prefill = plan.filled("prefill_accelerators")
+        total = plan.filled("num_accelerators")
+        return np.asarray(total - np.where(np.isnan(prefill), np.floor(0.5 * total), prefill))
 
     def shared(plan: PartialPlan) -> Mask:
-        prefill = plan.filled("prefill_accelerators")
-        decode = plan.filled("num_accelerators") - prefill
-        ranks = [plan.seen_as(record).known_ranks for record in (PartialPrefill, PartialInference)]
-        return np.asarray(decode > 0.0) & divides(ranks[0], prefill) & divides(ranks[1], decode)
+        decode = attending(plan)
+        own = divides(plan.seen_as(PartialPrefill).known_ranks, plan.filled("prefill_accelerators"))
+        try:
+            decode = decode - np.nan_to_num(plan.filled("expert_accelerators"))
+        except NotChosen:
+            return np.asarray(decode > 0.0) & own
+        return np.asarray(decode > 0.0) & own & divides(plan.seen_as(PartialInference).known_ranks, decode)
+
+    def with_experts(plan: PartialPlan) -> Mask:
+        experts, ranks = plan.filled("expert_accelerators"), plan.seen_as(PartialInference).known_ranks
+        attention = attending(plan) - np.nan_to_num(experts)
+        whole = (attention > 0.0) & divides(ranks, attention)
+        replicas = np.where(whole, attention / ranks, 1.0)
+        split = divides(replicas * plan.known("expert_parallel"), experts)
+        return np.asarray(np.where(np.isnan(experts), True, whole & split))
 
     plan = space.plan()
-    space.cross("prefill_accelerators", _pool_sizes, plan.filled("num_accelerators"), shared, blank=~plan.separate)
+    total = plan.filled("num_accelerators")
+    space.cross("prefill_accelerators", _pool_sizes, total, shared, blank=~plan.separate)
+    space.cross(
+        "expert_accelerators",
+        _pool_sizes,
+        space.plan().filled("num_accelerators"),
+        with_experts,
+        blank=~space.plan().separate,
+    )
+    space.cross("ping_pong_batches", _PING_PONG)
+
+
+_PING_PONG = (1.0, 2.0, 3.0, 4.0)
+"""Micro-batches of an attention and an expert pool to try. [-]"""
 
 
 def _pool_sizes(total: float) -> list[float]:
     """Accelerators of the prefill pool: in steps of a power of two, of which there are 16 to 32."""
-    step = 2.0 ** np.floor(np.log2(max(total / POOL_PARTS, 1.0)))
+    step = float(octave_below(max(total / POOL_PARTS, 1.0)))
     return [float(number) for number in np.arange(step, total, step)]

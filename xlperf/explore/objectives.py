@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, exp, log
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.units import UNITS
 from xlperf.catalog.cells import number_of
@@ -128,7 +128,7 @@ def num_alike(values: Array) -> int:
     >>> num_alike(np.array([1.0, 1.02, 1.04, 1.2]))
     3
     """
-    far = np.abs(np.log(values / values[0])) > TOLD_APART
+    far = np.abs(log(values / values[0])) > TOLD_APART
     return int(np.argmax(far)) if far.any() else len(values)
 
 
@@ -232,10 +232,7 @@ def tightest(limits: Iterable[Limit]) -> tuple[Limit, ...]:
 def limits_of(kind: str, texts: Iterable[str], place: str = "limit", probability: float = 0.5) -> list[Limit]:
     """Bounds from their texts, each to be kept with a probability.
 
-    Raises
-    ------
-    InputError
-        With every fault.
+    Raises InputError with every fault.
     """
     limits: list[Limit] = []
     faults: list[Fault] = []
@@ -268,17 +265,7 @@ def default_objective(plan: Table, searched: Sequence[str]) -> Objective:
     and accelerator where there are targets to keep, or the load, the accelerators or what they serve is searched; the
     least latency where the load is given.
 
-    Parameters
-    ----------
-    plan : Table
-        One plan.
-    searched : sequence of str
-        Columns that are tried.
-
-    Returns
-    -------
-    Objective
-        Of the kind of the plan.
+    ``searched``: columns that are tried. Of the kind of the plan.
     """
     tried = set(searched)
     if plan.kind == "training":
@@ -345,5 +332,5 @@ def band_factor(results: Table, name: str, score: Array | float) -> Array:
     middle = results.number(name)
     share = np.asarray(score) / DECILE * turned
     with np.errstate(all="ignore"):
-        low, high = (np.log(results.number(f"{name}_{end}") / middle) for end in ("low", "high"))
-    return np.asarray(np.exp(turned * np.nan_to_num(np.where(share < 0.0, -low * share, high * share))))
+        low, high = (log(results.number(f"{name}_{end}") / middle) for end in ("low", "high"))
+    return exp(turned * np.nan_to_num(np.where(share < 0.0, -low * share, high * share)))

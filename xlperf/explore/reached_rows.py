@@ -9,9 +9,8 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.names import MARK, aliases
-from xlperf.catalog.table import Table
-from xlperf.engine.designs import designs_with_devices
+from xlperf.catalog.table import MARK, Table, aliases
+from xlperf.engine.devices import designs_with_devices
 
 REACHED = (
     "servers", "chiplets", "devices", "cores", "technology", "memories", "links", "packages", "process_nodes"
@@ -45,18 +44,8 @@ def _rows_named(catalog: Catalog, kind: str, names: np.ndarray) -> np.ndarray:
 def reached_rows(catalog: Catalog, accelerators: np.ndarray) -> dict[str, np.ndarray]:
     """Rows of each of :data:`REACHED` that accelerators are made of.
 
-    Parameters
-    ----------
-    catalog : Catalog
-        As it is.
-    accelerators : array of int64
-        Rows of the sheet accelerators.
-
-    Returns
-    -------
-    dict of str to array of int64
-        By sheet, in ascending order; none of a sheet that no accelerator reaches. The node that a core is stated at
-        is not the accelerator's own.
+    ``accelerators``: rows of the sheet accelerators. By sheet, in ascending order; none of a sheet that no accelerator
+    reaches. The node that a core is stated at is not the accelerator's own.
     """
     found: dict[str, np.ndarray] = {"accelerators": np.unique(accelerators)}
     for sheet in _OF_ACCELERATORS:
@@ -89,23 +78,10 @@ def copied_rows(
 ) -> list[Table]:
     """Copies under marked names of everything that copies of accelerators are made of, with the numbers of their codes.
 
-    Parameters
-    ----------
-    catalog : Catalog
-        As it is.
-    accelerators : Table
-        With the copies of accelerators as its last rows.
-    pairs : tuple of array
-        Row and code of each copied accelerator.
-    changes : mapping of (str, str) to (Array, bool)
-        By sheet and column: value or factor of each code, and whether it is a factor.
-    blanks : mapping of str to sequence of str
-        By sheet: columns that are left blank, so that what varies counts.
-
-    Returns
-    -------
-    list of Table
-        The sheets with the copies, the accelerators among them.
+    ``accelerators``: with the copies of accelerators as its last rows. ``pairs``: row and code of each copied
+    accelerator. ``changes``: by sheet and column: value or factor of each code, and whether it is a factor. ``blanks``:
+    by sheet: columns that are left blank, so that what varies counts. Returns the sheets with the copies, the
+    accelerators among them.
     """
     own, codes = pairs
     copies: dict[str, set[tuple[int, int]]] = {}

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, log
 
 RANDOM, LATIN_HYPERCUBE = "random", "latin-hypercube"
 SAMPLINGS = (RANDOM, LATIN_HYPERCUBE)
@@ -101,7 +101,7 @@ def normal_scores(share: Array) -> Array:
     found = np.empty(share.shape)
     middle = np.abs(offset) <= 0.425
     found[middle] = offset[middle] * _ratio(_MIDDLE, 0.180625 - offset[middle] ** 2)
-    far = np.sqrt(-np.log(np.minimum(share, 1.0 - share)[~middle]))
+    far = np.sqrt(-log(np.minimum(share, 1.0 - share)[~middle]))
     tails = np.where(far <= 5.0, _ratio(_NEAR, far - 1.6), _ratio(_FAR, far - 5.0))
     found[~middle] = np.copysign(tails, offset[~middle])
     return found

@@ -15,13 +15,15 @@ from xlperf.catalog.schema import split_header
 from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress, fitting, numbers
-from xlperf.explore.auto_values import MOST_ACCELERATORS
+from xlperf.explore.auto_values import MOST_ACCELERATORS, finer_loads
 from xlperf.explore.candidates import (
     MOST_CANDIDATES,
     Bounds,
     Candidates,
     candidate_parts,
     candidates,
+    first_of_each,
+    open_load,
     uneven_chunks,
 )
 from xlperf.explore.found import BEYOND_LIMITS, GOOD, ILLEGAL, TOO_LARGE, Lead, Search
@@ -48,6 +50,10 @@ MEMORY_FIRST = 1024
 REFINED = 256
 """Best plans whose chunks of stages are all tried where equal ones were tried first. [-]"""
 _EVEN = f"virtual pipeline: chunks of equal size, and all that are legal for the best {REFINED} plans"
+WIDTHS = (1.5, 1.03)
+"""Ratios around the load of a good plan between which finer steps are tried, in turn. [-]"""
+COARSE = 0.02
+"""Share by which plans may be worse than the best whose loads are tried in finer steps. [-]"""
 _PREDICTED = Limit._field_defaults["probability"]
 PARTS = [smaller for part in WHOLE.smaller for smaller in part.smaller]
 """Parts of a large space that processes share out."""
@@ -135,9 +141,9 @@ def search(
     def best(counts: Array | None = None) -> Search:
         largest = bounds.get("most_accelerators", MOST_ACCELERATORS)
         most = bounds.get("most", MOST_CANDIDATES)
-        space = _Space(plan, catalog, values, counts, goal, targets, top, lead, others, largest)
+        space = _Space(plan, catalog, values, counts, goal, targets, top, lead, others, largest, limits)
         try:
-            whole = candidates(plan, catalog, values, counts, most=most, most_accelerators=largest)
+            whole = candidates(plan, catalog, values, counts, most=most, most_accelerators=largest, limits=limits)
         except TooMany:
             if "most" in bounds:
                 raise
@@ -169,11 +175,14 @@ class _Space(NamedTuple):
     lead: Lead | None
     rivals: tuple[Objective, ...]
     most_accelerators: float
+    limits: Sequence[Limit]
 
     def best(self, part: Part) -> Search:
         """The best of a part of the candidates; as many as are refined where chunks of stages were left out."""
         return self.best_of(
-            candidate_parts(self.plan, self.catalog, self.values, self.counts, part, self.most_accelerators)
+            candidate_parts(
+                self.plan, self.catalog, self.values, self.counts, part, self.most_accelerators, self.limits
+            )
         )
 
     def best_of(self, parts: Iterable[Candidates], progress: Progress | None = None) -> Search:
@@ -181,19 +190,30 @@ class _Space(NamedTuple):
         found: Search | None = None
         for tried in parts:
             wanted = self.goal or default_objective(self.plan, tried.searched)
-            number = self.top and (max(self.top, REFINED) if tried.even else self.top)
+            number = self._kept(tried.even)
             own = ranked(tried, self.catalog, wanted, self.targets, number, progress, self.lead, self.rivals)
             found = own if found is None else _joined(found, own, number)
         assert found is not None
         return found
 
+    def _kept(self, refined: bool) -> int | None:
+        """Plans that are kept of a part: more than are asked for where they are refined."""
+        return self.top and (max(self.top, REFINED) if refined or self.load else self.top)
+
+    @property
+    def load(self) -> str:
+        """The load that is searched, "" where it is given."""
+        return open_load(self.plan, self.values or {})
+
     def finished(self, parts: Iterable[Search]) -> Search:
-        """The best of all parts, with every number of chunks for the first of them."""
+        """The best of all parts, with every number of chunks and finer steps of the load for the first of them."""
         found: Search | None = None
         for own in parts:
-            number = self.top and (max(self.top, REFINED) if own.note else self.top)
+            number = self._kept(bool(own.note))
             found = own if found is None else _joined(found, own, number)
         assert found is not None
+        if self.load and self.top is not None and not self.rivals:
+            return self._finer(found)
         if not found.note:
             return found
         more = uneven_chunks(found.plans.take(slice(REFINED)), self.catalog, found.searched)
@@ -202,6 +222,22 @@ class _Space(NamedTuple):
         uneven = Candidates(more, found.searched)
         own = ranked(uneven, self.catalog, found.objective, self.targets, self.top, None, self.lead, self.rivals)
         return _joined(found, own, self.top)
+
+    def _finer(self, found: Search) -> Search:
+        """With finer steps of the load of the mappings that come near the best."""
+        for width in WIDTHS:
+            loss = np.abs(found.objective.loss(found.results))
+            rows = first_of_each(found.plans, found.searched, self.load)
+            rows = rows[np.abs(loss[rows] / loss[0] - 1.0) <= COARSE] if found.found else rows[:0]
+            more = finer_loads(found.plans.take(rows), self.load, width, found.results.number("max_batch_size")[rows])
+            if not len(more):
+                break
+            tried = Candidates(more, found.searched, found.counts)
+            own = ranked(tried, self.catalog, found.objective, self.targets, len(more), None, self.lead)
+            if own.found:
+                own = own.taken(first_of_each(own.plans, found.searched, self.load))
+            found = _joined(found, own, self._kept(False))
+        return found if len(found.plans) <= (self.top or 0) else found.taken(np.arange(self.top or 0))
 
 
 def _told(parts: Iterable[Search], progress: Progress | None) -> Iterator[Search]:
@@ -214,15 +250,7 @@ def _told(parts: Iterable[Search], progress: Progress | None) -> Iterator[Search
 def own_targets(plan: Table) -> list[Limit]:
     """A plan's own targets of ttft and tpot as limits of its results.
 
-    Parameters
-    ----------
-    plan : Table
-        One plan.
-
-    Returns
-    -------
-    list of Limit
-        None for training.
+    Returns none for training.
     """
     if plan.kind != "inference":
         return []
@@ -435,15 +463,7 @@ def _keys(
 def stacked(tables: Sequence[Table]) -> Table:
     """Tables of one kind below each other; a column that one of them lacks is blank there.
 
-    Parameters
-    ----------
-    tables : sequence of Table
-        At least one.
-
-    Returns
-    -------
-    Table
-        Columns in the order of the schema.
+    ``tables``: at least one. Returns columns in the order of the schema.
     """
     schema = tables[0].schema
     names = [column.name for column in schema.columns if any(column.name in table for table in tables)]

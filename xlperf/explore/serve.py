@@ -35,22 +35,8 @@ _LIMITS = {
 def serve_answer(form: Table, catalog: Catalog) -> Answer:
     """The smallest fleet that serves what a form asks for.
 
-    Parameters
-    ----------
-    form : Table
-        One row of kind ``serve``.
-    catalog : Catalog
-        Models, accelerators and prices.
-
-    Returns
-    -------
-    dict
-        Results of the kind ``serve_results``.
-
-    Raises
-    ------
-    InputError
-        Where a name is unknown, or neither users nor a request rate is given.
+    ``form``: one row of kind ``serve``. Returns results of the kind ``serve_results``. Raises InputError where a name
+    is unknown, or neither users nor a request rate is given.
     """
     if np.isnan(form.number("users")[0]) and np.isnan(form.number("request_rate")[0]):
         raise InputError(Fault(form.place(0, "users"), "users or request rate must be given"))

@@ -8,6 +8,7 @@ from typing import Unpack
 
 import numpy as np
 
+from xlperf.base.arrays import log
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
@@ -51,6 +52,7 @@ def solve_plan(
     largest: bool = False,
     objective: str = "",
     progress: Progress | None = None,
+    processes: int = 1,
     **bounds: Unpack[Bounds],
 ) -> Solution:
     """The least value of a column of a plan with which a plan fits and keeps its targets.
@@ -77,6 +79,8 @@ def solve_plan(
         What decides among plans of that value.
     progress : callable, optional
         Called with the number of plans of each block that is done.
+    processes : int, default 1
+        Processes that share a large search; the answer is the same. [-]
     **bounds : Bounds
         Most candidates of a plan, and most accelerators tried for ``auto``.
 
@@ -92,7 +96,7 @@ def solve_plan(
     """
     stated = None if values is None else {name: values}
     lead = name, largest
-    found = search(plan, catalog, objective, targets, stated, 1, progress, lead, **bounds)
+    found = search(plan, catalog, objective, targets, stated, 1, progress, lead, processes, **bounds)
     value = float(found.plans.number(name)[0]) if found.found else float("nan")
     return Solution(value, found)
 
@@ -105,6 +109,7 @@ def solve_catalog(
     largest: bool = False,
     objective: str = "",
     progress: Progress | None = None,
+    processes: int = 1,
     **bounds: Unpack[Bounds],
 ) -> Solution:
     """The least number in a catalog sheet with which a plan fits and keeps its targets.
@@ -128,6 +133,8 @@ def solve_catalog(
         What decides among plans.
     progress : callable, optional
         Called with the number of plans of each block that is done.
+    processes : int, default 1
+        Processes that share a large search; the answer is the same. [-]
     **bounds : Bounds
         Most candidates of a plan, and most accelerators tried for ``auto``.
 
@@ -144,7 +151,7 @@ def solve_catalog(
 
     def best_at(value: float) -> Search:
         own = changed_catalog(catalog, plan, [(varied, value)])
-        return search(plan, own, objective, targets, progress=progress, **bounds)
+        return search(plan, own, objective, targets, progress=progress, processes=processes, **bounds)
 
     if not varied.ends:
         order = sorted(varied.values.tolist(), reverse=largest)
@@ -161,7 +168,7 @@ def solve_catalog(
     reached = best_at(easy)
     if not reached.found:
         return Solution(float("nan"), reached)
-    while abs(np.log(easy / hard)) > PRECISION:
+    while abs(log(easy / hard)) > PRECISION:
         middle = float(np.sqrt(easy * hard))
         found = best_at(middle)
         if found.found:

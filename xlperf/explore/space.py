@@ -27,25 +27,9 @@ MOST_PLANS = 1_000_000
 def grid(plans: Table, values: Mapping[str, np.ndarray], most: int = MOST_PLANS) -> Table:
     """Every plan with every combination of the values, which replace what the plan has in these columns.
 
-    Parameters
-    ----------
-    plans : Table
-        Training or inference plans.
-    values : mapping of str to array
-        Column -> values, in the units used inside.
-    most : int
-        Rows of the grid at the most.
-
-    Returns
-    -------
-    Table
-        The combinations of the first plan, then those of the second ...; the last column changes fastest. Places are
-        those of the plans.
-
-    Raises
-    ------
-    InputError
-        Where the grid has more rows than there may be.
+    ``values``: column -> values, in the units used inside. ``most``: rows of the grid at the most. Returns the
+    combinations of the first plan, then those of the second ...; the last column changes fastest. Places are those of
+    the plans. Raises InputError where the grid has more rows than there may be.
     """
     sizes = [len(column) for column in values.values()]
     count = int(np.prod(sizes, dtype=np.float64))
@@ -327,26 +311,11 @@ class Space:
     ) -> None:
         """Cross the combinations with the values of a column, if it is searched; those that break a rule are left out.
 
-        Parameters
-        ----------
-        name : str
-            Column.
-        values : sequence or callable
-            Values to try where none are stated, in the order in which equal plans are preferred; or what gives them
-            for a number of each combination.
-        number : array, optional
-            That number, (combinations,).
-        legal : callable, optional
-            Which plans to keep of those that keep the rules.
-        distinct : callable, optional
-            The same of values that are not stated: False where another value makes the same plan.
-        blank : array, optional
-            Which combinations the column says nothing in: there it stays blank.
-
-        Raises
-        ------
-        InputError
-            Where the combinations become more than there may be.
+        ``values``: values to try where none are stated, in the order in which equal plans are preferred; or what gives
+        them for a number of each combination. ``number``: that number, (combinations,). ``legal``: which plans to keep
+        of those that keep the rules. ``distinct``: the same of values that are not stated: False where another value
+        makes the same plan. ``blank``: which combinations the column says nothing in: there it stays blank. Raises
+        InputError where the combinations become more than there may be.
         """
         if name not in self.asked:
             return
@@ -445,10 +414,7 @@ def space_of(
 ) -> Space:
     """A space that has nothing but the rows of its base, to be crossed.
 
-    Raises
-    ------
-    InputError
-        Where a model is not known, or the base has more rows than there may be.
+    Raises InputError where a model is not known, or the base has more rows than there may be.
     """
     rows = catalog.rows("models", base.text("model"), base, "model")
     arrays = catalog_arrays(catalog, np.zeros(0, dtype=np.int64))

@@ -27,7 +27,7 @@ from xlperf.explore.vary import CALIBRATION, Varied, changed_catalog, picked, ro
 
 BLOCK = 32_768
 """Plans of a block. [-]"""
-_NAMES = ("model", "accelerator", "network", "prefill_accelerator")
+_NAMES = ("model", "accelerator", "network", "prefill_accelerator", "expert_accelerator")
 
 
 class Swept(NamedTuple):
@@ -183,24 +183,9 @@ class Sweep:
 def sweep(wanted: Sweep, progress: Progress | None = None, most: int = MOST_PLANS) -> Swept:
     """Evaluate a whole sweep in memory.
 
-    Parameters
-    ----------
-    wanted : Sweep
-        Plans, and what varies.
-    progress : callable, optional
-        Called with the number of plans of each block that is done.
-    most : int
-        Plans at the most. [-]
-
-    Returns
-    -------
-    Swept
-        One row per plan and combination or draw, none left out.
-
-    Raises
-    ------
-    InputError
-        Where there are more, and as :func:`xlperf.explore.auto.evaluate_resolved`.
+    ``wanted``: plans, and what varies. ``progress``: called with the number of plans of each block that is done.
+    ``most``: plans at the most. Returns one row per plan and combination or draw, none left out. Raises InputError
+    where there are more, and as :func:`xlperf.explore.auto.evaluate_resolved`.
     """
     if len(wanted) > most:
         problem = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,10 +14,11 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, table_schema, unit_of
 from xlperf.catalog.table import Table, uncertain_columns, values_in_case
-from xlperf.equations.plan.precisions import PRECISIONS
+from xlperf.equations.plan.records import PRECISIONS
+from xlperf.explore.found import Search
 from xlperf.explore.objectives import TIMES, band_factor, is_rate, objective_of
 from xlperf.explore.reached_rows import REACHED
-from xlperf.explore.samples import RANDOM, Sampling, normal_scores, uniforms
+from xlperf.explore.samples import LATIN_HYPERCUBE, RANDOM, Sampling, normal_scores, uniforms
 from xlperf.explore.sweep import BLOCK, Sweep
 from xlperf.explore.vary import SHEETS, TRIANGULAR, UNIFORM, Varied, blanked_prices, sheet_rows
 from xlperf.explore.workers import worked
@@ -222,21 +224,10 @@ class Uncertainty:
     def effects(self, number: int = 0) -> Table:
         """``input_effects``: what each input does to the result of each plan, the one with the largest swing first.
 
-        Parameters
-        ----------
-        number : int
-            Base samples of the Sobol indices, a power of two; 0 for none. [-]
-
-        Returns
-        -------
-        Table
-            Results with one input at its 5th and 95th percentile and all others at their median; first-order and
-            total Sobol indices (blank without samples); and what it is worth to know an input before a choice of plan.
-
-        Raises
-        ------
-        InputError
-            Where scipy is not installed.
+        ``number``: base samples of the Sobol indices, a power of two; 0 for none. Returns results with one input at its
+        5th and 95th percentile and all others at their median; first-order and total Sobol indices (blank without
+        samples); and what it is worth to know an input before a choice of plan. Raises InputError where scipy is not
+        installed.
         """
         count, plans = len(self.inputs), len(self.sweep.plans)
         shares = np.full((count, 2 * count), 0.5)
@@ -295,13 +286,7 @@ class Uncertainty:
 
 
 def usual_ranges(plans: Table) -> tuple[Varied, ...]:
-    """Ten per cent less to ten per cent more of what decides most plans: rates, memory, links, the rental price.
-
-    Parameters
-    ----------
-    plans : Table
-        Training or inference plans.
-    """
+    """Ten per cent less to ten per cent more of what decides most plans: rates, memory, links, the rental price."""
     peaks = dict.fromkeys(PRECISIONS[str(one)].peak for one in plans.filled("precision").tolist())
     names = [("accelerators", name) for name in ("memory_bandwidth", "memory_capacity")]
     names += [("accelerators", f"peak_flop_rate_{peak}") for peak in peaks]
@@ -312,19 +297,7 @@ def usual_ranges(plans: Table) -> tuple[Varied, ...]:
 def sheet_ranges(plans: Table, catalog: Catalog, without: Sequence[Varied] = ()) -> tuple[Varied, ...]:
     """Numbers that the sheets have low and high values of, in rows that plans name: triangular about the base value.
 
-    Parameters
-    ----------
-    plans : Table
-        Training or inference plans.
-    catalog : Catalog
-        What they refer to.
-    without : sequence of Varied
-        Numbers that vary otherwise.
-
-    Returns
-    -------
-    tuple of Varied
-        Factors; where rows differ in them the widest.
+    ``without``: numbers that vary otherwise. Returns factors; where rows differ in them the widest.
     """
     others = {(one.sheet, one.name) for one in without}
     for sheet, names in blanked_prices(catalog, plans, {one.sheet for one in without}).items():
@@ -360,3 +333,118 @@ def _names(plans: Table) -> np.ndarray:
 def _percentiles(values: Array) -> Array:
     known = values[~np.isnan(values)]
     return np.percentile(known, PERCENTILES) if len(known) else np.full(len(PERCENTILES), np.nan)
+
+
+MEASURES = ("average", "p90", "regret")
+"""What makes a plan best under uncertainty: mean, 90th percentile, or least mean regret."""
+MOST_DRAWN = 5_000
+"""Plans of a search that are drawn at the most, the best by the prediction. [-]"""
+FUTURES = 1_000
+"""Draws of each plan by default. [-]"""
+APART = 0.8
+"""Probability with which a plan has to be better than another for the two to be told apart. [-]"""
+SHOWN = ("mean", "p90", "mean_regret", "probability_fits", "probability_best", "probability_beats_first")
+
+
+class Robust(NamedTuple):
+    """Plans in robust order.
+
+    Attributes
+    ----------
+    found : Search
+        With the plans in that order.
+    columns : list of (Column, Array)
+        What the draws say of each plan, in the unit of the objective.
+    words : str
+        What was chosen how, and how many of the first five cannot be told apart.
+    """
+
+    found: Search
+    columns: list[tuple[Column, Array]]
+    words: str
+
+
+def robust(
+    found: Search,
+    catalog: Catalog,
+    measure: str,
+    varied: Sequence[Varied] = (),
+    draws: int = FUTURES,
+    seed: int = 0,
+    top: int | None = None,
+    processes: int = 1,
+) -> Robust:
+    """Order the plans of a search by what they are under uncertainty, all drawn with the same inputs.
+
+    Plans that do not fit in a tenth of the draws or more come last; draws in which a plan does not fit are left out.
+
+    Parameters
+    ----------
+    found : Search
+        Its plans, the best by the prediction first.
+    catalog : Catalog
+        What they refer to.
+    measure : str
+        One of :data:`MEASURES`.
+    varied : sequence of Varied
+        Uncertain numbers of the plans and of catalog sheets, beside the bands of the calibration.
+    draws, seed : int
+        How many, and of which random numbers. [-]
+    top : int, optional
+        Plans to keep.
+    processes : int, default 1
+        Processes that evaluate the draws. [-]
+
+    Returns
+    -------
+    Robust
+        At most :data:`MOST_DRAWN` plans.
+    """
+    plans = found.plans.take(slice(MOST_DRAWN))
+    name, larger = found.objective.column.name, found.objective.larger
+    sampling = Sampling(draws, LATIN_HYPERCUBE, seed)
+    values, fits = Uncertainty(Sweep(plans, catalog, {}, tuple(varied), sampling), name, True, processes).draws()
+    usable = np.where(fits == 1.0, values, np.nan)
+    loss = np.where(np.isnan(usable), np.inf, -usable if larger else usable)
+    best = loss.min(axis=0)
+    with np.errstate(all="ignore"):
+        regret = np.where(np.isfinite(loss), np.abs(loss - best) / np.abs(best), np.nan)
+    probable = (fits == 1.0).mean(axis=1)
+    p90 = np.sort(loss, axis=1)[:, min(int(np.ceil(_SURE * draws)), draws) - 1]
+    measures = {"average": _mean(np.where(np.isfinite(loss), loss, np.nan)), "p90": p90, "regret": _mean(regret)}
+    score = np.where(probable >= _SURE, measures[measure], np.inf)
+    order = np.lexsort((np.arange(len(score)), np.nan_to_num(score, nan=np.inf)))[:top]
+    first = loss[order[0]]
+    better = (loss[order] < first).mean(axis=1)
+    winners = loss == best
+    table = {
+        "mean": _mean(usable),
+        "p90": np.where(np.isfinite(p90), -p90 if larger else p90, np.nan),
+        "mean_regret": measures["regret"],
+        "probability_fits": probable,
+        "probability_best": (winners / np.maximum(winners.sum(axis=0), 1)).mean(axis=1),
+    }
+    declared = table_schema("uncertainty").by_name
+    unit = found.objective.column
+    columns = [
+        (replace(declared[key], unit=unit.unit) if key in ("mean", "p90") else declared[key], values[order])
+        for key, values in table.items()
+    ]
+    factor = unit_of(unit).factor
+    columns = [(one, values * factor if one.name in ("mean", "p90") else values) for one, values in columns]
+    columns.append((declared["probability_beats_first"], better))
+    chosen = found.taken(order)
+    how = {"average": "best on average", "p90": "best at the 90th percentile", "regret": "least regret"}[measure]
+    words = f"{how} of the first {len(plans):,} in {draws:,} draws"
+    ahead = (first < loss[order[1:5]]).mean(axis=1)
+    alike = int(np.argmax(np.append(ahead >= APART, True))) + 1
+    if alike > 1:
+        words += f"; the first {alike} cannot be told apart: the first leads in less than {APART:.0%} of draws"
+    return Robust(chosen, columns, words)
+
+
+def _mean(values: Array) -> Array:
+    """Mean of the numbers of each row; NaN where there is none."""
+    known = ~np.isnan(values)
+    with np.errstate(all="ignore"):
+        return np.asarray(np.where(known, values, 0.0).sum(axis=1) / known.sum(axis=1))

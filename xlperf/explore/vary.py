@@ -9,15 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, exp
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import BadValue, is_blank, number_of, parse_header
-from xlperf.catalog.names import MARK
 from xlperf.catalog.parse import convert
 from xlperf.catalog.schema import PLAN_TABLES, Column, is_count, table_schema, unit_of
-from xlperf.catalog.table import Table
-from xlperf.engine.join import prefill_rows
+from xlperf.catalog.table import MARK, Table
+from xlperf.engine.join import POOLS, pool_rows
 from xlperf.explore.reached_rows import REACHED, copied_rows, reached_rows
 from xlperf.explore.samples import normal_scores
 from xlperf.explore.space import MOST_PLANS
@@ -82,7 +81,7 @@ class Varied:
         if self.shape == NORMAL:
             found = np.maximum(first + last * normal_scores(share), 0.01 * first)
         elif self.shape == LOGNORMAL:
-            found = first * np.exp(last * normal_scores(share))
+            found = first * exp(last * normal_scores(share))
         elif self.shape == UNIFORM:
             found = first + (last - first) * share
         elif self.shape == TRIANGULAR:
@@ -117,26 +116,9 @@ def read_values(
 ) -> dict[str, np.ndarray]:
     """Values to try for some columns of plans.
 
-    Parameters
-    ----------
-    kind : str
-        ``training`` or ``inference``.
-    lines : sequence of (object, sequence)
-        A header of a plan column, with or without a unit, and the values to try; blanks are left out.
-    place : str
-        Where the lines stand, for the messages.
-    from_text : bool, default False
-        Whether numbers arrive as text, as on a command line.
-
-    Returns
-    -------
-    dict of str to array
-        Canonical column -> values in the units used inside.
-
-    Raises
-    ------
-    InputError
-        With every fault.
+    ``lines``: a header of a plan column, with or without a unit, and the values to try; blanks are left out. ``place``:
+    where the lines stand, for the messages. ``from_text``: whether numbers arrive as text, as on a command line.
+    Returns canonical column -> values in the units used inside. Raises InputError with every fault.
     """
     faults: list[Fault] = []
     values: dict[str, np.ndarray] = {}
@@ -173,20 +155,9 @@ def read_values(
 def read_variation(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> Variation:
     """Read lines of a column and its values: of plans, or of a catalog sheet as ``accelerators.memory bandwidth``.
 
-    Parameters
-    ----------
-    kind : str
-        ``training`` or ``inference``.
-    lines : sequence of (str, sequence of str)
-        Header and values; ``auto`` alone; ``1..64``: all whole numbers between, of catalog sheets the two ends; values
-        of catalog sheets as ``x0.5``: factors.
-    place : str
-        Where the lines stand, for the messages.
-
-    Raises
-    ------
-    InputError
-        With every fault.
+    ``lines``: header and values; ``auto`` alone; ``1..64``: all whole numbers between, of catalog sheets the two ends;
+    values of catalog sheets as ``x0.5``: factors. ``place``: where the lines stand, for the messages. Raises InputError
+    with every fault.
     """
     stated: list[tuple[object, Sequence[object]]] = []
     ranges: dict[int, tuple[str, np.ndarray]] = {}
@@ -320,19 +291,8 @@ def blanked_prices(catalog: Catalog, plans: Table, sheets: set[str]) -> dict[str
     The hour of an accelerator follows from its server where the sheet prices has no price, and its price there from
     its chiplets where the server's row has none.
 
-    Parameters
-    ----------
-    catalog : Catalog
-        As it is.
-    plans : Table
-        Whose accelerators are meant.
-    sheets : set of str
-        What varies.
-
-    Raises
-    ------
-    InputError
-        Where an accelerator has no row of servers, which its cost would follow from.
+    ``sheets``: what varies. Raises InputError where an accelerator has no row of servers, which its cost would follow
+    from.
     """
     own = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
     designed = sheets & {"chiplets", "packages", "process_nodes"}
@@ -354,19 +314,9 @@ def blanked_prices(catalog: Catalog, plans: Table, sheets: set[str]) -> dict[str
 def changed_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, float]]) -> Catalog:
     """The catalog with other numbers in the rows that plans name.
 
-    Parameters
-    ----------
-    catalog : Catalog
-        As it is.
-    plans : Table
-        Whose accelerators, networks, models and prices are meant.
-    changes : sequence of (Varied, float)
-        Column, and its value or factor.
-
-    Raises
-    ------
-    InputError
-        Where a row has nothing to multiply, an accelerator follows from a device, or a plan names nothing there.
+    ``plans``: whose accelerators, networks, models and prices are meant. ``changes``: column, and its value or factor.
+    Raises InputError where a row has nothing to multiply, an accelerator follows from a device, or a plan names nothing
+    there.
     """
     tables: dict[str, Table] = {}
     for sheet, names in blanked_prices(catalog, plans, {varied.sheet for varied, _ in changes}).items():
@@ -393,11 +343,12 @@ def sheet_rows(catalog: Catalog, plans: Table, varied: Varied) -> np.ndarray:
         return _constant_rows(catalog, varied.name)
     own = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
     given = plans.text("network")
-    if "prefill_accelerator" in plans:
-        other = catalog.rows("accelerators", plans.text("prefill_accelerator"), plans, "prefill_accelerator")
+    stated = given
+    for pool in _pools_of(plans):
+        other = catalog.rows("accelerators", plans.text(f"{pool}_accelerator"), plans, f"{pool}_accelerator")
         separate = (other >= 0) & (plans.filled("mode") == "disaggregated")
-        named = plans.text("prefill_network")
-        named = np.where(named == "", given, named)
+        named = plans.text(f"{pool}_network")
+        named = np.where(named == "", stated, named)
         own, given = np.concatenate([own, other[separate]]), np.concatenate([given, named[separate]])
     accelerators = catalog.tables["accelerators"]
     if varied.sheet in REACHED:
@@ -451,24 +402,9 @@ def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, 
     One table of plans is then evaluated whole, whatever number of catalogs it stands for: the rows that a plan names
     are copied under marked names, once for all plans with the same numbers. :func:`unmarked` removes the marks.
 
-    Parameters
-    ----------
-    catalog : Catalog
-        As it is.
-    plans : Table
-        Whose accelerators, networks, models and prices are meant.
-    changes : sequence of (Varied, array)
-        Column, and its value or factor for each plan, (rows,).
-
-    Returns
-    -------
-    tuple of Catalog and Table
-        The results of the plans are those of :func:`changed_catalog` for each of them.
-
-    Raises
-    ------
-    InputError
-        As :func:`changed_catalog`.
+    ``plans``: whose accelerators, networks, models and prices are meant. ``changes``: column, and its value or factor
+    for each plan, (rows,). Returns the results of the plans are those of :func:`changed_catalog` for each of them.
+    Raises InputError as :func:`changed_catalog`.
     """
     if not changes or not len(plans):
         return catalog, plans
@@ -512,22 +448,22 @@ def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, 
         given = plans.text("network")
         names = np.where(given == "", accelerators.text("default_network")[own], given)
         index = catalog.network_index(names, plans, "network")
-        others = prefill_names(plans, catalog, index) if "prefill_accelerator" in plans else index
-        numbers, codes = pairs(index, others)
+        others = {pool: pool_networks(plans, catalog, index, pool) for pool in _pools_of(plans)}
+        numbers, codes = pairs(index, *others.values())
         tiers = [catalog.network_tiers(catalog.networks[number]) for number in numbers.tolist()]
         rows = np.concatenate([np.zeros(0, dtype=np.int64), *tiers])
         copied("networks", rows, np.repeat(codes, [len(found) for found in tiers]))
         known = np.array([*catalog.networks, ""], dtype=object)
         columns["network"] = np.where(index >= 0, marked(known[index], code), "")
-        if "prefill_accelerator" in plans:
-            columns["prefill_network"] = np.where(others != index, marked(known[others], code), "")
+        for pool, other in others.items():
+            columns[f"{pool}_network"] = np.where(other != index, marked(known[other], code), "")
     if sheets & {"accelerators", "prices", *REACHED}:
-        names, other = accelerators["accelerator"], own
+        names, found = accelerators["accelerator"], [own]
         columns["accelerator"] = marked(names[own], code)
-        if "prefill_accelerator" in plans:
-            other = catalog.rows("accelerators", plans.text("prefill_accelerator"), plans, "prefill_accelerator")
-            columns["prefill_accelerator"] = np.where(other >= 0, marked(names[other], code), "")
-        rows, codes = pairs(own, other)
+        for column in (f"{pool}_accelerator" for pool in _pools_of(plans)):
+            found.append(catalog.rows("accelerators", plans.text(column), plans, column))
+            columns[column] = np.where(found[-1] >= 0, marked(names[found[-1]], code), "")
+        rows, codes = pairs(*found)
         copied("accelerators", rows, codes)
         priced = catalog.price_rows[rows] >= 0
         copied("prices", catalog.price_rows[rows][priced], codes[priced])
@@ -538,12 +474,18 @@ def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, 
     return catalog.with_tables(list(tables.values())), replace(plans, columns=columns)
 
 
-def prefill_names(plans: Table, catalog: Catalog, networks: np.ndarray) -> np.ndarray:
-    """Positions of the networks of prefill pools: as given, else of the plan, else of their accelerators."""
-    rows = catalog.rows("accelerators", plans.text("prefill_accelerator"), plans, "prefill_accelerator")
+def _pools_of(plans: Table) -> list[str]:
+    """Pools beside the one that decodes which plans name accelerators of."""
+    return [pool for pool in POOLS if f"{pool}_accelerator" in plans]
+
+
+def pool_networks(plans: Table, catalog: Catalog, networks: np.ndarray, pool: str) -> np.ndarray:
+    """Positions of the networks of pools: as given, else of the plan, else of their accelerators."""
+    rows = catalog.rows("accelerators", plans.text(f"{pool}_accelerator"), plans, f"{pool}_accelerator")
     default = np.where(rows >= 0, catalog.default_networks[np.maximum(rows, 0)], networks)
     found = np.where(plans.text("network") == "", default, networks)
-    return np.where(plans.filled("mode") == "disaggregated", prefill_rows(plans, catalog, found, "network"), networks)
+    own = pool_rows(plans, catalog, found, "network", pool)
+    return np.where(plans.filled("mode") == "disaggregated", own, networks)
 
 
 def unmarked(results: Table) -> Table:

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Unpack
+from time import monotonic
+from typing import NamedTuple, Unpack
 
 import numpy as np
 
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.units import YEAR
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import column, table_schema, unit_of
-from xlperf.catalog.table import Table
+from xlperf.catalog.schema import Column, column, results_of, table_schema, unit_of
+from xlperf.catalog.table import CASES, Table, uncertain_columns, values_in_case
+from xlperf.engine.devices import designs_with_devices
 from xlperf.engine.tables import Progress
-from xlperf.equations.cost.break_even import break_even_cost_rate
-from xlperf.equations.plan.precisions import PRECISIONS
+from xlperf.equations.cost.tokens import break_even_cost_rate
+from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.candidates import Bounds
 from xlperf.explore.found import Search
 from xlperf.explore.objectives import TARGETS, Limit, Objective, objective_of
 from xlperf.explore.search import search
 from xlperf.explore.vary import Varied, changed_catalog, read_variation, sheet_rows
+from xlperf.explore.workers import worked
 
 STEP = 1.01
 """Factor of the change whose worth is asked where none is stated. [-]"""
 AREA = "die_area"
+LONG = 3.0
+"""Time of all searches from which on processes share them: as long as these take to start. [s]"""
 SMALL = 0.1
 """Share of a number up to which a change is small: what the last unit is worth is then asked as well. [-]"""
 _WITH_AREA = (
@@ -47,19 +52,7 @@ def usual_changes(plan: Table, catalog: Catalog, limits: Sequence[Limit] = ()) -
     accelerators, bandwidth of their links, and where the plan has them its targets and its power limit. Of accelerators
     that follow from a device area and power of that device, and their memory and links.
 
-    Parameters
-    ----------
-    plan : Table
-        One training or inference plan.
-    catalog : Catalog
-        What it refers to.
-    limits : sequence of Limit
-        What the plans must keep.
-
-    Returns
-    -------
-    list of Varied or Limit
-        Those of which the sheets have a number to change.
+    ``limits``: what the plans must keep. Returns those of which the sheets have a number to change.
     """
     peak = f"peak_flop_rate_{PRECISIONS[str(plan.filled('precision')[0])].peak}"
     row = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
@@ -86,19 +79,8 @@ def _is_stated(plan: Table, catalog: Catalog, one: Varied) -> bool:
 def read_changes(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> list[Varied]:
     """Numbers of the plans or of catalog sheets and what they change to, from lines of a column and its values.
 
-    Parameters
-    ----------
-    kind : str
-        training or inference.
-    lines : sequence of (str, sequence of str)
-        As of :func:`xlperf.explore.vary.read_variation`.
-    place : str
-        Where they stand, for the messages.
-
-    Raises
-    ------
-    InputError
-        Where one is no list of numbers.
+    ``lines``: as of :func:`xlperf.explore.vary.read_variation`. ``place``: where they stand, for the messages. Raises
+    InputError where one is no list of numbers.
     """
     asked = read_variation(kind, lines, place)
     known = table_schema(kind).by_name
@@ -114,6 +96,7 @@ def worth(
     changes: Sequence[Change],
     limits: Sequence[Limit] = (),
     progress: Progress | None = None,
+    processes: int = 1,
     **bounds: Unpack[Bounds],
 ) -> Table:
     """What more of each number is worth per accelerator and month, with the best plan before and after.
@@ -122,46 +105,54 @@ def worth(
     the change. It is exactly 0 where the best plan does not use more. Cells that say ``auto`` are chosen anew. Of a
     small change what the last unit is worth is asked as well: where a plan only just fits, one less is another plan.
 
-    Parameters
-    ----------
-    plan : Table
-        One training or inference plan.
-    catalog : Catalog
-        What it refers to.
-    changes : sequence of Varied or Limit
-        Numbers of the plan or of catalog sheets, with the factors or values that they change to; limits to loosen.
-    limits : sequence of Limit
-        What the plans must keep, beside their own targets.
-    progress : callable, optional
-        Called with the number of plans of each block that is done.
-    **bounds : Bounds
-        Most candidates of a plan, and most accelerators tried for ``auto``.
-
-    Returns
-    -------
-    Table
-        ``worth``: a row for each change, blank where no plan fits and keeps the limits.
-
-    Raises
-    ------
-    InputError
-        As :func:`xlperf.explore.search.search` and :func:`xlperf.explore.vary.changed_catalog`.
+    ``changes``: numbers of the plan or of catalog sheets, with the factors or values that they change to; limits to
+    loosen. ``limits``: what the plans must keep, beside their own targets. ``progress``: called with the number of
+    plans of each block that is done. ``processes``: processes that share the searches where these take long; the
+    answer is the same. ``**bounds``: most candidates of a plan, and most accelerators tried for ``auto``. Returns
+    ``worth``: a row for each change, blank where no plan fits and keeps the limits. Raises InputError as
+    :func:`xlperf.explore.search.search` and :func:`xlperf.explore.vary.changed_catalog`.
     """
     cost = objective_of(plan.kind, "cost")
-
-    def best(own: Table, known: Catalog, kept: Sequence[Limit]) -> Search:
-        return search(own, known, cost.column.name, kept, progress=progress, **bounds)
-
-    before = best(plan, catalog, limits)
-    lines: list[dict[str, object]] = []
-    for one in changes:
+    start = monotonic()
+    before = search(plan, catalog, cost.column.name, limits, progress=progress, processes=processes, **bounds)
+    asked: list[tuple[int, float, float]] = []  # change, what the number is now, and what it changes to
+    tasks: list[tuple[int, float, float]] = []
+    for number, one in enumerate(changes):
         first = one.bound if isinstance(one, Limit) else float(_stated(plan, catalog, one)[0])
         for second in _values(one, first):
-            after = best(*changed(plan, catalog, limits, one, first, second))
-            mirrored = 2.0 * first - second
-            less = best(*changed(plan, catalog, limits, one, first, mirrored)) if _is_small(first, second) else None
-            lines.append(_line(plan, one, (first, second), cost, (before, after, less)))
+            asked.append((number, first, second))
+            tasks.append((number, first, second))
+            if _is_small(first, second):
+                tasks.append((number, first, 2.0 * first - second))
+    shared = processes if (monotonic() - start) * len(tasks) > LONG else 1
+    searches = _Searches(plan, catalog, limits, cost.column.name, changes, bounds)
+    found: dict[tuple[int, float, float], Search] = {}
+    for task, one_found in zip(tasks, worked(searches.best, tasks, shared), strict=True):
+        found[task] = one_found
+        if progress is not None:
+            progress(one_found.num_tried)
+    lines: list[dict[str, object]] = []
+    for number, first, second in asked:
+        three = before, found[number, first, second], found.get((number, first, 2.0 * first - second))
+        lines.append(_line(plan, changes[number], (first, second), cost, three))
     return _table("worth", lines)
+
+
+class _Searches(NamedTuple):
+    """Searches of one plan with other numbers: sent to every process that shares them."""
+
+    plan: Table
+    catalog: Catalog
+    limits: Sequence[Limit]
+    objective: str
+    changes: Sequence[Change]
+    bounds: Bounds
+
+    def best(self, task: tuple[int, float, float]) -> Search:
+        """The best plan with one change: which, what the number is now, and what it changes to."""
+        number, first, second = task
+        own, known, kept = changed(self.plan, self.catalog, self.limits, self.changes[number], first, second)
+        return search(own, known, self.objective, kept, **self.bounds)
 
 
 def _values(one: Change, first: float) -> list[float]:
@@ -181,41 +172,23 @@ def break_even(
     catalog: Catalog,
     limits: Sequence[Limit] = (),
     progress: Progress | None = None,
+    processes: int = 1,
     **bounds: Unpack[Bounds],
 ) -> Table:
     """At which cost of an hour other accelerators make tokens as cheaply as that of a plan.
 
     The cost of a token is that of an hour over the tokens of an hour, so the best plan does not depend on the price.
 
-    Parameters
-    ----------
-    plan : Table
-        One training or inference plan; its cells that say ``auto`` are chosen for each accelerator.
-    others : sequence of str
-        Accelerators, each with its default network.
-    catalog : Catalog
-        What the plans refer to.
-    limits : sequence of Limit
-        What they must keep.
-    progress : callable, optional
-        Called with the number of plans of each block that is done.
-    **bounds : Bounds
-        Most candidates of a plan, and most accelerators tried for ``auto``.
-
-    Returns
-    -------
-    Table
-        ``break_even``: a row for each accelerator, blank where no plan fits and keeps the limits.
-
-    Raises
-    ------
-    InputError
-        As :func:`xlperf.explore.search.search`.
+    ``plan``: one training or inference plan; its cells that say ``auto`` are chosen for each accelerator. ``others``:
+    accelerators, each with its default network. ``limits``: what they must keep. ``progress``: called with the number
+    of plans of each block that is done. ``processes``: processes that share a large search. ``**bounds``: most
+    candidates of a plan, and most accelerators tried for ``auto``. Returns ``break_even``: a row for each accelerator,
+    blank where no plan fits and keeps the limits. Raises InputError as :func:`xlperf.explore.search.search`.
     """
     cost = objective_of(plan.kind, "cost").column.name
 
     def best(own: Table) -> Search:
-        return search(own, catalog, cost, limits, progress=progress, **bounds)
+        return search(own, catalog, cost, limits, progress=progress, processes=processes, **bounds)
 
     def cost_of(found: Search) -> float:
         return float(found.results[cost][0]) if found.found else np.nan
@@ -312,3 +285,88 @@ def changed(
     names = [name for name in (AREA, *_WITH_AREA) if not np.isnan(table.number(name)[rows]).any()]
     changes = [(Varied("accelerators", name, np.array([ratio]), True), ratio) for name in names]
     return plan, changed_catalog(catalog, plan, changes), limits
+
+
+MAIN_RESULT = {"chiplets": "bill_of_materials", "servers": "cost_rate"}
+
+
+def cost_sensitivity(table: Table, catalog: Catalog, result: str = "") -> Table:
+    """What the low and the high value of each uncertain input makes of one result: the table of a tornado chart.
+
+    ``table``: chiplet designs or servers. ``catalog``: process nodes and packages that designs name. ``result``: result
+    of designs or servers; "" for the bill of materials of a design and the hour of a server. Returns
+    ``cost_sensitivity``: per design or server the inputs that have a low or a high value, the one that moves the result
+    most first; numbers in the units of their sheets. Raises InputError when there is no such result, or a row has a
+    fault.
+    """
+    kind = table.kind
+    known = results_of(kind).by_name
+    name = result.strip().casefold().replace(" ", "_") or MAIN_RESULT[kind]
+    if name not in known or known[name].is_text:
+        numbers = [column.name.replace("_", " ") for column in known.values() if not column.is_text]
+        elsewhere = [sheet for sheet in MAIN_RESULT if name in results_of(sheet).by_name]
+        hint = f"it is one of the sheet {elsewhere[0]}" if elsewhere else nearest(name, numbers)
+        raise InputError(Fault("--tornado", f'"{result}" is no result of {kind}; {hint}'))
+    shown = known[name]
+
+    table = designs_with_devices(table, catalog) if kind == "chiplets" else table
+    base = _result(table, catalog, shown)
+    lines: list[dict[str, object]] = []
+    swings: list[tuple[int, float]] = []
+    for source, used in _sources(table, catalog):
+        for cell_column in uncertain_columns(source):
+            header, unit = source.schema.by_name[cell_column].header, unit_of(source.schema.by_name[cell_column]).factor
+            inputs = {case: values_in_case(source, cell_column, case) for case in CASES}
+            results = {"base": base}
+            for case in ("low", "high"):
+                other = Table(source.kind, {**source.columns, cell_column: inputs[case]}, source.place)
+                own = (other, catalog) if source is table else (table, catalog.with_tables([other]))
+                results[case] = _result(*own, shown)
+            for row in np.flatnonzero(used >= 0).tolist():
+                outcome = {case: float(results[case][row]) for case in CASES}
+                swing = max(outcome.values()) - min(outcome.values())
+                if swing > 0.0:
+                    swings.append((row, -swing))
+                    line = {"input": header, "sheet": source.kind, "swing": swing}
+                    line |= {f"value_{case}": _plain(inputs[case][used[row]] / unit) for case in CASES}
+                    lines.append(line | {f"result_{case}": outcome[case] for case in CASES})
+    names = table.text(table.schema.key.name)
+    order = sorted(range(len(lines)), key=swings.__getitem__)
+    last, rank = -1, 0
+    for place in order:
+        row = swings[place][0]
+        last, rank = row, rank + 1 if row == last else 1
+        lines[place] |= {"subject": str(names[row]), "result": shown.header, "rank": float(rank)}
+    columns = {
+        column.name: np.array(
+            [lines[place][column.name] for place in order], dtype=object if column.is_text else np.float64
+        )
+        for column in table_schema("cost_sensitivity").columns
+    }
+    return Table("cost_sensitivity", columns)
+
+
+def _result(table: Table, catalog: Catalog, shown: Column) -> np.ndarray:
+    """One result of designs or servers, in the unit in which it is shown."""
+    if table.kind == "servers":
+        from xlperf.engine.ownership import evaluate_servers
+
+        found = evaluate_servers(table, catalog=catalog)
+    else:
+        from xlperf.engine.devices import evaluate_designs
+
+        found = evaluate_designs(table, catalog)
+    return np.asarray(found[shown.name] / unit_of(shown).factor)
+
+
+def _sources(table: Table, catalog: Catalog) -> list[tuple[Table, np.ndarray]]:
+    """Tables with inputs, and the row of them that each design or server uses; -1 where it uses none."""
+    sources = [(table, np.arange(len(table)))]
+    for kind, cell_column in (("packages", "package"), ("process_nodes", "node")) if table.kind == "chiplets" else ():
+        sources.append((catalog.tables[kind], catalog.rows(kind, table.text(cell_column), table, cell_column)))
+    return sources
+
+
+def _plain(value: float) -> float:
+    """A number as a sheet shows it, without what a factor of a unit leaves in the last digits."""
+    return float(f"{value:.12g}")

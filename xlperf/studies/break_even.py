@@ -14,8 +14,7 @@ from xlperf.base.units import HOUR, UNITS
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.equations.cost.break_even import break_even_cost_rate, break_even_price
-from xlperf.equations.cost.tokens import ALL_IN
+from xlperf.equations.cost.tokens import ALL_IN, break_even_cost_rate, break_even_price
 from xlperf.studies.outcome import (
     Chart,
     Finding,

@@ -13,7 +13,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.engine.designs import evaluate_designs
+from xlperf.engine.devices import evaluate_designs
 from xlperf.explore.frontier import pareto_rows
 from xlperf.studies.inputs import with_rows
 from xlperf.studies.outcome import (

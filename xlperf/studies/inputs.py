@@ -36,21 +36,10 @@ def read_inputs(
 ) -> Inputs:
     """Read what a study starts from.
 
-    Parameters
-    ----------
-    study : Study
-    path : path-like, optional
-        Workbook with the sheet ``study`` and plans; the one that the study comes with when not given.
-    catalog : path-like, optional
-        Workbook whose catalog sheets take the place of the shipped ones. Rows of the study's workbook are added to
-        them, and take the place of rows of the same name.
-    full : bool
-        Whether settings are those of the long run.
-
-    Raises
-    ------
-    InputError
-        With every fault of the workbook.
+    ``path``: workbook with the sheet ``study`` and plans; the one that the study comes with when not given.
+    ``catalog``: workbook whose catalog sheets take the place of the shipped ones. Rows of the study's workbook are
+    added to them, and take the place of rows of the same name. ``full``: whether settings are those of the long run.
+    Raises InputError with every fault of the workbook.
     """
     source = Path(path) if path is not None else study_workbook(study.name)
     settings, faults = _settings(study, source)
@@ -82,20 +71,7 @@ def _whole(table: Table) -> Table:
 def with_rows(catalog: Catalog, tables: Iterable[Table]) -> Catalog:
     """A catalog with rows added; a row takes the place of those of the same name.
 
-    Parameters
-    ----------
-    catalog : Catalog
-    tables : iterable of Table
-        Catalog tables of any kind.
-
-    Returns
-    -------
-    Catalog
-
-    Raises
-    ------
-    InputError
-        When the rows refer to names that no table has.
+    ``tables``: catalog tables of any kind. Raises InputError when the rows refer to names that no table has.
     """
     added = [_joined(catalog.tables[table.kind], table) for table in tables if len(table)]
     return catalog.with_tables(added) if added else catalog

@@ -1,8 +1,9 @@
-"""Study mixed-pools: prompts on one kind of machine, decoding on another; where that is cheaper than one kind alone."""
+"""Study mixed-pools: two kinds of machine in one plan, for prompts and decoding, or for attention and experts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,10 +38,7 @@ class _Pairs:
         decode, prefill = (np.array([places[name] for name in column]) for column in (own, other))
         self.prompts = sorted(set(plans.number("prompt_length").tolist()))
         prompt = np.searchsorted(self.prompts, plans.number("prompt_length"))
-        ttft, tpot = (shown(results, name) for name in ("ttft", "tpot"))
-        good = (results.number("fits") == 1) & (ttft <= targets[0]) & (tpot <= targets[1])
-        cost = np.where(good, shown(results, _COST), np.inf)
-        cost = np.where(np.isnan(cost), np.inf, cost)
+        cost = _within(results, targets)
         shape = (len(self.prompts), len(self.names), len(self.names))
         self.row, self.cost = np.full(shape, -1), np.full(shape, np.inf)
         for row in np.flatnonzero(np.isfinite(cost)).tolist():
@@ -80,21 +78,124 @@ def _prices(plans: Table, results: Table) -> dict[str, float]:
 
 
 def analyse(inputs: Inputs) -> Outcome:
-    """The cheapest pair of machines by length of the prompt, and what a machine for prompts alone may cost."""
-    plans = inputs.table("inference")
-    results = evaluate(plans, inputs.catalog)
-    pairs = _Pairs(plans, results, (inputs.number("ttft_target"), inputs.number("tpot_target")))
+    """The cheapest pair of machines by length of the prompt, and what a machine for prompts alone may cost.
+
+    Models with an expert pool in any plan are about that pool, the others about the one for prompts.
+    """
+    whole = inputs.table("inference")
+    models, split = whole.text("model"), ~np.isnan(whole.number("expert_accelerators"))
+    with_experts = np.isin(models, list(set(models[split].tolist())))
+    targets = inputs.number("ttft_target"), inputs.number("tpot_target")
+    found = evaluate(whole, inputs.catalog)
+    of_prompts, of_experts = np.flatnonzero(~with_experts), np.flatnonzero(with_experts)
+    pairs = _Pairs(whole.take(of_prompts), found.take(of_prompts), targets)
     alone = np.isfinite(np.diagonal(pairs.cost, axis1=1, axis2=2)).any(axis=1)
     if not alone.all():
         words = "No machine alone keeps the targets at every length of the prompt: nothing to compare pairs with."
-        return Outcome([Finding("In short", words, "warning")], [], inputs.catalog, [(plans, results)])
+        return Outcome([Finding("In short", words, "warning")], [], inputs.catalog, [(whole, found)])
     gains = _gains(pairs)
     sheets = [
         gains,
         *(_grid(pairs, prompt) for prompt in range(len(pairs.prompts))),
         _worth(pairs, len(pairs.prompts) - 1),
     ]
-    return Outcome(list(_findings(pairs, gains)), sheets, inputs.catalog, [(plans, results)])
+    split_pools = list(_expert_pools(whole.take(of_experts), found.take(of_experts), targets))
+    findings = [*_findings(pairs, gains), *(pools.finding() for pools in split_pools)]
+    return Outcome(findings, sheets + [pools.sheet() for pools in split_pools], inputs.catalog, [(whole, found)])
+
+
+class _ExpertPools(NamedTuple):
+    """The cheapest plans of a model by the machines of attention and of the experts.
+
+    ``alone`` is the cost of each machine for both without an expert pool, ``cost`` that of each pair of attention and
+    experts, infinite where none keeps the targets; ``row`` the plan of each pair.
+    """
+
+    model: str
+    names: list[str]
+    alone: Array
+    cost: Array
+    row: np.ndarray
+    plans: Table
+    results: Table
+
+    def sheet(self) -> StudySheet:
+        """Cost of each machine alone and of each pair."""
+        costs = np.column_stack([self.alone, self.cost])
+        heading = (
+            f"{self.model}: cost of the cheapest plan within the targets; rows have the attention of decoding, columns "
+            "its experts, the first neither a pool of their own."
+        )
+        return pivot_of(
+            f"experts of {self.model}", heading, ("attention", self.names), ["no expert pool", *self.names],
+            np.where(np.isfinite(costs), costs, np.nan), "USD/Mtoken", "All cost over a million output tokens",
+            shaded=True,
+        )  # fmt: skip
+
+    def finding(self) -> Finding:
+        """Whether the best pair is cheaper than the best machine without expert pools, and how busy it is."""
+        best, alone = np.unravel_index(int(np.argmin(self.cost)), self.cost.shape), int(np.argmin(self.alone))
+        title = f"Experts of {self.model}"
+        if not np.isfinite(self.cost[best]) or not np.isfinite(self.alone[alone]):
+            return Finding(title, "No plan with, or none without, an expert pool keeps the targets.", "warning")
+        saving, at = 100.0 * (1.0 - self.cost[best] / self.alone[alone]), self.row[best]
+        busy = [
+            f"{100.0 * self.results.number(name)[at]:.0f} %" for name in ("attention_pool_share", "expert_pool_share")
+        ]
+        pair = (
+            f"{self.plans.number('expert_accelerators')[at]:.0f} {self.names[best[1]]} for the experts beside "
+            f"{self.names[best[0]]} for attention"
+        )
+        verdict = (
+            f"{pair} cost {self.cost[best]:.3f} USD per million output tokens, {abs(saving):.1f} % "
+            f"{'less' if saving > 0.0 else 'more'} than {self.names[alone]} without an expert pool "
+            f"({self.alone[alone]:.3f}); the pools compute {busy[0]} and {busy[1]} of a step."
+        )
+        return Finding(title, f"{verdict}{self._most_helped()}", "good" if saving > 1.0 else "plain")
+
+    def _most_helped(self) -> str:
+        """Which machine alone a second kind for its experts helps most."""
+        with np.errstate(invalid="ignore"):
+            gains = np.where(np.isfinite(self.alone)[:, None], 1.0 - self.cost / self.alone[:, None], -np.inf)
+        np.fill_diagonal(gains, -np.inf)
+        own, other = np.unravel_index(int(np.nanargmax(gains)), gains.shape)
+        gain = gains[own, other]
+        if not gain > 0.0:
+            return " No machine is helped by a second kind for its experts."
+        count = int(np.sum(gains > 0.0))
+        return (
+            f" A second kind for the experts pays in {count} of {int(np.sum(np.isfinite(gains)))} pairs, most beside "
+            f"{self.names[own]}: {self.names[other]} saves {100.0 * gain:.1f} %."
+        )
+
+
+def _expert_pools(plans: Table, results: Table, targets: Sequence[float]) -> Iterator[_ExpertPools]:
+    """Each model of the plans about expert pools."""
+    own, other = plans.text("accelerator"), plans.text("expert_accelerator")
+    split = ~np.isnan(plans.number("expert_accelerators"))
+    other = np.where(split & (other == ""), own, other)
+    names = [name for name in positions([*own, *other])[0] if name]
+    cost = _within(results, targets)
+    for model in dict.fromkeys(plans.text("model").tolist()):
+        mine = plans.text("model") == model
+        alone, pairs = np.full(len(names), np.inf), np.full((len(names), len(names)), np.inf)
+        rows = np.full(pairs.shape, -1)
+        for row in np.flatnonzero(mine & np.isfinite(cost)).tolist():
+            at = names.index(own[row])
+            if not split[row]:
+                alone[at] = min(alone[at], cost[row])
+            elif cost[row] < pairs[at, names.index(other[row])]:
+                pairs[at, names.index(other[row])] = cost[row]
+                rows[at, names.index(other[row])] = row
+        yield _ExpertPools(model, names, alone, pairs, rows, plans, results)
+
+
+def _within(results: Table, targets: Sequence[float]) -> Array:
+    """Cost of plans that fit and keep the targets of the first token and of the others; infinite of the rest."""
+    ttft, tpot = (shown(results, name) for name in ("ttft", "tpot"))
+    good = (results.number("fits") == 1) & (ttft <= targets[0]) & (tpot <= targets[1])
+    cost = np.where(good, shown(results, _COST), np.inf)
+    return np.where(np.isnan(cost), np.inf, cost)
 
 
 def _gains(pairs: _Pairs) -> StudySheet:

@@ -154,10 +154,7 @@ class Inputs:
     def table(self, kind: str) -> Table:
         """Plans of a kind that the study needs.
 
-        Raises
-        ------
-        InputError
-            When the workbook has none.
+        Raises InputError when the workbook has none.
         """
         if kind not in self.plans:
             raise InputError(Fault(self.origin, f"has no {kind} plans, which this study needs; fill the sheet {kind}"))
@@ -328,16 +325,8 @@ def study(name: str) -> Study:
 def own_column(name: str, unit: str = "-", meaning: str = "", kind: str = "result") -> Column:
     """A column that only a study has, in the shape of a schema column.
 
-    Parameters
-    ----------
-    name : str
-        Words joined by underscores.
-    unit : str
-        A unit symbol, or - for a number without one.
-    meaning : str
-        For the comment of the header.
-    kind : str
-        ``result`` for numbers, ``text`` for labels, ``name`` for the key.
+    ``name``: words joined by underscores. ``unit``: a unit symbol, or - for a number without one. ``meaning``: for the
+    comment of the header. ``kind``: ``result`` for numbers, ``text`` for labels, ``name`` for the key.
     """
     return Column("study", name, kind, "" if kind in ("text", "name") else unit, "", "", (), "", False, meaning or name)
 
@@ -351,12 +340,8 @@ def sheet_of(
 ) -> StudySheet:
     """A sheet from its columns and their values.
 
-    Parameters
-    ----------
-    name, heading, charts, shaded
-        As in :class:`StudySheet`.
-    columns : iterable of (Column or str, values)
-        A name alone is a column of labels: the key where it is the first. NaN becomes None; a flag 1 or 0 a bool.
+    ``name``, ``heading``, ``charts``, ``shaded``: as in :class:`StudySheet`. ``columns``: a name alone is a column of
+    labels: the key where it is the first. NaN becomes None; a flag 1 or 0 a bool.
     """
     heads: list[Column] = []
     values: list[list[Value]] = []
@@ -426,11 +411,7 @@ def comparable(plans: Table, *columns: str) -> np.ndarray:
 def shown(results: Table, name: str) -> np.ndarray:
     """A result column in the unit that a reader sees.
 
-    Parameters
-    ----------
-    results : Table
-    name : str
-        A column of numbers.
+    ``name``: a column of numbers.
     """
     values: np.ndarray = results[name] / unit_of(results.schema.by_name[name]).factor
     return values
@@ -441,12 +422,7 @@ def result_columns(
 ) -> list[tuple[Column, np.ndarray]]:
     """Columns of results for :func:`sheet_of`, numbers in the unit that a reader sees.
 
-    Parameters
-    ----------
-    results : Table
-    names : iterable of str
-    rows : slice or array, optional
-        Which rows.
+    ``rows``: which rows.
     """
     fields = results.schema.by_name
     return [

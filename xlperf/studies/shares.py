@@ -1,4 +1,4 @@
-"""The shares of a device that suit a plan best at each node: cores against cache, and the edge for memory."""
+"""The shares of a device that suit a plan best at each node, and what its best device would gain from more."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import evaluate_devices
 from xlperf.studies.inputs import with_rows
-from xlperf.studies.outcome import Finding, Inputs, StudySheet, own_column, sheet_of, span
+from xlperf.studies.outcome import Chart, Finding, Inputs, StudySheet, own_column, sheet_of, span
 
 CORES = (0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.94, 0.97, 0.99)
 """Cores of the area that cores and cache have together. [-]"""
@@ -44,18 +44,9 @@ def devices_like(
 ) -> tuple[Table, Catalog]:
     """Copies of devices, one after the other, with other columns; and the catalog with them as accelerators.
 
-    Parameters
-    ----------
-    inputs : Inputs
-        Whose device says the package.
-    catalog : Catalog
-        With the devices and accelerators that are copied.
-    best : sequence of str
-        Devices; each is copied as often as there are labels for one.
-    labels : sequence of str
-        Names of the copies.
-    changes : dict of str to array
-        Columns of the copies.
+    ``inputs``: whose device says the package. ``catalog``: with the devices and accelerators that are copied. ``best``:
+    devices; each is copied as often as there are labels for one. ``labels``: names of the copies. ``changes``: columns
+    of the copies.
     """
     devices, accelerators = catalog.tables["devices"], catalog.tables["accelerators"]
     each = len(labels) // len(best)
@@ -77,22 +68,8 @@ def best_shares(inputs: Inputs, catalog: Catalog, nodes: Sequence[str], best: Se
     What is neither cores, cache nor an interface (network on the chip, control, input and output) keeps the share of
     the dies that it has on the device of the study: more cache are fewer cores.
 
-    Parameters
-    ----------
-    inputs : Inputs
-        The settings of the study.
-    catalog : Catalog
-        With the devices of the study.
-    nodes : sequence of str
-        Nodes.
-    best : sequence of str
-        A device of each.
-    timed : callable
-        Time of a step of accelerators of a catalog, each with its best plan. [s]
-
-    Returns
-    -------
-    Shares
+    ``catalog``: with the devices of the study. ``nodes``: nodes. ``best``: a device of each. ``timed``: time of a step
+    of accelerators of a catalog, each with its best plan [s].
     """
     shipped = inputs.catalog.tables["devices"]
     own = [str(name).casefold() for name in shipped.text("device")].index(inputs.text("device").casefold())
@@ -178,3 +155,159 @@ def _findings(
     if ends:
         words += f"; the best of {' and '.join(ends)} lies at the end of what was tried"
     yield Finding("Shares", f"{words}.", "plain" if ends else "good")
+
+
+MORE = 0.05
+"""How much more of each thing a device gets. [-]"""
+_STILL = 0.005
+"""Gain below which a thing is said to buy nothing. [-]"""
+_THINGS: dict[str, tuple[tuple[str, ...], str]] = {
+    "die area": (("die_area",), "mm2"),
+    "power": (("power_budget",), "W"),
+    "memory edge": (("memory_shoreline_share",), "share of the edge"),
+    "link edge": (("link_shoreline_share",), "share of the edge"),
+    "cache": (("cache_share",), "share of the rest"),
+}
+"""What grows, and the columns of the sheet devices that it is."""
+
+
+class Marginal(NamedTuple):
+    """Sheets and findings of what the next unit buys."""
+
+    sheets: list[StudySheet]
+    findings: list[Finding]
+
+
+def marginal(inputs: Inputs, catalog: Catalog, nodes: Sequence[str], best: Sequence[str], timed: Timed) -> Marginal:
+    """What limits the best device of each node, and what the next square millimetre, watt and dollar should buy.
+
+    ``catalog``: with the devices of the study. ``nodes``: nodes. ``best``: best device of each. ``timed``: time of a
+    step of accelerators of a catalog, each with its best plan [s]. Returns a row per node and thing, a row per node
+    with what to buy, and a finding for neighbouring nodes with the same answers.
+    """
+    devices = catalog.tables["devices"]
+    names = [str(name) for name in devices.text("device")]
+    things = ["", *_THINGS]
+    repeated = devices.take(np.repeat([names.index(name) for name in best], len(things)))
+    labels = [f"{name}, more {thing}" if thing else f"{name}, as it is" for name in best for thing in things]
+    columns = {name: repeated.filled(name).copy() for one in _THINGS.values() for name in one[0]}
+    for place, thing in enumerate(things):
+        for column in _THINGS[thing][0] if thing else ():
+            columns[column][place :: len(things)] *= 1.0 + MORE
+    made, changed = devices_like(inputs, catalog, best, labels, columns)
+    shape = (len(nodes), len(things))
+    time, cost = timed(changed, labels).reshape(shape), evaluate_devices(made, changed)["unit_cost"].reshape(shape)
+    gain = time[:, :1] / time[:, 1:] - 1.0
+    dearer = cost[:, 1:] - cost[:, :1]
+    costs = dearer > 1.0
+    per_dollar = np.where(costs, gain / np.where(costs, dearer, 1.0), np.nan)
+    numbers = evaluate_devices(made, changed)
+    cores, cache = (
+        time[:, 0] / timed(_with_area(inputs, catalog, best, numbers, columns, what), labels[:: len(things)]) - 1.0
+        for what in ("cores", "cache")
+    )
+    bought = _bought(nodes, gain, per_dollar, cores, cache)
+    return Marginal([_sheet(nodes, gain, dearer, per_dollar), bought], list(_findings_of_marginal(bought)))
+
+
+def _with_area(
+    inputs: Inputs, catalog: Catalog, best: Sequence[str], numbers: Table, columns: dict[str, np.ndarray], what: str
+) -> Catalog:
+    """The devices as they are with so much more die area, all of it for cores or for cache.
+
+    Interfaces take what the longer edge needs, control and input and output keep their share of the dies.
+    """
+    each = 1 + len(_THINGS)
+    here, larger = (numbers.take(list(range(start, len(numbers), each))) for start in (0, 1))
+    interfaces = larger["area_share_memory"] + larger["area_share_links"]
+    kept = here["area_share_cache" if what == "cores" else "area_share_compute"] / (1.0 + MORE)
+    room = 1.0 - interfaces - here["area_share_other"]
+    cores = room - kept if what == "cores" else kept
+    own = {"die_area": columns["die_area"][1::each], "compute_share": cores,
+           "cache_share": (room - cores) / (1.0 - interfaces - cores)}  # fmt: skip
+    return devices_like(inputs, catalog, best, [f"{name}, as it is" for name in best], own)[1]
+
+
+def _bought(
+    nodes: Sequence[str], gain: np.ndarray, per_dollar: np.ndarray, cores: np.ndarray, cache: np.ndarray
+) -> StudySheet:
+    """Per node: what limits it and what the next square millimetre, watt and dollar should buy."""
+    things = np.array([*_THINGS, "nothing"], dtype=object)
+    gains, paid = np.nan_to_num(gain, nan=-np.inf), np.nan_to_num(per_dollar, nan=-np.inf)
+    most, power = gains.max(axis=1), gains[:, list(_THINGS).index("power")]
+    limit = things[np.where(most >= _STILL, gains.argmax(axis=1), len(_THINGS))]
+    area = np.where(cores >= cache, "cores", "cache").astype(object)
+    area[np.fmax(cores, cache) < _STILL] = "nothing"
+    watt = np.where(power >= _STILL, "clock", "nothing").astype(object)
+    dollar = things[np.where((paid.max(axis=1) > 0.0) & (most >= _STILL), paid.argmax(axis=1), len(_THINGS))]
+    return sheet_of(
+        "what to buy",
+        f"What limits the best device of each node, and what the next mm2, W and dollar should buy; nothing: "
+        f"{100 * MORE:.0f} % more of it is worth less than {100 * _STILL:.1f} %.",
+        [
+            ("node", nodes),
+            ("limited_by", limit.tolist()),
+            (
+                own_column("gain", "-", f"Steps that are so much faster with {100 * MORE:.0f} % more of what limits"),
+                most,
+            ),
+            ("next_mm2", area.tolist()),
+            (own_column("gain_cores", "-", f"Gain from {100 * MORE:.0f} % more area, all of it for cores"), cores),
+            (own_column("gain_cache", "-", f"Gain from {100 * MORE:.0f} % more area, all of it for cache"), cache),
+            ("next_watt", watt.tolist()),
+            (own_column("gain_power", "-", f"Gain from {100 * MORE:.0f} % more power"), power),
+            ("next_dollar", dollar.tolist()),
+        ],
+    )
+
+
+def _sheet(nodes: Sequence[str], gain: np.ndarray, dearer: np.ndarray, per_dollar: np.ndarray) -> StudySheet:
+    things = list(_THINGS)
+    count, half = len(things), -(-len(nodes) // 2)
+    charts = [
+        Chart(
+            "bars",
+            f"Gain of a step, {nodes[first]} to {nodes[last - 1]}",
+            "case",
+            ["gain"],
+            y_title="share",
+            rows=(first * count, last * count),
+        )
+        for first, last in ((0, half), (half, len(nodes)))
+        if last > first
+    ]
+    return sheet_of(
+        "next unit",
+        f"The best device of each node with {100 * MORE:.0f} % more of one thing and its best plan: what limits it.",
+        [
+            ("case", [f"{node}: {thing}" for node in nodes for thing in things]),
+            ("node", np.repeat(list(nodes), count)),
+            ("more_of", things * len(nodes)),
+            (own_column("gain", "-", f"Steps that are so much faster with {100 * MORE:.0f} % more"), gain.ravel()),
+            (own_column("extra_cost", "USD", "What the accelerator then costs more to make"), dearer.ravel()),
+            (own_column("gain_per_dollar", "1/USD", "Gain over that cost; blank: no dearer"), per_dollar.ravel()),
+        ],
+        charts,
+    )
+
+
+def _findings_of_marginal(bought: StudySheet) -> Iterator[Finding]:
+    """One finding for neighbouring nodes with the same answers."""
+    at = {column.name: place for place, column in enumerate(bought.columns)}
+    answers = [at[name] for name in ("limited_by", "next_mm2", "next_watt", "next_dollar")]
+    groups: list[tuple[tuple[str, ...], list[str], list[float]]] = []
+    for row in bought.rows:
+        key = tuple(str(row[place]) for place in answers)
+        if not groups or groups[-1][0] != key:
+            groups.append((key, [], []))
+        groups[-1][1].append(str(row[at["node"]]))
+        groups[-1][2].append(100 * float(row[at["gain"]] or 0.0))
+    for (limit, area, watt, dollar), own_nodes, gains in groups:
+        who = own_nodes[0] if len(own_nodes) == 1 else f"{own_nodes[0]} to {own_nodes[-1]}"
+        if limit == "nothing":
+            words = f"{who}: {100 * MORE:.0f} % more of no one thing makes a step {100 * _STILL:.1f} % faster"
+            yield Finding("Next unit", f"{words}: what is left is latency, launches and the pipeline.")
+            continue
+        words = f"{who}: limited by {limit}, {100 * MORE:.0f} % more of it makes a step {span(gains, 1)} % faster; "
+        words += f"the next mm2 should buy {area}, the next watt {watt}, the next dollar {dollar}."
+        yield Finding("Next unit", words, "good" if limit == next(iter(_THINGS)) else "plain")

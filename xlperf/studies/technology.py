@@ -15,7 +15,6 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
 from xlperf.studies.inputs import with_rows
-from xlperf.studies.marginal import marginal
 from xlperf.studies.outcome import (
     Chart,
     Finding,
@@ -28,7 +27,7 @@ from xlperf.studies.outcome import (
     sheet_of,
     shown,
 )
-from xlperf.studies.shares import best_shares
+from xlperf.studies.shares import best_shares, marginal
 
 _PARTS = ("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead")
 _BLOCK = 16384  # plans that are evaluated at a time
@@ -40,21 +39,10 @@ def with_devices(
 ) -> Catalog:
     """The catalog with a device and an accelerator for each variant of the device of the settings.
 
-    Parameters
-    ----------
-    inputs : Inputs
-        With the settings ``device``, a row of the sheet devices, and ``generation``, whose calibration is taken.
-    names : sequence of str
-        Names of the variants, of devices and accelerators alike.
-    changes : mapping of str to array
-        Columns of the sheet devices in the units used inside, one value per variant.
-    networks : sequence of str
-        Default network of each accelerator.
-
-    Raises
-    ------
-    InputError
-        When the sheet devices has none of that name.
+    ``inputs``: with the settings ``device``, a row of the sheet devices, and ``generation``, whose calibration is
+    taken. ``names``: names of the variants, of devices and accelerators alike. ``changes``: columns of the sheet
+    devices in the units used inside, one value per variant. ``networks``: default network of each accelerator. Raises
+    InputError when the sheet devices has none of that name.
     """
     device, devices = inputs.text("device"), inputs.catalog.tables["devices"]
     known = [str(value) for value in devices.text("device")]
@@ -76,14 +64,7 @@ def derived(catalog: Catalog, names: Sequence[str]) -> Table:
 
 
 def for_each(plans: Table, names: Sequence[str]) -> Table:
-    """Every plan on every accelerator, accelerators of a plan side by side.
-
-    Parameters
-    ----------
-    plans : Table
-    names : sequence of str
-        Accelerators.
-    """
+    """Every plan on every accelerator, accelerators of a plan side by side."""
     columns = dict(plans.take(np.repeat(np.arange(len(plans)), len(names))).columns)
     columns["accelerator"] = np.array(list(names) * len(plans), dtype=object)
     columns["name"] = np.array([f"{plan}: {name}" for plan in plans.text("name") for name in names], dtype=object)
@@ -248,7 +229,7 @@ def nodes(inputs: Inputs) -> Outcome:
 
     shared = best_shares(inputs, catalog, own_nodes, [names[row] for row in rows], timed)
     more = marginal(inputs, shared.catalog, own_nodes, shared.names, timed)
-    sheets[4:4] = [shared.sheet, more.sheet]
+    sheets[4:4] = [shared.sheet, *more.sheets]
     findings += [*shared.findings, *more.findings]
     columns = {name: values[chosen[kept]] for name, values in plans.columns.items()}
     own = np.array(names, dtype=object)[kept]

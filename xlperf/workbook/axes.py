@@ -106,12 +106,7 @@ def log_ends(values: Sequence[float]) -> tuple[float, float]:
 def log_axis(axis: Any, values: Iterable[Any]) -> None:
     """Make an axis logarithmic: close around its values, labelled at doublings, or at powers of ten over a wide range.
 
-    Parameters
-    ----------
-    axis : openpyxl axis
-        Changed in place.
-    values : iterable
-        What is drawn along it; those that are no number above 0 do not count.
+    ``axis``: changed in place. ``values``: what is drawn along it; those that are no number above 0 do not count.
     """
     known = [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool) and v > 0.0]
     if not known:

@@ -16,7 +16,7 @@ from openpyxl import Workbook
 
 from xlperf.addin.cells import block_of, read_block, solved
 from xlperf.addin.handles import content_of, handle_of
-from xlperf.addin.session import Engine
+from xlperf.addin.worker import Engine
 from xlperf.base import resources
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog
@@ -25,16 +25,13 @@ from xlperf.catalog.read import read_catalog_tables, read_plan_tables
 from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, TECHNOLOGY_TABLES, schema, table_schema
 from xlperf.catalog.table import Table
 from xlperf.workbook.checks import checks_sheet
-from xlperf.workbook.cost_charts import cost_charts
 from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, data_sheet
-from xlperf.workbook.examples import example_tables
-from xlperf.workbook.front import CARD_RESULTS, CARDS, card, catalog_kinds, front_sheet
-from xlperf.workbook.functions_sheet import functions_sheet
-from xlperf.workbook.package import Formulas, packed, replace_file, save_workbook
+from xlperf.workbook.front import CARD_RESULTS, CARDS, card, catalog_kinds, front_sheet, functions_sheet
+from xlperf.workbook.package import Formulas, data_rows, packed, replace_file, save_workbook
 from xlperf.workbook.plan_card import NUMBERS, plan_cards
-from xlperf.workbook.questions import live_cells, numbers_look, question_sheets
+from xlperf.workbook.questions import example_tables, live_cells, numbers_look, question_sheets
+from xlperf.workbook.result_charts import cost_charts
 from xlperf.workbook.style import add_styles, link, page_setup, title
-from xlperf.workbook.tables import data_rows
 from xlperf.workbook.tco import tco_sheet
 
 Rows = Sequence[Mapping[str, object]]
@@ -46,10 +43,7 @@ _OPTIONS = ("--validation", "--template", "--studies", "--checked")
 def table_of(kind: str, rows: Rows) -> Table:
     """Rows as a table: values by column name, in the units of the schema; flags are yes or no, blanks None or absent.
 
-    Raises
-    ------
-    InputError
-        With every fault of the rows.
+    Raises InputError with every fault of the rows.
     """
     names = [column.name for column in schema()[kind].columns]
     unknown = sorted({name for row in rows for name in row} - set(names))
@@ -60,10 +54,7 @@ def table_of(kind: str, rows: Rows) -> Table:
 def read_tables(path: str | Path) -> dict[str, Table]:
     """Data sheets of a workbook by kind.
 
-    Raises
-    ------
-    InputError
-        With every fault of every sheet.
+    Raises InputError with every fault of every sheet.
     """
     catalog, faults = read_catalog_tables(path, required=True)
     plans, more = read_plan_tables(path)
@@ -75,20 +66,10 @@ def read_tables(path: str | Path) -> dict[str, Table]:
 def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, examples: bool = True) -> bytes:
     """The workbook of some tables.
 
-    Parameters
-    ----------
-    tables : mapping
-        By kind, a Table or rows (:func:`table_of`); a kind that is not given gets an empty sheet, one of the tables
-        of cost and technology none.
-    values : bool
-        Whether to evaluate the plans and to put the values beside the formulas.
-    examples : bool
-        Whether the cards of the front sheet are filled in.
-
-    Returns
-    -------
-    bytes
-        An .xlsx file; equal tables give equal bytes.
+    ``tables``: by kind, a Table or rows (:func:`table_of`); a kind that is not given gets an empty sheet, one of the
+    tables of cost and technology none. ``values``: whether to evaluate the plans and to put the values beside the
+    formulas. ``examples``: whether the cards of the front sheet are filled in. Returns an .xlsx file; equal tables give
+    equal bytes.
     """
     full: dict[str, Table] = {}
     for kind in (*KINDS, *OPTIONAL_TABLES):
@@ -176,12 +157,8 @@ def write_workbook(path: str | Path, tables: Mapping[str, Table | Rows], values:
 def new_workbook(path: str | Path, content: str = "all") -> None:
     """Write a workbook for a user to start from.
 
-    Parameters
-    ----------
-    path : str or Path
-    content : str
-        ``all``: the shipped catalog and plans; ``examples``: one plan of each kind and what it refers to; ``empty``:
-        no rows but the calibration.
+    ``content``: ``all``: the shipped catalog and plans; ``examples``: one plan of each kind and what it refers to;
+    ``empty``: no rows but the calibration.
     """
     shipped = read_tables(resources.workbook())
     chosen: Mapping[str, Table | Rows] = shipped
@@ -195,11 +172,7 @@ def new_workbook(path: str | Path, content: str = "all") -> None:
 def build(path: str | Path | None = None, replaced: Mapping[str, Table | Rows] | None = None) -> Path:
     """Write a workbook, by default the shipped one, anew from the rows that it holds.
 
-    Parameters
-    ----------
-    path : str or Path, optional
-    replaced : mapping, optional
-        Tables that take the place of those that the workbook holds: a new calibration.
+    ``replaced``: tables that take the place of those that the workbook holds: a new calibration.
     """
     target = Path(path) if path is not None else resources.workbook()
     write_workbook(target, {**read_tables(target), **(replaced or {})})
@@ -233,20 +206,13 @@ def build_template(path: str | Path | None = None) -> Path:
 def build_checked(path: str | Path | None = None) -> list[Path]:
     """Check the calibration on models left out of its fit: new bands and errors in its sheet, and the measured runs.
 
-    Parameters
-    ----------
-    path : path-like, optional
-        Workbook with the calibration; default: the shipped one.
-
-    Returns
-    -------
-    list of Path
-        The workbook, and the table of measured runs that badges and the width of bands go by.
+    ``path``: workbook with the calibration; default: the shipped one. Returns the workbook, and the table of measured
+    runs that badges and the width of bands go by.
     """
+    from xlperf.calibrate.accuracy import measured_csv
     from xlperf.calibrate.bands import with_checks
     from xlperf.calibrate.fit import read_measured
     from xlperf.calibrate.fit_machines import errors_left_out
-    from xlperf.calibrate.measured_runs import measured_csv
 
     measured = read_measured()
     published = (measured.training, measured.inference)

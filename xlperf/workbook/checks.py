@@ -14,9 +14,8 @@ from xlperf.addin.cells import CellError
 from xlperf.base.units import factor
 from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, Column, results_of, table_schema
 from xlperf.workbook.data_sheets import LIVE_RESULTS, alarm, column_reference
-from xlperf.workbook.package import Formulas
+from xlperf.workbook.package import Formulas, data_rows
 from xlperf.workbook.style import page_setup, put, title
-from xlperf.workbook.tables import data_rows
 
 if TYPE_CHECKING:
     from openpyxl import Workbook

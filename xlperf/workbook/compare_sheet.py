@@ -67,12 +67,7 @@ Pair = tuple[str, str]
 def compare_sheet(sheet: Any, data: Any, live: Live) -> None:
     """Fill the sheet, and the sheet that holds its numbers.
 
-    Parameters
-    ----------
-    sheet, data : Worksheet
-        Changed in place.
-    live : Live
-        Writes formulas with their values.
+    ``sheet``, ``data``: changed in place. ``live``: writes formulas with their values.
     """
     page(sheet, "Which of two plans is better, and why?", live)
     put(sheet, "B3", "Choose two plans of the sheet training, or two of the sheet inference.", "subtitle")

@@ -17,9 +17,8 @@ from openpyxl.worksheet.table import TableColumn, TableFormula
 from xlperf.addin.functions import PREFIX
 from xlperf.base import resources
 from xlperf.catalog.schema import COST_TABLES, PLAN_TABLES, Column, results_of, table_schema
-from xlperf.workbook.package import FLAG_FORMAT, Formulas
+from xlperf.workbook.package import FLAG_FORMAT, Formulas, column_width, data_rows, write_table
 from xlperf.workbook.style import BAD_FILL, BAD_INK, page_setup, put, title
-from xlperf.workbook.tables import column_width, data_rows, write_table
 
 if TYPE_CHECKING:
     from openpyxl import Workbook

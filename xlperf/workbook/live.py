@@ -15,7 +15,7 @@ from openpyxl.utils import range_boundaries
 
 from xlperf.addin.cells import CellError
 from xlperf.addin.functions import PREFIX
-from xlperf.addin.session import Session
+from xlperf.addin.worker import Session
 from xlperf.catalog.catalog import Catalog
 from xlperf.workbook.package import Formulas
 

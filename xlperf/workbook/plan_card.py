@@ -124,14 +124,7 @@ def worded(words: str, cells: Mapping[str, str]) -> str:
 def plan_cards(book: Any, data: Any, live: Live) -> None:
     """Fill the cards above the sheets of plans, and the sheet that holds their numbers.
 
-    Parameters
-    ----------
-    book : Workbook
-        Whose sheets of plans stand.
-    data : Worksheet
-        For the numbers.
-    live : Live
-        Writes formulas with their values.
+    ``book``: whose sheets of plans stand. ``data``: for the numbers. ``live``: writes formulas with their values.
     """
     for kind, first in FIRST.items():
         sheet = book[kind]

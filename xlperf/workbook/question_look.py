@@ -158,10 +158,7 @@ class Entry:
 def form(sheet: Any, kind: str, rows: Sequence[Entry | str], live: Live) -> tuple[str, dict[str, str]]:
     """The form of a kind from row 5 on: entries, headings, blank rows ("").
 
-    Returns
-    -------
-    tuple
-        The range that a function takes for its form, and the cell of each column, both with the name of the sheet.
+    Returns the range that a function takes for its form, and the cell of each column, both with the name of the sheet.
     """
     for row in range(5, _LAST_ROW + 1):
         for letter in "BCD":

@@ -20,9 +20,8 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.schema import CATALOG_TABLES
 from xlperf.catalog.table import Table
 from xlperf.workbook import style
-from xlperf.workbook.package import save_workbook
-from xlperf.workbook.report_assumptions import assumptions_sheet, catalog_sheet, reasons_sheet, used_rows
-from xlperf.workbook.report_breakdown import inference_time_sheet, memory_sheet, step_time_sheet
+from xlperf.workbook.package import data_rows, save_workbook, write_table
+from xlperf.workbook.report_breakdown import inference_time_sheet, memory_sheet, set_paper, step_time_sheet
 from xlperf.workbook.report_chiplets import basis_of, chiplet_sheet
 from xlperf.workbook.report_cost import (
     accelerator_cost_sheet,
@@ -31,13 +30,28 @@ from xlperf.workbook.report_cost import (
     token_cost_sheet,
     used_designs,
 )
-from xlperf.workbook.report_data import GOOD, TOO_LARGE, Plans, Report, plural
-from xlperf.workbook.report_limits import Explain, Limits, curves, leading_plans, limits_sheet, roofline_sheet
-from xlperf.workbook.report_paper import set_paper
+from xlperf.workbook.report_data import (
+    GOOD,
+    TOO_LARGE,
+    Plans,
+    Report,
+    assumptions_sheet,
+    catalog_sheet,
+    plural,
+    reasons_sheet,
+    used_rows,
+)
+from xlperf.workbook.report_limits import (
+    Explain,
+    Limits,
+    curves,
+    leading_plans,
+    limits_sheet,
+    roofline_sheet,
+    uncertainty_sheet,
+)
 from xlperf.workbook.report_summary import summary_sheet
-from xlperf.workbook.report_uncertainty import uncertainty_sheet
 from xlperf.workbook.style import add_styles, page_setup
-from xlperf.workbook.tables import data_rows, write_table
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -102,22 +116,8 @@ def write_study_report(
 ) -> None:
     """Write the report of a study: its question, tables and charts, then what any report has of its plans.
 
-    Parameters
-    ----------
-    path : str or Path
-        Where; an old file is replaced whole.
-    study : Study
-    inputs : Inputs
-        What it started from.
-    outcome : Outcome
-        What it found.
-    date : datetime.date
-        Date that the report carries.
-
-    Raises
-    ------
-    InputError
-        Where there are no plans, or the file cannot be written.
+    ``path``: where; an old file is replaced whole. ``inputs``: what it started from. ``outcome``: what it found.
+    ``date``: date that the report carries. Raises InputError where there are no plans, or the file cannot be written.
     """
     from xlperf.workbook.studies import study_sheets
 
@@ -142,10 +142,7 @@ def report_workbook(
 ) -> Workbook:
     """A report in memory: the arguments of :func:`write_report`, without a path; ``found`` heads the findings.
 
-    Raises
-    ------
-    InputError
-        Where there are no plans.
+    Raises InputError where there are no plans.
     """
     groups = tuple(Plans(plan, result, catalog) for plan, result in zip(plans, results, strict=True) if len(plan))
     if not groups:

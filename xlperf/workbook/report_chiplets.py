@@ -13,11 +13,11 @@ from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.base.units import MILLION
 from xlperf.catalog.table import Table
-from xlperf.equations.cost.break_even import crossover_volume
+from xlperf.equations.cost.tokens import crossover_volume
 from xlperf.workbook.charts import SERIES, Cells, Points, curves
+from xlperf.workbook.package import write_table
 from xlperf.workbook.report_data import Report, extra_column, number_words
 from xlperf.workbook.style import FONT, INK, chart_rows, even_rows, page_setup, put
-from xlperf.workbook.tables import write_table
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
@@ -46,7 +46,7 @@ class Basis:
 
 def basis_of(report: Report, designs: np.ndarray) -> Basis | None:
     """Node of the first design that is shown, and the first packages for one die and for several; None without."""
-    from xlperf.engine.designs import designs_with_devices
+    from xlperf.engine.devices import designs_with_devices
 
     catalog = report.catalog
     packages = catalog.tables["packages"]
@@ -80,7 +80,7 @@ def chiplet_sheet(sheet: Worksheet, report: Report, basis: Basis) -> None:
 
 def _costs(catalog: Catalog, basis: Basis, area: Any, count: Any, different: Any) -> tuple[np.ndarray, np.ndarray]:
     """Cost of a module and one-time cost in all [USD] of systems; NaN where a die is beyond the reticle."""
-    from xlperf.engine.designs import evaluate_designs
+    from xlperf.engine.devices import evaluate_designs
 
     areas, counts, designs = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (area, count, different)))
     shape = areas.shape

@@ -35,9 +35,9 @@ from xlperf.workbook.charts import (
     tornado,
     waterfall,
 )
+from xlperf.workbook.package import write_table
 from xlperf.workbook.report_data import Plans, Report, extra_column, number_words, plural, short
 from xlperf.workbook.style import NAVY, chart_rows, column_widths, even_rows, page_setup, place_chart, put
-from xlperf.workbook.tables import write_table
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
@@ -102,9 +102,9 @@ def used_designs(report: Report) -> np.ndarray:
 
 def accelerator_cost_sheet(sheet: Worksheet, report: Report, designs: np.ndarray) -> None:
     """Fill the sheet of waterfalls: from the wafer to the price of an accelerator, and from there to an hour of it."""
-    from xlperf.engine.designs import designs_with_devices, evaluate_designs
+    from xlperf.engine.devices import designs_with_devices, evaluate_designs
     from xlperf.engine.ownership import evaluate_servers
-    from xlperf.explore.cost_sensitivity import cost_sensitivity
+    from xlperf.explore.worth import cost_sensitivity
 
     catalog = report.catalog
     table = designs_with_devices(catalog.tables["chiplets"].take(designs), catalog)

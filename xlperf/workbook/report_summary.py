@@ -16,6 +16,7 @@ from xlperf.studies.outcome import Finding
 from xlperf.workbook import style
 from xlperf.workbook.axes import axis_number, log_axis
 from xlperf.workbook.charts import BLUE, Cells, Part, horizontal_bars
+from xlperf.workbook.package import write_table
 from xlperf.workbook.report_data import (
     GOOD,
     REFUSED,
@@ -39,7 +40,6 @@ from xlperf.workbook.style import (
     place_chart,
     put,
 )
-from xlperf.workbook.tables import write_table
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet

@@ -36,8 +36,8 @@ from xlperf.workbook.charts import (
     point_series,
     scatter_chart,
 )
-from xlperf.workbook.package import replace_file, workbook_bytes
-from xlperf.workbook.report_paper import first_rows
+from xlperf.workbook.package import data_rows, replace_file, table_name, workbook_bytes, write_table
+from xlperf.workbook.report_breakdown import first_rows
 from xlperf.workbook.report_summary import finding_rows, wide_text
 from xlperf.workbook.style import (
     add_styles,
@@ -49,7 +49,6 @@ from xlperf.workbook.style import (
     put,
     title,
 )
-from xlperf.workbook.tables import data_rows, table_name, write_table
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -99,10 +98,7 @@ def study_package(study: Study) -> bytes:
 def write_study(path: str | Path, study: Study) -> None:
     """Write the workbook of a study; a file that exists is replaced whole.
 
-    Raises
-    ------
-    InputError
-        When the file cannot be written.
+    Raises InputError when the file cannot be written.
     """
     replace_file(path, study_package(study))
 

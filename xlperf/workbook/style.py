@@ -117,23 +117,8 @@ def put(
 ) -> Cell | MergedCell:
     """Set a cell to a value in one of our styles; text never becomes a formula, NaN becomes blank.
 
-    Parameters
-    ----------
-    cell : openpyxl.cell.Cell
-        Changed in place.
-    value : float, bool, str or None
-        What it shows.
-    style : str
-        One of ``STYLES``.
-    number : str, optional
-        Number format.
-    wrapped : bool, optional
-        Stand to the left, on several lines or on one; as the style says when not given.
-
-    Returns
-    -------
-    openpyxl.cell.Cell
-        The cell.
+    ``cell``: changed in place. ``value``: what it shows. ``style``: one of ``STYLES``. ``number``: number format.
+    ``wrapped``: stand to the left, on several lines or on one; as the style says when not given. Returns the cell.
     """
     if isinstance(value, float) and not math.isfinite(value):
         value = None

@@ -15,9 +15,8 @@ from xlperf.catalog.table import CASES
 from xlperf.equations.cost.tco import accelerator_cost_rate
 from xlperf.equations.cost.tokens import pool_mean
 from xlperf.workbook.data_sheets import SCENARIO
-from xlperf.workbook.package import Formulas
+from xlperf.workbook.package import Formulas, data_rows
 from xlperf.workbook.style import page_setup, put, title
-from xlperf.workbook.tables import data_rows
 
 if TYPE_CHECKING:
     from openpyxl import Workbook

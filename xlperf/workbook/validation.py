@@ -135,10 +135,7 @@ _FRONT = (
 def read_parts(path: str | Path) -> dict[str, Cells]:
     """Header and rows of each sheet of the workbook.
 
-    Raises
-    ------
-    InputError
-        With every fault: missing sheet or table, errors or unsaved formulas in cells.
+    Raises InputError with every fault: missing sheet or table, errors or unsaved formulas in cells.
     """
     found: dict[str, Cells] = {}
     faults: list[Fault] = []
@@ -182,17 +179,8 @@ def predictions_of(path: str | Path) -> Cells:
 def validation_package(parts: Mapping[str, Cells], predictions: Cells | None = None) -> bytes:
     """The validation workbook of some rows.
 
-    Parameters
-    ----------
-    parts : mapping
-        By sheet: the header row, then the rows.
-    predictions : list of list, optional
-        Cells of the sheet ``predictions``; without them the workbook has no such sheet.
-
-    Returns
-    -------
-    bytes
-        An .xlsx file; equal rows give equal bytes.
+    ``parts``: by sheet: the header row, then the rows. ``predictions``: cells of the sheet ``predictions``; without
+    them the workbook has no such sheet. Returns an .xlsx file; equal rows give equal bytes.
     """
     from openpyxl import Workbook
 

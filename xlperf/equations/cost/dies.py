@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide
+from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, exp
 
 __all__ = [
     "dies_per_wafer",
@@ -159,7 +159,7 @@ def dies_per_wafer_exponential(
     """
     radius = np.maximum(array(wafer_diameter) / 2.0 - array(edge_exclusion), 0.0)
     pitch = (array(die_width) + array(scribe_width)) * (array(die_height) + array(scribe_width))
-    rim = np.exp(-divide(np.sqrt(pitch), radius, where_zero=np.inf))
+    rim = exp(-divide(np.sqrt(pitch), radius, where_zero=np.inf))
     return np.asarray(np.pi * radius * radius / pitch * rim)
 
 

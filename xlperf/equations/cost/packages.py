@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array
+from xlperf.base.arrays import Array, Numeric, array, power
 
 __all__ = [
     "Module",
@@ -300,7 +300,7 @@ def bond_yield(yield_per_bond: Numeric, num_bonds: Numeric) -> Array:
     >>> float(bond_yield(0.99, 8.0))
     0.9227
     """
-    return np.asarray(np.power(array(yield_per_bond), array(num_bonds)))
+    return power(yield_per_bond, num_bonds)
 
 
 def module_cost(module: Module) -> ModuleCost:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, divide
+from xlperf.base.arrays import Array, Numeric, array, divide, power
 from xlperf.base.units import YEAR
 
 
@@ -217,7 +217,7 @@ def capital_recovery_rate(
     0.57619
     """
     rate, left, length = array(discount_rate), array(residual_share), array(period)
-    shrunk = np.power(1.0 + rate, -array(life) / length)
+    shrunk = power(1.0 + rate, -array(life) / length)
     interest = divide(rate * (1.0 - left * shrunk), 1.0 - shrunk)
     straight = (1.0 - left) * length / array(life)
     return np.asarray(np.where(rate == 0.0, straight, interest) / length)

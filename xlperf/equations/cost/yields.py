@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, divide
+from xlperf.base.arrays import Array, Numeric, array, divide, exp, expm1, power
 
 __all__ = [
     "bose_einstein_yield",
@@ -86,7 +86,7 @@ def poisson_yield(defects: Numeric) -> Array:
     >>> float(poisson_yield(0.5))
     0.6065
     """
-    return np.asarray(np.exp(-array(defects)))
+    return exp(-array(defects))
 
 
 def murphy_yield(defects: Numeric) -> Array:
@@ -117,7 +117,7 @@ def murphy_yield(defects: Numeric) -> Array:
     0.3996
     """
     mean = array(defects)
-    share = divide(-np.expm1(-mean), mean, where_zero=1.0)
+    share = divide(-expm1(-mean), mean, where_zero=1.0)
     return np.asarray(share * share)
 
 
@@ -149,7 +149,7 @@ def rectangular_yield(defects: Numeric) -> Array:
     0.6321
     """
     twice = 2.0 * array(defects)
-    return np.asarray(divide(-np.expm1(-twice), twice, where_zero=1.0))
+    return np.asarray(divide(-expm1(-twice), twice, where_zero=1.0))
 
 
 def seeds_yield(defects: Numeric) -> Array:
@@ -208,7 +208,7 @@ def moore_yield(defects: Numeric) -> Array:
     >>> float(moore_yield(0.25))
     0.6065
     """
-    return np.asarray(np.exp(-np.sqrt(array(defects))))
+    return exp(-np.sqrt(array(defects)))
 
 
 def bose_einstein_yield(defects: Numeric, num_critical_layers: Numeric) -> Array:
@@ -240,7 +240,7 @@ def bose_einstein_yield(defects: Numeric, num_critical_layers: Numeric) -> Array
     >>> float(bose_einstein_yield(0.1, 10.0))
     0.3855
     """
-    return np.asarray(np.power(1.0 + array(defects), -array(num_critical_layers)))
+    return power(1.0 + array(defects), -array(num_critical_layers))
 
 
 def negative_binomial_yield(defects: Numeric, clustering: Numeric) -> Array:
@@ -273,7 +273,7 @@ def negative_binomial_yield(defects: Numeric, clustering: Numeric) -> Array:
     0.64
     """
     alpha = array(clustering)
-    return np.asarray(np.power(1.0 + array(defects) / alpha, -alpha))
+    return power(1.0 + array(defects) / alpha, -alpha)
 
 
 def die_yield(yield_model: str, defects: Numeric, clustering: Numeric, num_critical_layers: Numeric) -> Array:
@@ -351,7 +351,7 @@ def harvested_yield(unit_yield: Numeric, num_units: Numeric, num_units_needed: N
     good, units, needed = np.broadcast_arrays(array(unit_yield), array(num_units), array(num_units_needed))
     spare = units - needed
     ratio = (1.0 - good) / good
-    term = np.power(good, units)
+    term = power(good, units)
     result = np.where(spare >= 0.0, term, 0.0 * (spare + term))
     known = spare[np.isfinite(spare)]
     for failed in range(1, int(known.max()) + 1 if known.size and known.max() > 0 else 0):
@@ -386,7 +386,7 @@ def stitching_yield(stitch_yield: Numeric, num_fields: Numeric) -> Array:
     >>> float(stitching_yield(0.98, 3.0))
     0.9604
     """
-    return np.asarray(np.power(array(stitch_yield), array(num_fields) - 1.0))
+    return power(stitch_yield, array(num_fields) - 1.0)
 
 
 def sort_pass_share(die_yield_share: Numeric, test_coverage_share: Numeric) -> Array:

@@ -1,6 +1,7 @@
-"""Attention kernels: pairs of queries and keys, bytes, and time of flash attention and of attention in decoding.
+"""Attention kernels: tiles, pairs of queries and keys, bytes, and time of flash attention and of attention in decoding.
 
-Arguments broadcast to (rows, operators); columns of the device and constants have shape (rows, 1).
+Attention holds a tile of queries in the shared memory and passes over all keys. Arguments broadcast to (rows,
+operators); columns of the device and constants have shape (rows, 1).
 """
 
 from __future__ import annotations
@@ -10,12 +11,134 @@ from collections.abc import Mapping
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div
-from xlperf.equations.hardware.kernels import Device
-from xlperf.equations.hardware.roofline import blended_time, clock_limited_time, transfer_time
-from xlperf.equations.hardware.tiles import key_passes, query_tile
+from xlperf.equations.hardware.roofline import (
+    CACHE_SHARE,
+    STAGES,
+    Device,
+    blended_time,
+    clock_limited_time,
+    transfer_time,
+)
 
 QUERY_TILE = 128.0
 """Queries of one tile of flash attention where the shared memory holds them; halves start one after the other. [-]"""
+KEY_BLOCK = 32.0
+"""Keys and values of a stage of flash attention. [-]"""
+
+
+def query_tile(
+    head_size: Numeric, element_size: Numeric, shared_memory_capacity: Numeric, largest: Numeric = 128.0
+) -> Array:
+    r"""Queries of one tile of flash attention: half as many, and again, until they fit beside two stages of keys.
+
+    .. math:: T = \max\{T_0 / 2^i : T d e + 2 \cdot 2 \cdot 32\,d e \le S\}
+
+    Heuristic, this work, after the tiles of [1]_.
+
+    Parameters
+    ----------
+    head_size : numeric
+        Elements of a head. [-]
+    element_size : numeric
+        Size of one element. [B]
+    shared_memory_capacity : numeric
+        Shared memory of one multiprocessor; NaN: the largest tile fits. [B]
+    largest : numeric, default 128.0
+        Queries of the largest tile. [-]
+
+    Returns
+    -------
+    queries : numeric
+        Queries of a tile, 16 at least. [-]
+
+    References
+    ----------
+    .. [1] T. Dao, "FlashAttention-2", 2023, arXiv:2307.08691, section 3.3: tuning block sizes.
+
+    Examples
+    --------
+    64 KiB of shared memory and heads of 128 in BF16: 32 KiB of queries beside 32 KiB of keys and values:
+
+    >>> float(query_tile(128.0, 2.0, 65536.0))
+    128.0
+    """
+    row = array(head_size) * array(element_size)
+    room = np.nan_to_num(array(shared_memory_capacity), nan=np.inf, posinf=np.inf)
+    tile = array(largest)
+    return np.asarray(
+        np.select(
+            [(share * tile + 2.0 * STAGES * KEY_BLOCK) * row <= room for share in (1.0, 0.5, 0.25)],
+            [share * tile for share in (1.0, 0.5, 0.25)],
+            0.125 * tile,
+        )
+        + 0.0 * row
+    )
+
+
+def key_passes(
+    num_heads: Numeric,
+    num_query_groups: Numeric,
+    query_length: Numeric,
+    key_length: Numeric,
+    head_size: Numeric,
+    element_size: Numeric,
+    query_tile: Numeric,
+    num_multiprocessors: Numeric,
+    cache_capacity: Numeric,
+) -> Array:
+    r"""How often flash attention reads keys and values from the main memory.
+
+    The tiles that run at the same time pass over the keys together and share them through the last-level cache; later
+    tiles of the same head read them again, unless they are still in it:
+
+    .. math:: p = 1 + (p_0 - 1) \min\left(\max\left(1 - \frac{R}{2 s_k d e}, 0\right), 1\right), \quad
+        p_0 = \max\left(\frac{h s_q / g}{n T}, 1\right)
+
+    with half of the cache as R. Heuristic, this work.
+
+    Parameters
+    ----------
+    num_heads : numeric
+        Heads of queries. [-]
+    num_query_groups : numeric
+        Heads of keys and values. [-]
+    query_length : numeric
+        Queries of one sequence. [-]
+    key_length : numeric
+        Keys of one sequence. [-]
+    head_size : numeric
+        Elements of a head. [-]
+    element_size : numeric
+        Size of one element. [B]
+    query_tile : numeric
+        Queries of one tile. [-]
+    num_multiprocessors : numeric
+        Tiles that run at the same time; NaN: all of them. [-]
+    cache_capacity : numeric
+        Last-level cache; NaN or infinite: one pass. [B]
+
+    Returns
+    -------
+    passes : numeric
+        1 or more. [-]
+
+    References
+    ----------
+    .. [1] T. Dao et al., "FlashAttention", 2022, arXiv:2205.14135, section 3: re-reads by blocks.
+
+    Examples
+    --------
+    1,024 queries of a head in tiles of 128 on four multiprocessors without a cache: two passes:
+
+    >>> float(key_passes(1.0, 1.0, 1024.0, 1024.0, 128.0, 2.0, 128.0, 4.0, 0.0))
+    2.0
+    """
+    room = np.nan_to_num(CACHE_SHARE * array(cache_capacity), nan=np.inf, posinf=np.inf)
+    together = np.nan_to_num(array(num_multiprocessors), nan=np.inf, posinf=np.inf) * array(query_tile)
+    shared = array(num_heads) * array(query_length) / array(num_query_groups)
+    keys = 2.0 * array(key_length) * array(head_size) * array(element_size)
+    lost = np.clip(1.0 - room / keys, 0.0, 1.0)
+    return np.asarray(1.0 + (np.maximum(shared / together, 1.0) - 1.0) * lost)
 
 
 def visible_pairs(query_length: Numeric, key_length: Numeric, causal: Numeric) -> Array:
@@ -160,7 +283,7 @@ def flash_traffic(
     num_passes : numeric, default 1.0
         Passes r: 1 for the forward pass; 2 for the backward pass, which also reads and writes the gradients. [-]
     num_key_passes : numeric, default 1.0
-        Passes p over keys and values, as :func:`xlperf.equations.hardware.tiles.key_passes` has them. [-]
+        Passes p over keys and values, as :func:`key_passes` has them. [-]
 
     Returns
     -------
@@ -224,38 +347,6 @@ def kv_cache_traffic(
     return np.asarray(elements * array(kv_element_size))
 
 
-def _flash_time(
-    device: Device,
-    constants: Mapping[str, Array],
-    shape: tuple[Numeric, ...],
-    num_products: float,
-    num_passes: float,
-) -> Array:
-    """Time of flash attention from its number of matrix products and of passes over its inputs."""
-    batch, heads, groups, queries, keys, head_size, causal, element_size = shape
-    flop = 2.0 * num_products * array(head_size)
-    burst = flop / (constants["compute_efficiency"] * device.peak_flop_rate)
-    products = clock_limited_time(burst, device.product_energy(constants, flop), device.arithmetic_power)
-    tile = query_tile(head_size, element_size, device.shared_memory_capacity, QUERY_TILE)
-    compute = flash_compute_time(
-        array(batch) * array(heads),
-        queries,
-        keys,
-        causal,
-        QUERY_TILE,
-        products + constants["softmax_flop"] / device.vector_flop_rate,
-        device.num_multiprocessors,
-        constants["imbalance"],
-        constants["tile_time"] * (QUERY_TILE / tile),
-    )
-    sizes = heads, groups, queries, keys, head_size, element_size
-    passes = key_passes(*sizes, tile, device.num_multiprocessors, device.l2_capacity)
-    traffic = flash_traffic(batch, *sizes, num_passes, passes)
-    memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
-    fixed = constants["launch_time"] + 0.0 * memory
-    return np.asarray(fixed + blended_time(compute, memory, constants["serial_share"]))
-
-
 def attention_time(
     device: Device,
     constants: Mapping[str, Array],
@@ -267,11 +358,14 @@ def attention_time(
     head_size: Numeric,
     causal: Numeric,
     element_size: Numeric,
+    *,
+    direction: str = "forward",
 ) -> Array:
-    r"""Time of flash attention, forward.
+    r"""Time of flash attention, of the forward or the backward pass.
 
     Keys, queries and values are loaded, the two products and the softmax run on the multiprocessors, the outputs
-    are stored; with a serial share of 1 the phases add up. Products take longer under a low power limit.
+    are stored; with a serial share of 1 the phases add up. Products take longer under a low power limit. The backward
+    pass has five products where the forward pass has two, because the scores are computed again.
 
     .. math::
 
@@ -282,7 +376,7 @@ def attention_time(
     device : Device
         Accelerator, (rows, 1).
     constants : mapping of str to Array
-        Calibration constants of the family attention, (rows, 1).
+        Calibration constants of the family attention or attention_backward, (rows, 1).
     batch : numeric
         Sequences, (rows, operators). [-]
     num_heads : numeric
@@ -299,6 +393,8 @@ def attention_time(
         1 where a query sees the keys up to its own position, 0 where it sees all, (rows, operators). [-]
     element_size : numeric
         Size of one element, (rows, operators). [B]
+    direction : {"forward", "backward"}
+        Of the pass.
 
     Returns
     -------
@@ -309,64 +405,28 @@ def attention_time(
     ----------
     .. [1] T. Dao, "FlashAttention-2", 2023, arXiv:2307.08691.
     """
-    shape = (batch, num_heads, num_query_groups, query_length, key_length, head_size, causal, element_size)
-    return _flash_time(device, constants, shape, 2.0, 1.0)
-
-
-def attention_backward_time(
-    device: Device,
-    constants: Mapping[str, Array],
-    batch: Numeric,
-    num_heads: Numeric,
-    num_query_groups: Numeric,
-    query_length: Numeric,
-    key_length: Numeric,
-    head_size: Numeric,
-    causal: Numeric,
-    element_size: Numeric,
-) -> Array:
-    r"""Time of flash attention, backward.
-
-    Five products where the forward pass has two, because the scores are computed again.
-
-    .. math::
-
-        t = t_0 + \max(t_{memory}, t_{compute}) + s \min(t_{memory}, t_{compute})
-
-    Parameters
-    ----------
-    device : Device
-        Accelerator, (rows, 1).
-    constants : mapping of str to Array
-        Calibration constants of the family attention_backward, (rows, 1).
-    batch : numeric
-        Sequences, (rows, operators). [-]
-    num_heads : numeric
-        Heads of queries on this accelerator, (rows, operators). [-]
-    num_query_groups : numeric
-        Heads of keys and values on this accelerator, (rows, operators). [-]
-    query_length : numeric
-        Queries of one sequence, (rows, operators). [-]
-    key_length : numeric
-        Keys of one sequence, (rows, operators). [-]
-    head_size : numeric
-        Elements of a head, (rows, operators). [-]
-    causal : numeric
-        1 where a query sees the keys up to its own position, 0 where it sees all, (rows, operators). [-]
-    element_size : numeric
-        Size of one element, (rows, operators). [B]
-
-    Returns
-    -------
-    time : numeric
-        Time of one call, (rows, operators). [s]
-
-    References
-    ----------
-    .. [1] T. Dao, "FlashAttention-2", 2023, arXiv:2307.08691.
-    """
-    shape = (batch, num_heads, num_query_groups, query_length, key_length, head_size, causal, element_size)
-    return _flash_time(device, constants, shape, 5.0, 2.0)
+    num_products, num_passes = (2.0, 1.0) if direction == "forward" else (5.0, 2.0)
+    flop = 2.0 * num_products * array(head_size)
+    burst = flop / (constants["compute_efficiency"] * device.peak_flop_rate)
+    products = clock_limited_time(burst, device.product_energy(constants, flop), device.arithmetic_power)
+    tile = query_tile(head_size, element_size, device.shared_memory_capacity, QUERY_TILE)
+    compute = flash_compute_time(
+        array(batch) * array(num_heads),
+        query_length,
+        key_length,
+        causal,
+        QUERY_TILE,
+        products + constants["softmax_flop"] / device.vector_flop_rate,
+        device.num_multiprocessors,
+        constants["imbalance"],
+        constants["tile_time"] * (QUERY_TILE / tile),
+    )
+    sizes = num_heads, num_query_groups, query_length, key_length, head_size, element_size
+    passes = key_passes(*sizes, tile, device.num_multiprocessors, device.l2_capacity)
+    traffic = flash_traffic(batch, *sizes, num_passes, passes)
+    memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
+    fixed = constants["launch_time"] + 0.0 * memory
+    return np.asarray(fixed + blended_time(compute, memory, constants["serial_share"]))
 
 
 def decode_attention_time(

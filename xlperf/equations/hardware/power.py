@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array
+from xlperf.base.arrays import Array, Numeric, array, power
 from xlperf.base.units import factor
 from xlperf.equations.hardware.roofline import STATIC_SHARE, arithmetic_power, clock_limited_time
 
 REFERENCE_ENERGY = 0.392 * factor("pJ/FLOP")
 """Energy of a 16-bit operation at 5 nm in the sheet technology: what energies of products are stated at. [J/FLOP]"""
 
-MEMORY_ENERGY = 4.2 * factor("pJ/bit")
-"""Energy of a byte of HBM3 in the sheet memories. [J/B]"""
 PRODUCT_ENERGY = 0.95 * factor("pJ/FLOP")
 """Energy of a 16-bit operation of a product of random operands at 5 nm and its nominal clock. [J/FLOP]"""
 
@@ -181,7 +179,7 @@ def narrow_energy(flop_energy: Numeric, element_size: Numeric, wide_size: Numeri
     >>> float(narrow_energy(3.0, 1.0).round(2))
     1.98
     """
-    return np.asarray(array(flop_energy) * (array(element_size) / array(wide_size)) ** 0.6)
+    return np.asarray(array(flop_energy) * power(array(element_size) / array(wide_size), 0.6))
 
 
 def capped_clock_share(

@@ -1,162 +1,132 @@
-r"""Hierarchical roofline: how long a kernel takes that moves bytes through the memory levels and does arithmetic.
+r"""Accelerators as arrays, and the hierarchical roofline: how long a kernel takes that moves bytes and does arithmetic.
 
-Every function works on arrays that broadcast against each other. The levels are main memory (HBM), last-level cache
-(L2) and the matrix and vector units; work is cut into tiles, one tile per multiprocessor, and tiles run in waves. Long
-products run at the clock that the power limit leaves.
+Every function works on arrays that broadcast against each other; columns of a device and calibration constants have
+shape (rows, 1). The levels are main memory (HBM), last-level cache (L2) and the matrix and vector units; long products
+run at the clock that the power limit leaves.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, ceil_div
+from xlperf.base.arrays import Array, Numeric, array, cbrt
+from xlperf.base.units import factor
 
 STATIC_SHARE = 0.13
 """Share of the power limit that leakage and idle clocks take where no static power is stated. [-]"""
 ARITHMETIC_SHARE = 0.75 / (1.0 - STATIC_SHARE)
 """Share of the rest that matrix units may draw in a long product; memory, caches and links take the others. [-]"""
-
 _LEAST_SHARE = 0.05
+STAGES = 2.0
+"""Stages that a multiprocessor holds at least: one is computed while the next one is loaded. [-]"""
+CACHE_SHARE = 0.5
+"""Share of the last-level cache that holds what will be used again. [-]"""
+MEMORY_ENERGY = 4.2 * factor("pJ/bit")
+"""Energy of a byte of HBM3 in the sheet memories. [J/B]"""
+WITHOUT_LAUNCH = ("gemm", "gemm_wide", "attention", "attention_backward", "attention_decode", "vector")
 
 
-def tiled_product_time(
-    m: Numeric,
-    n: Numeric,
-    k: Numeric,
-    batch: Numeric,
-    element_size: Numeric,
-    tile_rows: Numeric,
-    tile_columns: Numeric,
-    num_splits: Numeric,
-    *,
-    peak_flop_rate: Numeric,
-    cache_bandwidth: Numeric,
-    num_multiprocessors: Numeric,
-    compute_efficiency: Numeric = 1.0,
-    cache_share: Numeric = 0.0,
-    wave_time: Numeric = 0.0,
-    sum_size: Numeric = 0.0,
-) -> Array:
-    r"""Compute time of a GEMM cut into tiles of one shape, in waves over the multiprocessors.
+def _column(value: float) -> Callable[[], Array]:
+    return lambda: np.full((1, 1), value)
 
-    Every tile computes ``tile_rows x tile_columns`` outputs over ``k / num_splits``, padding included, and reads its
-    two panels from the last-level cache; a share of that reading is not hidden behind the arithmetic. Sums of a
-    depth that is cut are written to that cache and read again.
 
-    .. math::
+@dataclass(frozen=True, eq=False)
+class Device:
+    """Columns of accelerators, one entry per plan; shapes broadcast with the operators' (rows, 1).
 
-        t = \left\lceil \frac{s b \lceil m / T_m \rceil \lceil n / T_n \rceil}{p} \right\rceil \left(\frac{p k}{s}
-        \left(\frac{2 T_m T_n}{\eta P} + c\,\frac{(T_m + T_n) e}{B_{cache}}\right) + s\,t_w\right)
-        + [s > 1] \frac{2 s\,e_{sum}\,b m n}{B_{cache}}
+    Attributes
+    ----------
+    peak_flop_rate : Array
+        Dense peak of the matrix units in the precision of the plan. [FLOP/s]
+    vector_flop_rate : Array
+        Peak of the vector units in FP32. [FLOP/s]
+    memory_bandwidth : Array
+        Peak bandwidth of the main memory. [B/s]
+    memory_capacity : Array
+        Main memory as the driver reports it. [B]
+    l2_bandwidth : Array
+        Bandwidth of the last-level cache; infinite where it is not known. [B/s]
+    num_multiprocessors : Array
+        Units that work on tiles at the same time; NaN where waves are not modelled. [-]
+    thermal_design_power : Array
+        Power limit, under which long products slow down; infinite where it does not bind. [W]
+    l2_capacity : Array
+        Last-level cache; NaN where it is not known and inputs of a product are read once. [B]
+    shared_memory_capacity : Array
+        Shared memory of one multiprocessor; NaN where it is not known and every tile fits. [B]
+    energy_ratio : Array
+        Energy of an operation at the clock of the peak, over that of 5 nm at its nominal clock. [-]
+    static_power : Array
+        Leakage and idle clocks; NaN: the usual share of the power limit. [W]
+    host_bandwidth : Array
+        Bandwidth of the link to the host's memory, one direction. [B/s]
+    host_memory_bandwidth : Array
+        Bandwidth of the host's memory, share of one accelerator. [B/s]
+    drive_bandwidth : Array
+        Bandwidth of the host's drives, share of one accelerator. [B/s]
+    memory_energy : Array
+        Energy of a byte of the main memory. [J/B]
+    """
 
-    Tiles and waves after [1]_; the part of the reading that is not hidden is a heuristic, this work.
+    peak_flop_rate: Array
+    vector_flop_rate: Array
+    memory_bandwidth: Array
+    memory_capacity: Array
+    l2_bandwidth: Array
+    num_multiprocessors: Array
+    thermal_design_power: Array = field(default_factory=_column(np.inf))
+    l2_capacity: Array = field(default_factory=_column(np.nan))
+    shared_memory_capacity: Array = field(default_factory=_column(np.nan))
+    energy_ratio: Array = field(default_factory=_column(1.0))
+    static_power: Array = field(default_factory=_column(np.nan))
+    host_bandwidth: Array = field(default_factory=_column(np.inf))
+    host_memory_bandwidth: Array = field(default_factory=_column(np.inf))
+    drive_bandwidth: Array = field(default_factory=_column(np.inf))
+    memory_energy: Array = field(default_factory=_column(MEMORY_ENERGY))
+
+    @property
+    def arithmetic_power(self) -> Array:
+        """Power that is left to the matrix units. [W]"""
+        return arithmetic_power(self.thermal_design_power, self.static_power)
+
+    def product_energy(self, constants: Mapping[str, Array], flop: Array) -> Array:
+        """Energy of operations of products at the boost clock, by the constants of gemm or attention. [J]"""
+        return constants["energy_per_flop"] * self.energy_ratio * flop
+
+
+def vector_flop_rate(vector_peak: Numeric, matrix_peak: Numeric, matrix_to_vector_ratio: Numeric) -> Array:
+    r"""Peak of the vector units in FP32: as stated, else by its ratio to the 16-bit peak of the matrix units.
+
+    .. math:: P_v = P_{FP32} \text{ or } P_{BF16} / r
+
+    Heuristic, this work.
 
     Parameters
     ----------
-    m : numeric
-        Rows of the first matrix. [-]
-    n : numeric
-        Columns of the second matrix. [-]
-    k : numeric
-        Depth: columns of the first, rows of the second matrix. [-]
-    batch : numeric
-        Equal products in the call. [-]
-    element_size : numeric
-        Size of one element of the inputs. [B]
-    tile_rows : numeric
-        Rows of outputs of one tile. [-]
-    tile_columns : numeric
-        Columns of outputs of one tile. [-]
-    num_splits : numeric
-        Pieces that the depth is cut into; their sums are put together at the end. [-]
-    peak_flop_rate : numeric
-        Dense peak of the whole accelerator. [FLOP/s]
-    cache_bandwidth : numeric
-        Bandwidth of the last-level cache; infinite where it never binds. [B/s]
-    num_multiprocessors : numeric
-        Tiles of one wave; NaN: waves are not modelled and their start is not charged. [-]
-    compute_efficiency : numeric, default 1.0
-        Share of the peak that a full wave reaches. [-]
-    cache_share : numeric, default 0.0
-        Share of the reading from the cache that is not hidden. [-]
-    wave_time : numeric, default 0.0
-        Time to start and drain one wave, per split. [s]
-    sum_size : numeric, default 0.0
-        Size of one sum over a part of the depth. [B]
+    vector_peak : numeric
+        Stated peak in FP32; NaN: not stated. [FLOP/s]
+    matrix_peak : numeric
+        Dense peak of the matrix units in BF16; may be NaN where the other is stated. [FLOP/s]
+    matrix_to_vector_ratio : numeric
+        Ratio r of the two peaks, 16 on A100; may be NaN where the first is stated. [-]
 
     Returns
     -------
-    time : numeric
-        Time of the matrix units. [s]
-
-    References
-    ----------
-    .. [1] NVIDIA, "Matrix Multiplication Background User's Guide", sections 2 and 3.
-    .. [2] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
+    rate : numeric
+        Peak of the vector units. [FLOP/s]
 
     Examples
     --------
-    2 x 256 x 256 x 100 FLOP at 131072 FLOP/s, one wave of four tiles on four multiprocessors:
+    Not stated beside a matrix peak of 800:
 
-    >>> peak = {"peak_flop_rate": 131072.0, "cache_bandwidth": np.inf, "num_multiprocessors": 4.0}
-    >>> float(tiled_product_time(256.0, 256.0, 100.0, 1.0, 2.0, 128.0, 128.0, 1.0, **peak))
-    100.0
+    >>> float(vector_flop_rate(np.nan, 800.0, 16.0))
+    50.0
     """
-    height, width, splits = array(tile_rows), array(tile_columns), array(num_splits)
-    units = array(num_multiprocessors)
-    modelled = ~np.isnan(units)
-    at_once = np.where(modelled, units, 1.0)
-    arithmetic = 2.0 * height * width / (array(compute_efficiency) * array(peak_flop_rate))
-    reading = array(cache_share) * ((height + width) * array(element_size) / array(cache_bandwidth))
-    start = np.where(modelled, wave_time, 0.0) * splits
-    tiles = ceil_div(m, height) * ceil_div(n, width) * (array(batch) * splits)
-    one_wave = (arithmetic + reading) * (at_once / splits) * array(k) + start
-    sums = np.where(splits > 1.0, 2.0 * splits, 0.0) * array(sum_size)
-    outputs = array(m) * array(n) * array(batch)
-    return np.asarray(np.ceil(tiles / at_once) * one_wave + sums * (outputs / array(cache_bandwidth)))
-
-
-def product_traffic(
-    m: Numeric, n: Numeric, k: Numeric, batch: Numeric, element_size: Numeric, output_element_size: Numeric
-) -> Array:
-    r"""Compulsory traffic of a GEMM: both inputs read once, the output written once.
-
-    .. math:: T = b\,(e\,k\,(m + n) + e_{out}\,m n)
-
-    Parameters
-    ----------
-    m : numeric
-        Rows of the first matrix. [-]
-    n : numeric
-        Columns of the second matrix. [-]
-    k : numeric
-        Depth. [-]
-    batch : numeric
-        Equal products in the call. [-]
-    element_size : numeric
-        Size of one element of the inputs. [B]
-    output_element_size : numeric
-        Size of one element of the output. [B]
-
-    Returns
-    -------
-    traffic : numeric
-        Bytes through the main memory. [B]
-
-    References
-    ----------
-    .. [1] NVIDIA, "Matrix Multiplication Background User's Guide", section 1, arithmetic intensity.
-
-    Examples
-    --------
-    2 x 4 x (2 + 3) bytes of inputs, 4 x 2 x 3 of outputs:
-
-    >>> float(product_traffic(2.0, 3.0, 4.0, 1.0, 2.0, 4.0))
-    64.0
-    """
-    rows, columns = array(m), array(n)
-    inputs = array(element_size) * array(k) * (rows + columns)
-    return np.asarray(array(batch) * (inputs + array(output_element_size) * rows * columns))
+    stated = array(vector_peak)
+    return np.where(np.isnan(stated), array(matrix_peak) / array(matrix_to_vector_ratio), stated)
 
 
 def transfer_time(traffic: Numeric, bandwidth: Numeric, efficiency: Numeric = 1.0) -> Array:
@@ -301,7 +271,7 @@ def clock_limited_time(
     """
     burst, least = array(burst_time), array(energy) / array(power)
     voltage = array(least_voltage_share)
-    return np.asarray(np.maximum(np.maximum(burst, np.cbrt(least * burst * burst)), voltage * voltage * least))
+    return np.asarray(np.maximum(np.maximum(burst, cbrt(least * burst * burst)), voltage * voltage * least))
 
 
 def sustained_time(burst_time: Numeric, limited_time: Numeric, boost_time: Numeric) -> Array:
@@ -385,3 +355,110 @@ def doubling_savings(compute_time: Numeric, memory_time: Numeric, serial_share: 
         np.asarray(whole - blended_time(0.5 * compute, memory, serial_share)),
         np.asarray(whole - blended_time(compute, 0.5 * memory, serial_share)),
     )
+
+
+def vector_time(
+    device: Device,
+    constants: Mapping[str, Array],
+    traffic: Numeric,
+    flop: Numeric,
+) -> Array:
+    r"""Time of an element-wise operation or a reduction: norm, activation, residual, softmax, optimizer.
+
+    .. math::
+
+        t = t_0 + \max(t_{compute}, t_{memory})
+
+    Parameters
+    ----------
+    device : Device
+        Accelerator, (rows, 1).
+    constants : mapping of str to Array
+        Calibration constants of the family vector, (rows, 1).
+    traffic : numeric
+        Bytes read and written, (rows, operators). [B]
+    flop : numeric
+        Work of the vector units, (rows, operators). [FLOP]
+
+    Returns
+    -------
+    time : numeric
+        Time of one call, (rows, operators). [s]
+
+    References
+    ----------
+    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
+       doi:10.1145/1498765.1498785.
+    """
+    memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
+    compute = array(flop) / (constants["compute_efficiency"] * device.vector_flop_rate)
+    return np.asarray((constants["launch_time"] + 0.0 * memory) + np.maximum(compute, memory))
+
+
+def linear_attention_time(
+    device: Device, constants: Mapping[str, Array], traffic: Numeric, flop: Numeric, num_chunks: Numeric
+) -> Array:
+    r"""Time of a chunked linear-attention scan (gated delta net, Mamba-2).
+
+    What chunks do by themselves goes by at the rate of the memory, or of the matrix units where that is slower; then
+    the state passes through all chunks of a sequence, one after the other. Heads and sequences run side by side.
+
+    .. math:: t = t_0 + \max\left(\frac{S}{\eta B}, \frac{F}{R}\right) + c\,t_c
+
+    Parameters
+    ----------
+    device : Device
+        Accelerator, (rows, 1).
+    constants : mapping of str to Array
+        Calibration constants of the family linear_attention, (rows, 1).
+    traffic : numeric
+        Bytes S read and written, (rows, operators). [B]
+    flop : numeric
+        Operations F of the matrix units, (rows, operators). [FLOP]
+    num_chunks : numeric
+        Chunks c of the longest sequence, (rows, operators). [-]
+
+    Returns
+    -------
+    time : numeric
+        Time of one call, (rows, operators). [s]
+
+    References
+    ----------
+    .. [1] S. Yang et al., "Parallelizing linear transformers with the delta rule over sequence length", 2024,
+       arXiv:2406.06484, section 3.2.
+    .. [2] Measured scans: github.com/ai-dynamo/aiconfigurator@095f58a, gdn_perf of SGLang 0.5.14.
+    """
+    memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
+    compute = array(flop) / device.peak_flop_rate
+    return np.asarray(
+        constants["launch_time"] + np.maximum(memory, compute) + array(num_chunks) * constants["chunk_time"]
+    )
+
+
+def stack_constants(kernels: Mapping[str, Mapping[str, Array]], input_casts: bool) -> dict[str, Mapping[str, Array]]:
+    """Kernel constants in a running engine or training stack, without launch time.
+
+    A kernel that is timed alone is launched alone, and a product casts its first input each time. A stack launches
+    ahead of the accelerator, or all kernels at once as a graph; what is left between them is in the software's overhead
+    of a layer. Training casts once for the forward and the backward pass, and fuses that with what comes before.
+    Collectives keep their start, which is the meeting of the ranks.
+
+    Parameters
+    ----------
+    kernels : mapping of str to mapping of str to Array
+        Calibration constants by family.
+    input_casts : bool
+        Whether products cast their inputs.
+
+    Returns
+    -------
+    dict of str to mapping of str to Array
+        The same with a launch time of 0 for the families of :data:`WITHOUT_LAUNCH`, and the input traffic of products.
+    """
+    found = {}
+    for family, constants in kernels.items():
+        zero = ["launch_time"] if family in WITHOUT_LAUNCH else []
+        zero += ["input_traffic"] if family == "gemm" and not input_casts else []
+        found[family] = {**constants, **{name: 0.0 * constants[name] for name in zero}} if zero else constants
+    return found

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, some
+from xlperf.base.arrays import Array, Numeric, array, log, power, some
 
 
 def _none() -> Array:
@@ -62,6 +61,8 @@ class Model:
         1 where queries and keys are normalised per head. [-]
     dropout : Array
         1 where dropout masks are applied and kept in training. [-]
+    num_dense_layers : Array
+        Layers with a dense feed-forward layer. [-]
     latent_attention : Array
         1 where queries, keys and values are compressed (MLA). [-]
     q_lora_rank : Array
@@ -169,6 +170,7 @@ class Model:
     bias_all: Array
     query_key_norm: Array
     dropout: Array
+    num_dense_layers: Array
     latent_attention: Array = field(default_factory=_none)
     q_lora_rank: Array = field(default_factory=_none)
     kv_lora_rank: Array = field(default_factory=_none)
@@ -215,15 +217,6 @@ class Model:
     residual_streams: Array = field(default_factory=_one)
 
     @property
-    def num_dense_layers(self) -> Array:
-        """Layers with a dense feed-forward layer. [-]"""
-        if not np.any(self.num_bare_layers > 0.0):
-            return np.asarray(self.num_layers - self.num_moe_layers)
-        return np.asarray(
-            np.where(self.num_bare_layers > 0.0, self.num_bare_layers, self.num_layers) - self.num_moe_layers
-        )
-
-    @property
     def expert_hidden_size(self) -> Array:
         """Width of the tokens that routed experts see: that of the latent space where they are projected first. [-]"""
         if not some(self.moe_latent_size):
@@ -248,8 +241,12 @@ class Model:
         )
 
 
-class Architecture(NamedTuple):
-    """Structure that plans evaluated together share: what operators their layers have at all."""
+@dataclass(frozen=True)
+class Architecture:
+    """Structure that plans evaluated together share: what operators their layers have at all.
+
+    ``one_vector``: all heads read one vector per token that is key and value (latent attention, DeepSeek-V4).
+    """
 
     latent_attention: bool
     experts: bool
@@ -258,11 +255,10 @@ class Architecture(NamedTuple):
     latent_experts: bool = False
     sparse_attention: bool = False
     shared_key_value: bool = False
+    one_vector: bool = field(init=False)
 
-    @property
-    def one_vector(self) -> bool:
-        """Whether all heads read one vector per token that is key and value (latent attention, DeepSeek-V4)."""
-        return self.latent_attention or self.shared_key_value
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "one_vector", self.latent_attention or self.shared_key_value)
 
 
 def attention_flop(
@@ -381,9 +377,9 @@ def activated_experts(num_experts: Array, top_k: Array, tokens: Array, favoured_
     preferred = 3.0 - 3.0 * share + share * share
     even = preferred * visited > 1.0
     others = np.where(even, 0.0, 1.0 - share)
-    missed = (1.0 - others) * np.power(1.0 - np.where(even, 1.0, preferred) * visited, tokens)
+    missed = (1.0 - others) * power(1.0 - np.where(even, 1.0, preferred) * visited, tokens)
     if np.count_nonzero(others):
-        missed = missed + others * np.power(1.0 - others * others * visited, tokens)
+        missed = missed + others * power(1.0 - others * others * visited, tokens)
     return np.asarray(num_experts * (1.0 - missed))
 
 
@@ -412,4 +408,4 @@ def busiest_rank_factor(mean: Array, ranks: Array) -> Array:
     >>> busiest_rank_factor(np.array([100.0, 100.0]), np.array([1.0, 8.0])).round(3).tolist()
     [1.0, 1.204]
     """
-    return np.asarray(1.0 + np.sqrt(2.0 * np.log(np.maximum(ranks, 1.0)) / np.maximum(mean, 1.0)))
+    return np.asarray(1.0 + np.sqrt(2.0 * log(np.maximum(ranks, 1.0)) / np.maximum(mean, 1.0)))

@@ -1,7 +1,8 @@
-"""Plans as equations take them: records of columns, codes of choices, and rules of legality as data.
+"""Plans as equations take them: records of columns, what choices and precisions mean, and rules of legality as data.
 
 The schema of a sheet says which columns there are. The code of a choice is its position among the choices of its
-column: each class is named for its column (``pipeline_schedule``), each code for its word (``zero-bubble``).
+column: each class is named for its column (``pipeline_schedule``), each code for its word (``zero-bubble``). The table
+of precisions gives bytes, calibration, peak rate and casts of each number format.
 """
 
 from __future__ import annotations
@@ -15,6 +16,89 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Columns, some
 from xlperf.equations.model.model import Model
+
+
+class Precision(NamedTuple):
+    """One number format of matrix products.
+
+    Attributes
+    ----------
+    key : str
+        Name of the calibration rows that time its products.
+    peak : str
+        Name of the peak rate of its products: column ``peak_flop_rate_<peak>`` of the accelerators.
+    weight_size : float
+        Bytes of a stored weight, its share of the scales included. [B]
+    input_size : float
+        Bytes of the other input of a product. [B]
+    element_size : float
+        Bytes of an activation between products. [B]
+    products : tuple of str
+        Precisions that weights stored in this one can be multiplied in: their own, or wider ones that they are
+        converted to as they are read. Empty where serving does not offer it.
+    cache : str
+        Precision of the key-value cache unless a plan names another.
+    wide : str
+        Precision of what a narrow one leaves out: attention, router, logits.
+    reads : float
+        Passes over a tensor to cast it: 2 where its scale needs its largest element first. [-]
+    fused_reads : float
+        The same where a norm or an activation writes the tensor: -1 where that writes the narrow one in place of the
+        wide one. [-]
+    turns : float
+        1 where the narrow tensor can be transposed, 0 where its scales run along rows. [-]
+    block_scaled : bool
+        Whether the matrix units have to scale blocks, as those with an FP4 rate do.
+    """
+
+    key: str
+    peak: str
+    weight_size: float
+    input_size: float
+    element_size: float = 2.0
+    products: tuple[str, ...] = ()
+    cache: str = "bf16"
+    wide: str = "bf16"
+    reads: float = 1.0
+    fused_reads: float = 1.0
+    turns: float = 1.0
+    block_scaled: bool = False
+
+
+_BLOCK_16 = 0.5 + 1.0 / 16.0  # 4 bits and one scale byte per block of 16
+_BLOCK_32 = 1.0 + 1.0 / 32.0  # 8 bits and one scale byte per block of 32
+_BLOCK_128 = 1.0 + 4.0 / 128.0  # 8 bits and one FP32 scale per 128 elements
+PRECISIONS = {
+    "fp32": Precision("fp32", "fp32", 4.0, 4.0, 4.0, products=("fp32",), wide="fp32"),
+    "tf32": Precision("tf32", "tf32", 4.0, 4.0, 4.0, wide="tf32"),
+    "fp16": Precision("bf16", "bf16", 2.0, 2.0, products=("fp16", "bf16", "fp32")),
+    "bf16": Precision("bf16", "bf16", 2.0, 2.0, products=("bf16", "fp16", "fp32")),
+    "fp8": Precision("fp8", "fp8", 1.0, 1.0, products=("fp8", "fp16", "bf16", "fp32"), cache="fp8", fused_reads=-1.0),
+    "int8": Precision("int8", "int8", 1.0, 1.0, products=("int8", "fp16", "bf16", "fp32")),
+    "fp4": Precision(
+        "fp4",
+        "fp4",
+        _BLOCK_16,
+        _BLOCK_16,
+        products=("fp4", "fp8", "fp16", "bf16", "fp32"),
+        cache="fp8",
+        reads=2.0,
+        turns=0.0,
+    ),
+    "int4": Precision("bf16", "bf16", _BLOCK_16, 2.0, products=("bf16", "fp16", "fp32", "fp8", "int8")),
+    "fp8-current": Precision("fp8", "fp8", 1.0, 1.0, reads=2.0),
+    "mxfp8": Precision("mxfp8", "fp8", _BLOCK_32, _BLOCK_32, turns=0.0, block_scaled=True),
+    "fp8-block": Precision("fp8_block", "fp8", _BLOCK_128, _BLOCK_128),
+}
+PRECISION_NAMES = tuple(PRECISIONS)
+PRECISION_CODES = {name: code for code, name in enumerate(PRECISION_NAMES)}
+PRECISION_KEYS = tuple(precision.key for precision in PRECISIONS.values())
+WIDE_CODES = np.array([PRECISION_CODES[precision.wide] for precision in PRECISIONS.values()])
+INPUT_SIZES = np.array([precision.input_size for precision in PRECISIONS.values()])
+ELEMENT_SIZES = np.array([precision.element_size for precision in PRECISIONS.values()])
+CASTS = np.array([(each.reads, each.fused_reads, each.turns) for each in PRECISIONS.values()]).T
+BLOCK_SCALED = np.array([precision.block_scaled for precision in PRECISIONS.values()])
+FP4 = PRECISION_CODES["fp4"]
 
 
 class PipelineSchedule:
@@ -136,6 +220,8 @@ class Mode:
 
     STATIC, CONTINUOUS, DISAGGREGATED = 0.0, 1.0, 2.0
 
+
+# --- records ----------------------------------------------------------------------------------------------------------
 
 Owner = TypeVar("Owner")
 Value = TypeVar("Value")
@@ -259,6 +345,14 @@ class Remark(NamedTuple):
     rows: np.ndarray
     sentence: str
     values: tuple[np.ndarray, ...] = ()
+
+    def of_rows(self, rows: np.ndarray, number: int, words: str) -> Remark:
+        """The sentence, with words before it, about those rows of a longer table that these plans are."""
+        places = np.zeros(number, dtype=np.int64)
+        places[rows] = np.arange(len(rows))
+        told = np.zeros(number, dtype=bool)
+        told[rows] = self.rows
+        return Remark(told, words + self.sentence, tuple(values[places] for values in self.values))
 
     def take(self, rows: slice) -> Remark:
         """The sentence about some of the plans."""

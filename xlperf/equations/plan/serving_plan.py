@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.base.arrays import Array, array
-from xlperf.equations.plan.precisions import PRECISION_CODES, PRECISIONS
-from xlperf.equations.plan.records import ContextMethod, ExpertDispatch, PlanColumns, derived
+from xlperf.base.arrays import Array, array, divide, power
+from xlperf.equations.plan.records import (
+    PRECISION_CODES,
+    PRECISIONS,
+    ContextMethod,
+    ExpertDispatch,
+    PlanColumns,
+    derived,
+)
 
 SERVED_PRECISIONS = ("fp32", "fp16", "bf16", "fp8", "int8", "fp4", "int4")
 """Precisions of weights and of the key-value cache, in the order of the sheet's choices."""
@@ -32,6 +38,12 @@ POOL_DEGREES = (
 """Degrees that the prefill pool of separate pools has by itself."""
 
 
+class LayerPart:
+    """What of its layers a pool computes: all, or what is not its feed-forward part, or that."""
+
+    WHOLE, ATTENTION, EXPERTS = 0.0, 1.0, 2.0
+
+
 class InferencePlan(PlanColumns):
     """Columns of inference plans as the sheet ``inference`` has them, (rows,), and what follows from them.
 
@@ -49,7 +61,15 @@ class InferencePlan(PlanColumns):
         Bytes of an element of queries, keys and values in the attention of the prefill. [B]
     prompts_together : Array
         Prompts that a prefill takes while others are decoded; 0 where the whole batch is prefilled. [-]
+    layer_part : Array
+        Part of the layers that a pool computes, a code of :class:`LayerPart`; only where
+        some plans have an expert pool. [-]
     """
+
+    def computes(self, part: float) -> Array | None:
+        """1 where a pool computes a part of its layers, 0 where not, (rows,); None where every pool computes all."""
+        own = self.__dict__["_columns"].get("layer_part")
+        return None if own is None else np.where((own == LayerPart.WHOLE) | (own == part), 1.0, 0.0)
 
     @derived
     def weight_codes(self) -> np.ndarray:
@@ -243,7 +263,7 @@ def accepted_tokens(draft_tokens: Array, acceptance_rate: Array) -> Array:
     """
     drafted, rate = array(draft_tokens), array(acceptance_rate)
     refused = 1.0 - rate
-    series = (1.0 - np.power(rate, drafted + 1.0)) / np.where(refused == 0.0, 1.0, refused)
+    series = (1.0 - power(rate, drafted + 1.0)) / np.where(refused == 0.0, 1.0, refused)
     return np.asarray(np.where(refused == 0.0, drafted + 1.0, series))
 
 
@@ -278,11 +298,13 @@ def with_defaults(plan: InferencePlan) -> InferencePlan:
     )
 
 
-def pool_plans(plan: InferencePlan) -> tuple[InferencePlan, Array]:
-    """Separate pools as plans of their own, and the requests in flight over both.
+def pool_plans(plan: InferencePlan) -> tuple[InferencePlan, Array, np.ndarray]:
+    """Separate pools as plans of their own, and the requests in flight over all of them.
 
     Accelerators are divided in half unless a plan says how many prefill. A pool in which no token is sent to experts
-    leaves out how they are sent. Batches are 1: the load on a pool follows from that on both.
+    leaves out how they are sent. Batches are 1: the load on a pool follows from that on all. Where there is an expert
+    pool, the pool that decodes computes what is not feed-forward: its degrees are those of attention, and its experts
+    are split over the ranks that the expert pool has for each replica.
 
     Parameters
     ----------
@@ -292,13 +314,17 @@ def pool_plans(plan: InferencePlan) -> tuple[InferencePlan, Array]:
     Returns
     -------
     pools : InferencePlan
-        The pools that decode, then those that prefill, (2 x rows,), each with its own accelerators and degrees.
+        The pools that decode, then those that prefill, then expert pools, (2 x rows + expert pools,), each with its
+        own accelerators and degrees.
     requests : Array
-        Requests in flight over both pools, (rows,). [-]
+        Requests in flight over all pools, (rows,). [-]
+    split : np.ndarray
+        Plans with an expert pool, (expert pools,).
     """
     total, asked = plan.num_accelerators, plan.prefill_accelerators
     prefill = np.where(np.isnan(asked), np.floor(0.5 * total), asked)
-    decode = total - prefill
+    experts = np.nan_to_num(plan.expert_accelerators) + 0.0 * total
+    decode = total - prefill - experts
     own = {name: getattr(plan, name) for name in POOL_DEGREES}
     given = {name: getattr(plan, f"prefill_{name}") for name in POOL_DEGREES}
     other = {name: np.where(np.isnan(values), own[name], values) for name, values in given.items()}
@@ -318,4 +344,27 @@ def pool_plans(plan: InferencePlan) -> tuple[InferencePlan, Array]:
         batch_size=np.ones(2 * len(total)),
         concurrency=np.full(2 * len(total), np.nan),
     )
-    return pools, np.asarray(requests)
+    split = np.flatnonzero(experts > 0.0)
+    return (pools if not len(split) else _with_expert_pools(pools, split, experts)), np.asarray(requests), split
+
+
+def _with_expert_pools(pools: InferencePlan, split: np.ndarray, experts: Array) -> InferencePlan:
+    """Pools with those of the experts behind them, a replica's share of their ranks as one group."""
+    number = len(experts)
+    every = pools.take(np.concatenate([np.arange(2 * number), split]))
+    part = np.full(len(every), LayerPart.WHOLE)
+    part[split], part[2 * number :] = LayerPart.ATTENTION, LayerPart.EXPERTS
+    own, one = slice(2 * number, None), np.ones(len(split))
+    ranks = divide(experts[split], pools.num_replicas[split], np.nan)
+    of_experts = {
+        "num_accelerators": experts[split],
+        "tensor_parallel": ranks,
+        "data_parallel_attention": pools.expert_parallel[split],  # what all tokens pass is shared as an expert is
+        "pipeline_parallel": one,
+        "context_parallel": one,
+    }
+    columns = {name: getattr(every, name).copy() for name in (*of_experts, "expert_parallel")}
+    for name, values in of_experts.items():
+        columns[name][own] = values
+    columns["expert_parallel"][split] = 1.0
+    return every.replaced(**columns, layer_part=part)

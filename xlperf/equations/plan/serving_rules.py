@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from xlperf.equations.plan.records import Mode, OffloadTarget, Rule
-from xlperf.equations.plan.serving_plan import POOL_DEGREES, InferencePlan
+from xlperf.equations.plan.serving_plan import POOL_DEGREES, InferencePlan, LayerPart
 
 
 def _fraction(values: np.ndarray) -> np.ndarray:
@@ -13,10 +13,10 @@ def _fraction(values: np.ndarray) -> np.ndarray:
 
 
 def _of_pools(name: str) -> Rule[InferencePlan]:
-    """A column of the prefill pool, which only separate pools have."""
+    """A column of the prefill or the expert pool, which only separate pools have."""
 
     def given(plan: InferencePlan) -> np.ndarray:
-        if name in ("prefill_accelerator", "prefill_network"):
+        if name.endswith(("_accelerator", "_network")):
             return np.asarray(plan.words(name) != "")
         return np.asarray(~np.isnan(getattr(plan, name)))
 
@@ -27,6 +27,16 @@ def _of_pools(name: str) -> Rule[InferencePlan]:
     )
 
 
+def _with_experts(name: str) -> Rule[InferencePlan]:
+    """A column that says something of an expert pool only."""
+
+    def given(plan: InferencePlan) -> np.ndarray:
+        stated = ~np.isnan(plan.expert_bandwidth) if name == "expert_bandwidth" else plan.words(name) != ""
+        return np.asarray(stated & np.isnan(plan.expert_accelerators))
+
+    return Rule(lambda plan, model: given(plan), f"{name.replace('_', ' ')} needs expert accelerators", name)
+
+
 def _whole(name: str) -> Rule[InferencePlan]:
     words = name.replace("_", " ")
     return Rule(lambda plan, model: _fraction(getattr(plan, name)), f"{words} must be a whole number, is {{{name}}}")
@@ -35,6 +45,8 @@ def _whole(name: str) -> Rule[InferencePlan]:
 MODE_RULES: tuple[Rule[InferencePlan], ...] = (
     *map(_of_pools, ("prefill_accelerator", "prefill_accelerators", "prefill_network", "transfer_bandwidth")),
     *(_of_pools(f"prefill_{name}") for name in POOL_DEGREES),
+    *map(_of_pools, ("expert_accelerator", "expert_accelerators", "expert_network", "expert_bandwidth")),
+    *map(_with_experts, ("expert_accelerator", "expert_network", "expert_bandwidth")),
     Rule(
         lambda plan, model: (plan.prompt_variation > 0.0) & (plan.mode == Mode.STATIC),
         "prompt variation needs mode continuous or disaggregated",
@@ -78,8 +90,73 @@ POOL_RULES: tuple[Rule[InferencePlan], ...] = (
         "{num_accelerators} accelerators cannot be divided into a prefill pool and a decoding pool; "
         "set prefill accelerators",
     ),
+    Rule(
+        lambda plan, model: _with_pool(plan) & (plan.pipeline_parallel > 1.0),
+        "expert accelerators and pipeline parallel {pipeline_parallel}: micro-batches of an expert pool pass all layers"
+        " of one stage; use 1",
+        "expert_accelerators",
+    ),
+    Rule(
+        lambda plan, model: _with_pool(plan) & (plan.two_batch_overlap > 0.0),
+        "two batch overlap beside expert accelerators: ping pong batches overlap already",
+        "expert_accelerators",
+    ),
+    Rule(
+        lambda plan, model: _with_pool(plan) & plan.sent_to_nodes,
+        "expert dispatch nodes is not modelled with expert accelerators; use ranks",
+        "expert_accelerators",
+    ),
 )
-"""Of plans with separate pools."""
+"""Of plans with separate pools, the sizes of their pools given."""
+
+
+def _with_pool(plan: InferencePlan) -> np.ndarray:
+    return np.asarray(~np.isnan(plan.expert_accelerators))
+
+
+def _feeds(plan: InferencePlan) -> np.ndarray:
+    """Where a pool computes the feed-forward layers."""
+    own = plan.computes(LayerPart.EXPERTS)
+    return np.ones(1, dtype=bool) if own is None else np.asarray(own > 0.0)
+
+
+_EXPERTS_DIVIDE = Rule[InferencePlan](
+    lambda plan, model: (model.num_experts > 0.0) & (plan.expert_parallel > model.num_experts + plan.redundant_experts),
+    "expert parallel {expert_parallel} is more than the {model.num_experts} experts and their copies; set redundant"
+    " experts",
+)
+_EXPERT_WIDTH = Rule[InferencePlan](
+    lambda plan, model: (
+        _feeds(plan) & (model.num_experts > 0.0) & _fraction(model.expert_ffn_hidden_size / plan.expert_tensor_parallel)
+    ),
+    "{expert_tensor_parallel} ranks that share an expert do not divide its width {model.expert_ffn_hidden_size}",
+)
+_DENSE_WIDTH = Rule[InferencePlan](
+    lambda plan, model: (
+        _feeds(plan) & (model.num_dense_layers > 0.0) & _fraction(model.ffn_hidden_size / plan.attention_parallel)
+    ),
+    "tensor parallel {attention_parallel} does not divide the feed-forward width {model.ffn_hidden_size}",
+)
+_EXPERT_PARALLEL = Rule[InferencePlan](
+    lambda plan, model: (plan.expert_parallel > 1.0) & (model.num_experts == 0.0),
+    "expert parallel {expert_parallel} needs a mixture of experts; use 1",
+)
+
+EXPERT_POOL_RULES: tuple[Rule[InferencePlan], ...] = (
+    _EXPERT_PARALLEL,
+    Rule(
+        lambda plan, model: _fraction(plan.tensor_parallel),
+        "the replicas of attention do not divide its {num_accelerators} accelerators",
+    ),
+    Rule(
+        lambda plan, model: _fraction(plan.expert_tensor_parallel),
+        "expert parallel {expert_parallel} does not divide the {tensor_parallel} ranks of a replica",
+    ),
+    _EXPERTS_DIVIDE,
+    _EXPERT_WIDTH,
+    _DENSE_WIDTH,
+)
+"""Of expert pools, the ranks of a replica as its tensor parallel degree."""
 
 REQUEST_RULES: tuple[Rule[InferencePlan], ...] = (
     Rule(
@@ -158,10 +235,7 @@ SERVING_RULES: tuple[Rule[InferencePlan], ...] = (
         lambda plan, model: _fraction(plan.attention_parallel),
         "data parallel attention {data_parallel_attention} does not divide tensor parallel {tensor_parallel}",
     ),
-    Rule(
-        lambda plan, model: (plan.expert_parallel > 1.0) & (model.num_experts == 0.0),
-        "expert parallel {expert_parallel} needs a mixture of experts; use 1",
-    ),
+    _EXPERT_PARALLEL,
     Rule(
         lambda plan, model: (
             (plan.two_batch_overlap > 0.0) & ((model.num_experts == 0.0) | (plan.data_parallel_attention == 1.0))
@@ -176,13 +250,7 @@ SERVING_RULES: tuple[Rule[InferencePlan], ...] = (
         lambda plan, model: _fraction(plan.expert_tensor_parallel),
         "expert parallel {expert_parallel} does not divide tensor parallel {tensor_parallel}",
     ),
-    Rule(
-        lambda plan, model: (
-            (model.num_experts > 0.0) & (plan.expert_parallel > model.num_experts + plan.redundant_experts)
-        ),
-        "expert parallel {expert_parallel} is more than the {model.num_experts} experts and their copies; set redundant"
-        " experts",
-    ),
+    _EXPERTS_DIVIDE,
     Rule(
         lambda plan, model: (plan.offload_target == OffloadTarget.DRIVE) & (plan.kv_offload <= 0.0),
         "offload target drive needs a share of the cache to offload: set kv offload",
@@ -193,12 +261,7 @@ SERVING_RULES: tuple[Rule[InferencePlan], ...] = (
         "redundant experts {redundant_experts} need a mixture of experts; use 0",
         "redundant_experts",
     ),
-    Rule(
-        lambda plan, model: (
-            (model.num_experts > 0.0) & _fraction(model.expert_ffn_hidden_size / plan.expert_tensor_parallel)
-        ),
-        "{expert_tensor_parallel} ranks that share an expert do not divide its width {model.expert_ffn_hidden_size}",
-    ),
+    _EXPERT_WIDTH,
     Rule(
         lambda plan, model: _fraction(model.num_attention_heads / plan.attention_parallel),
         "tensor parallel {attention_parallel} does not divide the {model.num_attention_heads} attention heads",
@@ -213,10 +276,7 @@ SERVING_RULES: tuple[Rule[InferencePlan], ...] = (
         "tensor parallel {attention_parallel} and the {model.num_query_groups} key and value heads do not divide one "
         "another",
     ),
-    Rule(
-        lambda plan, model: (model.num_dense_layers > 0.0) & _fraction(model.ffn_hidden_size / plan.attention_parallel),
-        "tensor parallel {attention_parallel} does not divide the feed-forward width {model.ffn_hidden_size}",
-    ),
+    _DENSE_WIDTH,
     Rule(
         lambda plan, model: plan.pipeline_parallel > model.num_layers,
         "pipeline parallel {pipeline_parallel} needs more layers than the model's {model.num_layers}",

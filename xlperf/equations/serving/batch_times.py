@@ -15,6 +15,7 @@ import numpy as np
 from xlperf.base.arrays import Array, total
 from xlperf.equations.model.serving import BOTH_PHASES, DECODING, PREFILL
 from xlperf.equations.serving.deployment import Deployment
+from xlperf.equations.serving.expert_pools import split_step
 from xlperf.equations.serving.phases import phase_times, scaled_times, serving_bound, serving_work
 
 _BATCH = 8192
@@ -115,26 +116,41 @@ class BatchTimes:
         Rows of the deployment that prefill and that decode.
     known : dict of int to _Known
         Times of each phase that are known.
+    experts : np.ndarray, optional
+        Rows of the deployment that are the expert pools of those that decode, -1 where there is none.
     """
 
     deployment: Deployment
     rows: dict[int, np.ndarray]
     known: dict[int, _Known]
+    experts: np.ndarray | None = None
     detailed: list[tuple[np.ndarray, DecodeStep]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, deployment: Deployment, pools: bool = False) -> BatchTimes:
-        """Times of plans; of separate pools the first half of the rows decodes, and the second half prefills."""
+    def of(cls, deployment: Deployment) -> BatchTimes:
+        """Times of plans whose replicas prefill and decode."""
         every = np.arange(len(deployment.plan.batch_size))
-        half = len(every) // 2
-        rows = {PREFILL: every[half:], DECODING: every[:half]} if pools else dict.fromkeys(BOTH_PHASES, every)
+        return cls._unknown(deployment, dict.fromkeys(BOTH_PHASES, every), None)
+
+    @classmethod
+    def of_pools(cls, deployment: Deployment, num_plans: int, split: np.ndarray) -> BatchTimes:
+        """Times of separate pools: first those that decode, then those that prefill, then expert pools of some."""
+        every, experts = np.arange(num_plans), None
+        if len(split):
+            experts = np.full(num_plans, -1)
+            experts[split] = 2 * num_plans + np.arange(len(split))
+        return cls._unknown(deployment, {PREFILL: every + num_plans, DECODING: every}, experts)
+
+    @classmethod
+    def _unknown(cls, deployment: Deployment, rows: dict[int, np.ndarray], experts: np.ndarray | None) -> BatchTimes:
         nothing = np.empty((0, len(rows[DECODING])))
-        return cls(deployment, rows, dict.fromkeys(BOTH_PHASES, _Known(nothing, nothing)))
+        return cls(deployment, rows, dict.fromkeys(BOTH_PHASES, _Known(nothing, nothing)), experts)
 
     def take(self, rows: np.ndarray) -> BatchTimes:
         """The same of some of the plans, with the times that are known of them."""
         own = {phase: every[rows] for phase, every in self.rows.items()}
-        return BatchTimes(self.deployment, own, {phase: known.take(rows) for phase, known in self.known.items()})
+        known = {phase: known.take(rows) for phase, known in self.known.items()}
+        return BatchTimes(self.deployment, own, known, self.experts)
 
     def at(self, batches: Array, prompts: Array, detailed: bool = False) -> Times:
         """Times of steps with some numbers of requests, and of prefills of some numbers of prompts.
@@ -158,7 +174,8 @@ class BatchTimes:
         decoding = _Asked(self.known[DECODING], batches, again)
         first = int(np.searchsorted(decoding.numbers, 1)) if detailed else 0
         rows = self.rows[PREFILL][prefill.rows], self.rows[DECODING][decoding.rows]
-        if len(rows[0]) and len(rows[1]) and len(rows[0]) + len(rows[1]) <= _FEW:
+        few = 0 < len(rows[0]) <= _FEW - len(rows[1]) < _FEW
+        if few and (self.experts is None or (self.experts[rows[1]] < 0).all()):
             prefills, steps, bound = self._both(rows, (prefill.values, decoding.values))
         else:
             prefills, _ = self._pieces(PREFILL, rows[0], prefill, 0)
@@ -223,4 +240,12 @@ class BatchTimes:
             parts[some] = scaled_times(phase_times(work), served, (phase,))[:, 0]
             if start < bounded:
                 bound[some] = serving_bound(served, work)[: bounded - start]
+        if phase == DECODING and self.experts is not None:
+            partners = self.experts[rows]
+            split = np.flatnonzero(partners >= 0)
+            attention, experts = (self.deployment.take(some[split]) for some in (rows, partners))
+            step = split_step(attention, experts, values[split])
+            parts[split] = step.parts
+            asked_for = split < bounded
+            bound[split[asked_for]] = step.bound[asked_for]
         return parts, bound

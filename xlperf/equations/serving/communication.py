@@ -7,21 +7,45 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, beside, side_by_side
-from xlperf.equations.model.model import Model
+from xlperf.base.arrays import Array, Numeric, array, beside, power, side_by_side, some
+from xlperf.equations.hardware.roofline import transfer_time
 from xlperf.equations.model.serving import BOTH_PHASES, ServingShape, cache_elements
 from xlperf.equations.network.collectives import collective_time, quick_all_reduce_time
 from xlperf.equations.network.topologies import Network
+from xlperf.equations.plan.serving_plan import LayerPart
 from xlperf.equations.serving.deployment import Batching, Deployment
 
 ALL_REDUCE, GATHERING, TRANSFER, EXCHANGE, CONTEXT = range(5)
+_OF_MACHINE = ("peak_flop_rate", "memory_bandwidth", "memory_capacity", "thermal_design_power")
+_OF_NETWORK = ("size", "link_bandwidth", "latency")
+"""What tells machines of two kinds apart."""
 _SOFTMAX_ELEMENTS = 4.0  # maximum and sum of a softmax in FP32 take the room of four elements of 16 bits
 
 
-def _distinct_ranks(model: Model, ranks: Array) -> Array:
-    """Ranks that the experts of one token are on, expected under even routing, (rows,)."""
-    chosen = np.power(1.0 - 1.0 / ranks, np.minimum(model.top_k, model.num_experts))
-    return np.asarray(ranks * (1.0 - chosen))
+def distinct_ranks(ranks: Array, chosen: Array) -> Array:
+    r"""Ranks that the experts of one token are on, expected under even routing.
+
+    .. math:: n \left(1 - \left(1 - \frac{1}{n}\right)^k\right)
+
+    Heuristic, this work: experts are drawn independently.
+
+    Parameters
+    ----------
+    ranks : Array
+        Ranks n that the experts are split over. [-]
+    chosen : Array
+        Experts k of a token. [-]
+
+    Returns
+    -------
+    Array
+        Between 1 and k. [-]
+
+    >>> distinct_ranks(np.array([1.0, 2.0]), np.array([2.0, 2.0])).tolist()
+    [1.0, 1.5]
+    """
+    number = array(ranks)
+    return np.asarray(number * (1.0 - power(1.0 - 1.0 / number, chosen)))
 
 
 def _exchange(deployment: Deployment, tokens: Array) -> tuple[Array, Array]:
@@ -34,7 +58,8 @@ def _exchange(deployment: Deployment, tokens: Array) -> tuple[Array, Array]:
     hidden = model.expert_hidden_size[:, None]
     there = np.minimum(plan.input_size, plan.activation_size)[:, None]
     back = plan.activation_size[:, None]
-    reached = _distinct_ranks(model, plan.expert_parallel)[:, None] * plan.expert_tensor_parallel[:, None]
+    chosen = np.minimum(model.top_k, model.num_experts)
+    reached = distinct_ranks(plan.expert_parallel, chosen)[:, None] * plan.expert_tensor_parallel[:, None]
     # A rank of several that share the heads sends its share of their tokens.
     own = tokens / plan.attention_parallel[:, None] * hidden
     sent = own * reached
@@ -60,7 +85,7 @@ def _by_node(deployment: Deployment, own: Array, sent: Array) -> Array:
     model, network, plan, kernels = deployment.model, deployment.network, deployment.plan, deployment.kernels
     group, inside = plan.tensor_parallel[:, None], np.minimum(network.size[:, :1], plan.tensor_parallel[:, None])
     nodes = np.maximum(np.ceil(group / inside), 1.0)
-    visited = _distinct_ranks(model, nodes[:, 0])[:, None]
+    visited = distinct_ranks(nodes[:, 0], np.minimum(model.top_k, model.num_experts))[:, None]
     across = collective_time("all_to_all", own * visited, nodes, inside, network, kernels["all_to_all"])
     within = collective_time("all_to_all", sent, inside, 1.0, network, kernels["all_to_all"])
     return np.asarray(np.maximum(across, within))
@@ -171,6 +196,69 @@ def hidden_exchange(time: Array, attention: Array, ring: Array, context_parallel
     return np.asarray(np.maximum(array(time) - behind, 0.0))
 
 
+def pool_message_time(
+    sizes: tuple[Array, Array], apart: Array, ends: tuple[Deployment, Deployment], bandwidth: Array
+) -> Array:
+    r"""Time in which the ranks of one pool send to those of another, or receive from them.
+
+    Pools of unlike machines share no tier but the outermost of each; the end that takes longer sets the pace.
+
+    .. math:: t = \max\left(t_1(S_1), t_2(S_2)\right)
+
+    Heuristic, this work.
+
+    Parameters
+    ----------
+    sizes : tuple of Array
+        Bytes that a rank of either pool sends or receives, (rows,). [B]
+    apart : Array
+        Distance of the ranks where both pools are of one kind of machine, (rows,). [-]
+    ends : tuple of Deployment
+        The pools, (rows,).
+    bandwidth : Array
+        Bandwidth between them as a plan states it, one direction; NaN: that of their networks, (rows,). [B/s]
+
+    Returns
+    -------
+    Array
+        (rows,). [s]
+    """
+
+    def outside(share: float) -> Array:
+        times = (
+            _sent(end, share * size[:, None], _outermost(end.network)) for end, size in zip(ends, sizes, strict=True)
+        )
+        return np.asarray(np.maximum(*times))
+
+    unlike, given, larger = _unlike(*ends), ~np.isnan(bandwidth), np.maximum(*sizes)
+    time = _sent(ends[0], larger[:, None], apart[:, None])
+    if some(unlike):
+        time = np.where(unlike, outside(1.0), time)
+    if some(given):
+        time = np.where(given, outside(0.0) + transfer_time(larger, bandwidth), time)
+    return time
+
+
+def _sent(deployment: Deployment, size: Array, apart: Array) -> Array:
+    """Time in which a rank of a pool sends a message over a distance of ``apart`` ranks, (rows,). [s]"""
+    constants, pair = deployment.kernels["point_to_point"], np.full_like(size, 2.0)
+    return np.asarray(collective_time("point_to_point", size, pair, apart, deployment.network, constants)[:, 0])
+
+
+def _outermost(network: Network) -> Array:
+    """Distance of ranks that only the outermost tier connects: machines of two kinds share no other, (rows, 1). [-]"""
+    whole = np.max(network.size, axis=-1, keepdims=True)
+    return np.asarray(np.max(np.where(network.size < whole, network.size, 1.0), axis=-1, keepdims=True))
+
+
+def _unlike(one: Deployment, other: Deployment) -> np.ndarray:
+    """Where two pools have other accelerators or other networks, (rows,)."""
+    parts = [(getattr(one.device, name), getattr(other.device, name)) for name in _OF_MACHINE]
+    parts += [(getattr(one.network, name), getattr(other.network, name)) for name in _OF_NETWORK]
+    other_kind = [(a != b) & ~(np.isnan(a) & np.isnan(b)) for a, b in parts]
+    return np.asarray(np.any(np.concatenate(other_kind, axis=-1), axis=-1))
+
+
 class Messages(NamedTuple):
     """What a rank sends and receives in each phase: the last axis is all-reduce, logits, stage, experts, context.
 
@@ -237,6 +325,12 @@ def serving_messages(
         times[..., EXCHANGE] = np.where(apart[:, None], time, 0.0)
         exchanges = np.where(apart, model.num_moe_layers / model.num_layers, 0.0)
         reduces = reduces - exchanges
+    own = plan.computes(LayerPart.ATTENTION)
+    if own is not None:
+        # The attention pool adds up its outputs; what expert pools exchange is part of sending tokens to them.
+        part = plan.layer_part
+        reduces = np.where(part == LayerPart.ATTENTION, 1.0, reduces) * own
+        exchanges, times = np.where(part == LayerPart.WHOLE, exchanges, 0.0), times * own[:, None, None]
     split = plan.context_parallel > 1.0
     if split.any():
         shared = _context_messages(deployment, shape.decode_tokens, batching)

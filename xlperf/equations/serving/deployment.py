@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.equations.hardware.kernels import Device, without_launch_time
+from xlperf.equations.hardware.roofline import Device, stack_constants
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.serving import ServingShape
 from xlperf.equations.network.topologies import Network
@@ -230,7 +230,8 @@ def engine_constants(
     software = host_times(constants["serving_software"], host["host_slowdown"])
     launching = constants["serving_software"]["kernel_overhead_time"] * host["launch_slowdown"]
     software["kernel_overhead_time"] = launching
-    return without_launch_time(kernels), {**software, **constants["serving_memory"], **constants["serving_load"]}
+    software |= {**constants["serving_memory"], **constants["serving_load"]}
+    return stack_constants(kernels, input_casts=True), software
 
 
 class Batching(NamedTuple):

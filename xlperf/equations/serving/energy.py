@@ -6,7 +6,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, divide
 from xlperf.equations.model.model import Architecture, Model, activated_experts
-from xlperf.equations.model.parameters import matrix_parameters
+from xlperf.equations.model.parameters import expert_parameters, matrix_parameters
 from xlperf.equations.plan.serving_plan import InferencePlan
 
 
@@ -33,6 +33,63 @@ def token_flop(model: Model, context: Array) -> Array:
     """
     attended = 4.0 * model.num_layers * model.num_attention_heads * model.head_size * context
     return np.asarray(2.0 * matrix_parameters(model, True) + attended)
+
+
+def feed_forward_flop(model: Model) -> Array:
+    r"""Operations of one token in the feed-forward layers of a forward pass: what expert pools compute.
+
+    .. math:: F = 2 \left(L_m \left(k\,P_e + P_s\right) + L_d\,P_d\right)
+
+    Parameters
+    ----------
+    model : Model
+        Shapes: k experts of P_e weights, shared ones P_s in L_m layers, P_d in L_d dense ones, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        (rows,). [FLOP]
+
+    References
+    ----------
+    .. [1] J. Kaplan et al., "Scaling laws for neural language models", 2020, arXiv:2001.08361, table 1.
+    """
+    expert, shared, dense = (
+        expert_parameters(width, size, model.gated_mlp)
+        for width, size in (
+            (model.expert_hidden_size, model.expert_ffn_hidden_size),
+            (model.hidden_size, model.shared_ffn_hidden_size),
+            (model.hidden_size, model.ffn_hidden_size),
+        )
+    )
+    mixed = model.num_moe_layers * (model.top_k * expert + shared)
+    return np.asarray(2.0 * (mixed + model.num_dense_layers * dense))
+
+
+def visited_share(model: Model, batch: Array) -> Array:
+    r"""Share of the routed experts that a decode step reads, expected.
+
+    .. math:: s = \frac{E_{hit}}{E}
+
+    Parameters
+    ----------
+    model : Model
+        Experts, (rows,). [-]
+    batch : Array
+        Tokens of the step, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        1 for dense models, (rows,). [-]
+
+    References
+    ----------
+    .. [1] R. Zhu et al., "MegaScale-Infer: Serving mixture-of-experts at scale with disaggregated expert parallelism",
+       2025, arXiv:2504.02263, section 2.3.
+    """
+    hit = activated_experts(model.num_experts, model.top_k, np.maximum(batch, 1.0))
+    return np.where(model.num_experts > 0.0, divide(hit, model.num_experts), 1.0)
 
 
 def decode_step_traffic(

@@ -10,7 +10,8 @@ import numpy as np
 
 from xlperf.base.arrays import Array, beside, ceil_div, total
 from xlperf.equations.hardware.attention import attention_time, decode_attention_time, visible_pairs
-from xlperf.equations.hardware.kernels import Device, linear_attention_time, serving_gemm_time, vector_time
+from xlperf.equations.hardware.gemm import gemm_time
+from xlperf.equations.hardware.roofline import Device, linear_attention_time, vector_time
 from xlperf.equations.model.linear import (
     convolution_state_size,
     recurrent_state_size,
@@ -28,7 +29,7 @@ from xlperf.equations.model.serving import (
     cache_elements,
 )
 from xlperf.equations.model.sparse import ATTENTION_KINDS
-from xlperf.equations.plan.serving_plan import InferencePlan
+from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
 from xlperf.equations.serving.deployment import Batching, Deployment
 from xlperf.equations.serving.sparse import decode_sparse, prefill_sparse
 
@@ -167,6 +168,35 @@ def _gemm_bytes(products: ServingGemms, plan: InferencePlan, narrow: np.ndarray)
     return inputs / (gemms.m + gemms.n), gemms.batch * traffic
 
 
+FEED_FORWARD = ("mlp up", "mlp down", "experts up", "experts down", "shared expert up", "shared expert down",
+                "activation", "activation of experts", "moves of tokens")  # fmt: skip
+"""Products and other kernels that an expert pool computes; the attention pool has all else."""
+
+
+def of_part(names: tuple[str, ...], calls: Array, plan: InferencePlan) -> Array:
+    """Calls of kernels, none of those that another pool computes.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Kernels.
+    calls : Array
+        Calls of each, (rows, phases, kernels). [-]
+    plan : InferencePlan
+        Which part of the layers a pool computes, (rows,).
+
+    Returns
+    -------
+    Array
+        In the shape of ``calls``. [-]
+    """
+    experts, attention = plan.computes(LayerPart.EXPERTS), plan.computes(LayerPart.ATTENTION)
+    if experts is None or attention is None:
+        return calls
+    own = np.array([name in FEED_FORWARD for name in names])
+    return np.asarray(calls * np.where(own, experts[:, None], attention[:, None])[:, None])
+
+
 def product_times(deployment: Deployment, products: ServingGemms) -> tuple[Array, Array]:
     """Traffic and time of matrix products with weights.
 
@@ -189,7 +219,8 @@ def product_times(deployment: Deployment, products: ServingGemms) -> tuple[Array
     element_size, traffic = _gemm_bytes(products, plan, narrow)
     unit, constants = _gemm_kernels(deployment, products, narrow)
     output_size = plan.activation_size[:, None]
-    time = serving_gemm_time(unit, constants, gemms.m, gemms.n, gemms.k, gemms.batch, element_size, output_size)
+    shape = gemms.m, gemms.n, gemms.k, gemms.batch
+    time = gemm_time(unit, constants, *shape, element_size, output_size, stack="serving")
     return traffic, time
 
 
@@ -365,4 +396,5 @@ def attention_kernels(
     flop, traffic, time, calls = (
         by_phase(values, len(phases)) for values in (*(beside(*values) for values in zip(*found, strict=True)), calls)
     )
-    return KernelTimes(("attention", *local, *sparse, *linear), 0, traffic, time, calls), flop
+    names = ("attention", *local, *sparse, *linear)
+    return KernelTimes(names, 0, traffic, time, of_part(names, calls, deployment.plan)), flop

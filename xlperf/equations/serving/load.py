@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, array, divide
+from xlperf.base.arrays import Array, array, divide, expm1, octave_below
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.queueing import Service, step_line
 
@@ -68,7 +68,7 @@ class RequestLoad(NamedTuple):
         """
         window, _ = self._admission(requests)
         coming = requests * np.minimum(window / np.maximum(self.decode_steps, 1.0), 1.0)
-        found = divide(coming, -np.expm1(-coming), 1.0)
+        found = divide(coming, -expm1(-coming), 1.0)
         found = np.where(found < 2.0, 1.0 + np.maximum(found - 1.0 - _RARE, 0.0) / (1.0 - _RARE), found)
         found = np.minimum(np.maximum(found, self.burst_fraction * requests), requests)
         return np.asarray(np.clip(found, 1.0, self.max_prefill_prompts))
@@ -214,7 +214,7 @@ def octave(number: Array, most: Array) -> tuple[Array, Array]:
         The smaller and the larger. [-]
     """
     between = array(number)
-    lower = np.exp2(np.floor(np.log2(np.maximum(between, 1.0)))) + 0.0 * array(most)
+    lower = octave_below(np.maximum(between, 1.0)) + 0.0 * array(most)
     return np.asarray(lower), np.where(between > lower, np.minimum(2.0 * lower, most), lower)
 
 

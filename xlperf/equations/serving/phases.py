@@ -8,10 +8,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from xlperf.base.arrays import Array, beside, divide, side_by_side, total
-from xlperf.equations.hardware.host_link import exposed_offload_time
-from xlperf.equations.hardware.kernels import vector_time
-from xlperf.equations.hardware.roofline import doubling_savings
-from xlperf.equations.hardware.tiles import resident_bandwidth, resident_share
+from xlperf.equations.hardware.memory import exposed_offload_time, resident_bandwidth, resident_share
+from xlperf.equations.hardware.roofline import doubling_savings, vector_time
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.serving import (
     BOTH_PHASES,
@@ -27,6 +25,7 @@ from xlperf.equations.model.serving import (
 )
 from xlperf.equations.model.sparse import sparse_shares
 from xlperf.equations.plan.records import OffloadTarget
+from xlperf.equations.plan.serving_plan import LayerPart
 from xlperf.equations.serving.communication import (
     ALL_REDUCE,
     CONTEXT,
@@ -38,7 +37,7 @@ from xlperf.equations.serving.communication import (
     serving_messages,
 )
 from xlperf.equations.serving.deployment import Batching, Deployment, batching_of, serving_shape
-from xlperf.equations.serving.kernels import KernelTimes, attention_kernels, by_phase, product_times
+from xlperf.equations.serving.kernels import KernelTimes, attention_kernels, by_phase, of_part, product_times
 from xlperf.equations.serving.weights import rank_weights_size
 
 MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
@@ -102,17 +101,18 @@ def _kernels(deployment: Deployment, shape: ServingShape, batching: Batching, ph
     products = serving_gemms(model, shape, architecture, phases)
     traffic, time = product_times(deployment, products)
     names = products.gemms.names[: len(products.gemms.names) // number]
-    gemms = (by_phase(values, number) for values in (traffic, time, products.calls))
+    traffic, time, calls = (by_phase(values, number) for values in (traffic, time, products.calls))
     logit_size = np.full_like(plan.activation_size, _LOGIT_SIZE)
     vectors = serving_vectors(model, shape, architecture, plan.activation_size, logit_size, phases)
     work = vectors.traffic * (VECTOR_FLOP / plan.activation_size[:, None])
     moved = vector_time(deployment.device, deployment.kernels["vector"], vectors.traffic, work)
     attention, flop = attention_kernels(deployment, batching, phases)
-    others = (by_phase(values, number) for values in (vectors.traffic, moved, vectors.calls))
+    others = vectors.names[: len(vectors.names) // number]
+    read, spent, often = (by_phase(values, number) for values in (vectors.traffic, moved, vectors.calls))
     return _Kernels(
-        KernelTimes(names, ONCE_GEMMS, *gemms),
+        KernelTimes(names, ONCE_GEMMS, traffic, time, of_part(names, calls, plan)),
         attention,
-        KernelTimes(vectors.names[: len(vectors.names) // number], ONCE_VECTORS, *others),
+        KernelTimes(others, ONCE_VECTORS, read, spent, of_part(others, often, plan)),
         flop,
         products.gemms,
     )
@@ -178,9 +178,14 @@ def _host(
     prefill = np.array([1.0, 0.0])[list(phases)]
     each_served = prefill * software["request_overhead_time"] + (1.0 - prefill) * software["token_overhead_time"]
     blocks = (0.5 * model.num_blocks)[:, None] if architecture.linear_attention else 1.0
+    attention, experts = (plan.computes(part) for part in (LayerPart.ATTENTION, LayerPart.EXPERTS))
+    if attention is not None and experts is not None:  # two blocks a layer
+        blocks = blocks * 0.5 * (attention + experts)[:, None]
+        served = served * attention[:, None]
     layer_overhead = blocks * software["layer_overhead_time"] + 0.0 * served
     if architecture.experts:
         mixed = (model.num_moe_layers / model.num_layers)[:, None]
+        mixed = mixed if experts is None else mixed * experts[:, None]
         layer_overhead = layer_overhead + mixed * kernels["serving_experts"]["layer_overhead_time"]
     more = launched
     if architecture.experts:

@@ -1,4 +1,7 @@
-"""Results of separate pools: prompts are prefilled in one, their caches sent to the other and decoded there."""
+"""Results of separate pools: prompts are prefilled in one, their caches sent to the other and decoded there.
+
+The pool that decodes may be two: one for attention, one for experts and other feed-forward layers.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, divide, some
-from xlperf.equations.hardware.roofline import transfer_time
-from xlperf.equations.network.collectives import collective_time
-from xlperf.equations.network.topologies import Network
+from xlperf.base.arrays import Array, divide
 from xlperf.equations.serving.batch_times import BatchTimes, Times
+from xlperf.equations.serving.communication import pool_message_time
 from xlperf.equations.serving.deployment import Deployment
+from xlperf.equations.serving.expert_pools import POOL_SHARES, expert_pool_memory, split_step
 from xlperf.equations.serving.load import UNBOUNDED, RequestLoad, bounded_rise, half_of, octave, request_load
 from xlperf.equations.serving.memory import ReplicaMemory, memory_of
 from xlperf.equations.serving.pool_queueing import Curve, PoolTimes, pooled_open_state, pooled_state
@@ -20,9 +22,6 @@ from xlperf.equations.serving.results import batch_memory, batch_times, step_bou
 
 _MOST_MOVES, _DOWN_RUNNING, _DOWN_PROMPTS = 16, 0.05, 0.75
 """Moves to the batches around a state, one or two for almost all plans; and how far down one goes. [-]"""
-_OF_MACHINE = ("peak_flop_rate", "memory_bandwidth", "memory_capacity", "thermal_design_power")
-_OF_NETWORK = ("size", "link_bandwidth", "latency")
-"""What tells machines of two kinds apart."""
 _SAME = 1e-12
 """Batches so near each other are the same: which side of a batch a state is on is not a matter of rounding. [-]"""
 _FIRST_OPEN, _SHARE_RUNNING = 16.0, 0.75
@@ -91,12 +90,18 @@ class Pools(NamedTuple):
         Memory of a decoding replica.
     load : PoolLoad
         What their state follows from.
+    experts : Deployment
+        Expert pools of some of the plans, (expert pools,).
+    split : np.ndarray
+        Those plans, (expert pools,).
     """
 
     decoding: Deployment
     prefilling: Deployment
     memory: ReplicaMemory
     load: PoolLoad
+    experts: Deployment
+    split: np.ndarray
 
 
 class PoolState(NamedTuple):
@@ -126,32 +131,33 @@ class PoolState(NamedTuple):
     best: Array
 
 
-def pools_of(both: Deployment, decoding: Deployment, prefilling: Deployment, requests: Array) -> Pools:
-    """Two pools of the same plans.
+def pools_of(every: Deployment, requests: Array, split: np.ndarray) -> Pools:
+    """Pools of the same plans.
 
     Parameters
     ----------
-    both : Deployment
-        The pools that decode, then, in the same order, those that prefill, (2 x rows,).
-    decoding : Deployment
-        The former alone; its plan counts its own accelerators, (rows,).
-    prefilling : Deployment
-        The latter alone; its plan counts its own accelerators, (rows,).
+    every : Deployment
+        The pools that decode, then, in the same order, those that prefill, then the expert pools of some plans,
+        (2 x rows + expert pools,); each plan counts its own accelerators.
     requests : Array
-        Requests in flight over both pools, (rows,). [-]
+        Requests in flight over all pools, (rows,). [-]
+    split : np.ndarray
+        Plans with an expert pool, (expert pools,).
 
     Returns
     -------
     Pools
         Each by itself and what their state follows from, (rows,).
     """
+    number = len(requests)
+    decoding, prefilling = every.take(slice(0, number)), every.take(slice(number, 2 * number))
     plan, other, memory = decoding.plan, prefilling.plan, memory_of(decoding)
     first = first_of_run(plan.run_requests, requests)
     burst_fraction = first + (1.0 - first) * decoding.burst_fraction
     # A plan that has room for no request keeps its numbers.
     places = np.maximum(memory.max_batch_size, 1.0)
     load = PoolLoad(
-        BatchTimes.of(both, pools=True),
+        BatchTimes.of_pools(every, number, split),
         request_load(plan, other, burst_fraction),
         np.maximum(other.num_replicas, 1.0),
         np.maximum(plan.num_replicas, 1.0),
@@ -160,7 +166,7 @@ def pools_of(both: Deployment, decoding: Deployment, prefilling: Deployment, req
         plan.request_rate,
         plan.prompt_variation,
     )
-    return Pools(decoding, prefilling, memory, load)
+    return Pools(decoding, prefilling, memory, load, every.take(slice(2 * number, None)), split)
 
 
 def _transfer_time(prefilling: Deployment, decoding: Deployment, memory: ReplicaMemory) -> Array:
@@ -179,37 +185,8 @@ def _transfer_time(prefilling: Deployment, decoding: Deployment, memory: Replica
     one = one * (other.new_tokens / context) * other.pipeline_parallel
     # Each rank of an attention replica sends or receives its part at the same time.
     mine, theirs = (each.attention_parallel * each.context_parallel for each in (plan, other))
-    size = (one / np.minimum(mine / theirs, 1.0))[:, None] / plan.pipeline_parallel[:, None]
-    apart = plan.replica_ranks[:, None]
-    unlike, given = _unlike(prefilling, decoding), plan.transfer_bandwidth
-    time = _sent(prefilling, size, apart)
-    if some(unlike):
-        ends = (_sent(each, size, _outermost(each.network)) for each in (prefilling, decoding))
-        time = np.where(unlike, np.maximum(*ends), time)
-    if some(~np.isnan(given)):
-        start = np.maximum(*(_sent(each, 0.0 * size, _outermost(each.network)) for each in (prefilling, decoding)))
-        time = np.where(np.isnan(given), time, start + transfer_time(size[:, 0], given))
-    return np.asarray(time)
-
-
-def _sent(deployment: Deployment, size: Array, apart: Array) -> Array:
-    """Time in which a rank of a pool sends a message over a distance of ``apart`` ranks, (rows,). [s]"""
-    constants, pair = deployment.kernels["point_to_point"], np.full_like(size, 2.0)
-    return np.asarray(collective_time("point_to_point", size, pair, apart, deployment.network, constants)[:, 0])
-
-
-def _outermost(network: Network) -> Array:
-    """Distance of ranks that only the outermost tier connects: machines of two kinds share no other, (rows, 1). [-]"""
-    whole = np.max(network.size, axis=-1, keepdims=True)
-    return np.asarray(np.max(np.where(network.size < whole, network.size, 1.0), axis=-1, keepdims=True))
-
-
-def _unlike(one: Deployment, other: Deployment) -> np.ndarray:
-    """Where two pools have other accelerators or other networks, (rows,)."""
-    parts = [(getattr(one.device, name), getattr(other.device, name)) for name in _OF_MACHINE]
-    parts += [(getattr(one.network, name), getattr(other.network, name)) for name in _OF_NETWORK]
-    other_kind = [(a != b) & ~(np.isnan(a) & np.isnan(b)) for a, b in parts]
-    return np.asarray(np.any(np.concatenate(other_kind, axis=-1), axis=-1))
+    size = (one / np.minimum(mine / theirs, 1.0)) / plan.pipeline_parallel
+    return pool_message_time((size, size), plan.replica_ranks, (prefilling, decoding), plan.transfer_bandwidth)
 
 
 class _Ends(NamedTuple):
@@ -324,7 +301,7 @@ def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolS
 
 
 def pooled_results(pools: Pools, requests: Array) -> dict[str, Array]:
-    """Results of separate pools for prefill and decoding.
+    """Results of separate pools for prefill and decoding, the latter with or without an expert pool.
 
     Parameters
     ----------
@@ -347,9 +324,29 @@ def pooled_results(pools: Pools, requests: Array) -> dict[str, Array]:
         **batch_memory(loaded, pools.memory),
         "bound": step_bound(loaded, running.bound),
     }
-    whole = plan.replaced(num_accelerators=plan.num_accelerators + other.num_accelerators)
+    count = plan.num_accelerators + other.num_accelerators
+    if len(pools.split):
+        count[pools.split] += pools.experts.plan.num_accelerators
+        results |= _of_expert_pools(pools, running.batch)
+    whole = plan.replaced(num_accelerators=count)
     prefillers = pools.load.prefillers
     found = streamed(whole, service, steady, results, best, steady.rate, prefillers, np.zeros_like(prefillers))
     in_flight = np.maximum(requests / pools.load.decoders, 1.0)
     found = with_request_latency(found, plan, pools.decoding.request_latency, in_flight)
     return {**found, "prefill_share": other.num_accelerators / whole.num_accelerators}
+
+
+def _of_expert_pools(pools: Pools, batch: Array) -> dict[str, Array]:
+    """Columns of inference_results about expert pools; NaN for plans without one, (rows,)."""
+    running, experts = batch[pools.split], pools.experts
+    step, held = split_step(pools.decoding.take(pools.split), experts, running), expert_pool_memory(experts, running)
+    found = {
+        **dict(zip(POOL_SHARES, step.shares.T, strict=True)),
+        "expert_memory": held.used,
+        "expert_memory_usable": held.usable,
+        "needed_batches": np.where(step.needed > step.batches, step.needed, np.nan),
+    }
+    results = {name: np.full(len(batch), np.nan) for name in found}
+    for name, values in found.items():
+        results[name][pools.split] = values
+    return results

@@ -6,17 +6,18 @@ requests that it decodes, between two of them that were computed operator by ope
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, array, divide, side_by_side
+from xlperf.base.arrays import Array, array, divide, log, side_by_side
 
 QUANTILES = (0.5, 0.9, 0.99)
 _NORMAL = (0.0, 1.2815515655446004, 2.3263478740408408)
 _ROOT_OF_THREE = 1.7320508075688772
 _HALF = np.full(1, 0.5)
+_HALVINGS = 24
+"""Of ten million requests down to one. [-]"""
 
 
 class Service(NamedTuple):
@@ -219,7 +220,8 @@ def closed_state(service: Service, requests: Array, places: Array) -> Steady:
     first = service.prefill_time + wait + held
     running = np.maximum(active * (1.0 - (1.0 - burst) * np.minimum(first / cycle, 1.0)), 1.0)
     queue = np.maximum(requests - active, 0.0) * (cycle / active)
-    return Steady(running, first, wait, np.maximum(cycle - first, 0.0), queue, active / cycle)
+    decode = np.where(service.decode_steps == 0.0, 0.0, np.maximum(cycle - first, 0.0))
+    return Steady(running, first, wait, decode, queue, active / cycle)
 
 
 def spread_quantiles(
@@ -289,7 +291,7 @@ def spread_quantiles(
     for quantile, normal in zip(QUANTILES, _NORMAL, strict=True):
         if arrivals:
             tail = divide(steady.prefill_wait, busy)
-            late = np.maximum(np.log(np.maximum(busy, 1e-12) / (1.0 - quantile)), 0.0) * tail
+            late = np.maximum(log(np.maximum(busy, 1e-12) / (1.0 - quantile)), 0.0) * tail
         else:
             late = 2.0 * quantile * steady.prefill_wait
         first.append(fixed + late + normal * spread)
@@ -331,7 +333,7 @@ def largest_within(service: Service, places: Array, tokens: Array, first_target:
     [15.0]
     """
     low, high = 0.0 * places, np.maximum(places, 0.0) + 1.0
-    for _ in range(math.ceil(math.log2(1e7))):
+    for _ in range(_HALVINGS):
         if not (high - low > 1.0).any():
             break
         middle = np.floor(0.5 * (low + high))

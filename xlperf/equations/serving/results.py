@@ -320,10 +320,10 @@ def band_of_mode(mode: str, full: bool) -> str:
 
 def band_of_time(
     mode: str, full: np.ndarray, constants: Mapping[str, Mapping[str, Array]], width: Array, prefix: str = ""
-) -> tuple[Array, Array]:
-    r"""Ends of the band of a time over the prediction.
+) -> Array:
+    r"""Ends of the band of a time over the prediction, as logarithms.
 
-    .. math:: b = c^{w}
+    .. math:: \ln b = w \ln c
 
     Parameters
     ----------
@@ -332,20 +332,20 @@ def band_of_time(
     full : np.ndarray
         Where the memory limits how many requests run, (rows,).
     constants : mapping of str to mapping of str to Array
-        Constants of the families of :data:`BAND_FAMILIES`, (rows, 1).
+        Logarithms of the ends, of the families of :data:`BAND_FAMILIES`, (rows, 1).
     width : Array
-        Logarithm of the band over that of the constants, (rows,): above 1 far from what was measured. [-]
+        Width w over that of the constants, (rows,): above 1 far from what was measured. [-]
     prefix : str, default ""
         "" for the time per token, ``first_`` for the time to the first token.
 
     Returns
     -------
-    low, high : Array
-        Time at the ends over the predicted one, (rows,). [-]
+    Array
+        Of the lower and the upper end, (2, rows). [-]
     """
     bands = _BAND_OF_MODE[mode], band_of_mode(mode, True)
     ends = []
     for end in ("low", "high"):
-        usual, capped = (constants[BAND_FAMILIES[band]][f"{prefix}{band}_{end}"][:, 0] for band in bands)
-        ends.append(np.where(full, capped, usual) ** width)
-    return ends[0], ends[1]
+        usual, capped = (constants[BAND_FAMILIES[band]][f"log_{prefix}{band}_{end}"][:, 0] for band in bands)
+        ends.append(np.where(full, capped, usual) * width)
+    return np.stack(ends)

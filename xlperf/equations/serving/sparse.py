@@ -6,8 +6,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.equations.hardware.attention import attention_time, decode_attention_time
-from xlperf.equations.hardware.kernels import vector_time
-from xlperf.equations.hardware.roofline import transfer_time
+from xlperf.equations.hardware.roofline import transfer_time, vector_time
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.serving import cache_elements
 from xlperf.equations.model.sparse import entries_seen, index_flop, index_ranks, index_traffic

@@ -24,7 +24,7 @@ from xlperf.equations.model.parameters import (
 )
 from xlperf.equations.model.serving import linear_share
 from xlperf.equations.model.sparse import shared_vector_gemms, sparse_gemm_shares, sparse_gemms
-from xlperf.equations.plan.serving_plan import InferencePlan
+from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
 from xlperf.equations.serving.kernels import wide_attention
 
 
@@ -82,9 +82,14 @@ def _layer_weights_size(model: Model, plan: InferencePlan, architecture: Archite
     heads, groups = np.ceil(model.num_attention_heads / ranks), np.ceil(model.num_query_groups / ranks)
     narrow_ffn = model.ffn_hidden_size / ranks
     beyond = architecture.one_vector or architecture.linear_attention or architecture.sparse_attention
+    attends, feeds = _share(plan, LayerPart.ATTENTION), _share(plan, LayerPart.EXPERTS)
     if not architecture.experts and not beyond:
-        shapes = (model.hidden_size, heads, groups, model.head_size, narrow_ffn, model.gated_mlp)
-        return layer_matrix_parameters(*shapes), 0.0 * heads
+        widths = (model.hidden_size, heads, groups, model.head_size)
+        found = layer_matrix_parameters(*widths, narrow_ffn, model.gated_mlp)
+        if plan.computes(LayerPart.EXPERTS) is not None:
+            attended = layer_matrix_parameters(*widths, 0.0, 0.0)
+            found = attends * attended + feeds * (found - attended)
+        return found, 0.0 * heads
     wide = 0.0 * heads
     if architecture.latent_attention:
         narrow = latent_attention_parameters(
@@ -116,6 +121,7 @@ def _layer_weights_size(model: Model, plan: InferencePlan, architecture: Archite
     dense = expert_parameters(model.hidden_size, narrow_ffn, model.gated_mlp)
     if architecture.linear_attention:
         dense = dense * (model.num_dense_layers / model.num_layers)
+    narrow, wide, dense = narrow * attends, wide * attends, dense * feeds
     if not architecture.experts:
         return np.asarray(narrow + dense), np.asarray(wide)
     mixed = model.num_moe_layers / model.num_layers
@@ -126,10 +132,16 @@ def _layer_weights_size(model: Model, plan: InferencePlan, architecture: Archite
     held = ceil_div(model.num_experts + plan.redundant_experts, plan.expert_parallel)
     if not architecture.linear_attention:
         dense = (1.0 - mixed) * dense
-    narrow = narrow + dense + mixed * (held * expert + shared)
+    narrow = narrow + dense + mixed * (held * expert + shared) * feeds
     if architecture.latent_experts:
-        narrow = narrow + mixed * latent_projection_parameters(model)
-    return np.asarray(narrow), np.asarray(wide + mixed * router_parameters(model))
+        narrow = narrow + mixed * latent_projection_parameters(model) * attends
+    return np.asarray(narrow), np.asarray(wide + mixed * router_parameters(model) * attends)
+
+
+def _share(plan: InferencePlan, part: float) -> Array | float:
+    """1 where a pool has a part of its layers, else 0, (rows,); 1 where every pool has all. [-]"""
+    own = plan.computes(part)
+    return 1.0 if own is None else own
 
 
 def _gemm_weights(gemms: Gemms, *shares: Array) -> Array:
@@ -179,5 +191,7 @@ def rank_weights_size(model: Model, plan: InferencePlan, architecture: Architect
     tied = np.where(stages > 1.0, 1.0, model.tied_embeddings)
     tables = embedding_parameters(model.vocab_size, model.hidden_size, model.learned_positions, tied)
     narrow, wide = _layer_weights_size(model, plan, architecture)
+    attends = _share(plan, LayerPart.ATTENTION)
+    small, tables = small * attends, tables * attends
     sizes = plan.weight_size, plan.activation_size
     return serving_weights_size(layers, narrow, small + wide, tables, *sizes, plan.attention_parallel)

@@ -397,3 +397,70 @@ def waits_of_calls(setting: Setting, layers: Array, reserved: Array) -> Array | 
     handed = np.where(between, plan.zero_shards * shard, 0.0) + np.where(apart, plan.shards * reduction, 0.0)
     retried = np.where(np.isnan(reserved), reserved, np.where(full, plan.num_micro_batches * retry, 0.0))
     return np.asarray(layers * handed + retried)
+
+
+def exposed_transfer_time(
+    transfer_time: Numeric,
+    forward_time: Numeric,
+    backward_time: Numeric,
+    num_micro_batches: Numeric,
+    pipeline_parallel: Numeric,
+    virtual_pipeline: Numeric,
+    overlapped: Numeric,
+) -> Array:
+    r"""Time in which a stage waits for transfers from and to its neighbours in one step, the bubble excluded.
+
+    A stage sends m v activations and m v gradients. Batched sends and receives (1F1B) are all exposed. Where they are
+    overlapped, a send of activations runs beside the backward pass of another chunk and a send of gradients beside a
+    forward pass; those of the warm-up and the cool-down, which have passes of one direction only, stay exposed.
+
+    .. math::
+
+        t = 2 w \tau + (m v - w) \left(\max\left(\tau - \frac{F}{v}, 0\right)
+        + \max\left(\tau - \frac{B}{v}, 0\right)\right), \quad w = \min((v - 1) p, m v)
+
+    and :math:`t = 2 m v \tau` without overlap.
+
+    Parameters
+    ----------
+    transfer_time : numeric
+        One transfer tau between neighbouring stages. [s]
+    forward_time : numeric
+        Forward pass F of one micro-batch on one stage, all its chunks. [s]
+    backward_time : numeric
+        Backward pass B of one micro-batch on one stage, all its chunks. [s]
+    num_micro_batches : numeric
+        Micro-batches m per step. [-]
+    pipeline_parallel : numeric
+        Stages p; 1 has no transfers. [-]
+    virtual_pipeline : numeric
+        Chunks v per stage. [-]
+    overlapped : numeric
+        1 where transfers run beside the computation of the steady state, 0 where none does. [-]
+
+    Returns
+    -------
+    time : numeric
+        Exposed transfers per step. [s]
+
+    References
+    ----------
+    .. [1] D. Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM",
+       2021, arXiv:2104.04473, section 2.2 (interleaving multiplies the transfers by v; warm-up of the schedule).
+    .. [2] NVIDIA, Megatron-LM, megatron/core/pipeline_parallel/schedules.py, get_pp_rank_microbatches and
+       forward_backward_pipelining_with_interleaving (overlap_p2p_comm).
+
+    Examples
+    --------
+    Transfers of 1 ms, 8 micro-batches: all 16 with 1F1B; with two overlapped chunks on 4 stages those of the warm-up.
+
+    >>> exposed_transfer_time(1e-3, 0.01, 0.02, 8, 4, [1, 2], [0, 1]).tolist()
+    [0.016, 0.008]
+    """
+    each, stages, chunks = array(transfer_time), array(pipeline_parallel), array(virtual_pipeline)
+    count = array(num_micro_batches) * chunks
+    warm_up = np.minimum((chunks - 1.0) * stages, count)
+    left = np.maximum(each - array(forward_time) / chunks, 0.0) + np.maximum(each - array(backward_time) / chunks, 0.0)
+    share = array(overlapped)
+    waited = share * (2.0 * warm_up * each + (count - warm_up) * left) + (1.0 - share) * 2.0 * count * each
+    return np.asarray(np.where(stages > 1.0, waited, 0.0 * waited))

@@ -14,9 +14,9 @@ from functools import lru_cache
 import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, divide, ones, side_by_side, some, total
-from xlperf.equations.hardware.attention import attention_backward_time, attention_time
-from xlperf.equations.hardware.kernels import gemm_time, linear_attention_time, vector_time
-from xlperf.equations.hardware.roofline import transfer_time
+from xlperf.equations.hardware.attention import attention_time
+from xlperf.equations.hardware.gemm import gemm_time
+from xlperf.equations.hardware.roofline import linear_attention_time, transfer_time, vector_time
 from xlperf.equations.model.linear_blocks import chunked_scan, linear_gemms, linear_vectors, scan_gradient
 from xlperf.equations.model.operators import (
     Gemms,
@@ -161,7 +161,9 @@ def _flash_parts(
     columns = tuple(values[:, None] for values in (*shape, setting.plan.element_size))
     gemms = Gemms((name,), queries[:, None], keys[:, None], head_size[:, None], (batch * heads)[:, None])
     forward = attention_time(setting.wide_device, setting.constants["attention"], *columns)
-    backward = attention_backward_time(setting.wide_device, setting.constants["attention_backward"], *columns)
+    backward = attention_time(
+        setting.wide_device, setting.constants["attention_backward"], *columns, direction="backward"
+    )
     if gathered is not None:
         moved = transfer_time(gathered[:, None], setting.wide_device.l2_bandwidth)
         words = 1.0 + 2.0 * WORD / setting.plan.element_size[:, None]

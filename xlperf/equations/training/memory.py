@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, side_by_side, some
-from xlperf.equations.plan.pipeline import in_flight_micro_batches
 from xlperf.equations.plan.records import CrossEntropy, QuantizedCopies, Recompute
 from xlperf.equations.plan.training_plan import LAYOUTS, TrainingPlan
 from xlperf.equations.training.activations import LayerActivations, layer_activations
@@ -108,6 +107,52 @@ def logits_size(
     element, word = array(element_size), array(word_size)
     each = element + (1.0 - array(fused)) * word + 2.0 * array(plain) * word
     return np.asarray(array(num_logits) * each)
+
+
+def in_flight_micro_batches(
+    num_micro_batches: Numeric, pipeline_parallel: Numeric, virtual_pipeline: Numeric, gpipe: Numeric = 0.0
+) -> Array:
+    r"""Micro-batches whose activations the first stage keeps at the peak, in units of all its layers.
+
+    .. math:: n = \min\left(m, p \left(1 + \frac{p - 1}{p v} [v > 1]\right)\right)
+
+    The first stage starts a micro-batch for each stage before the first gradient comes back; interleaved it runs
+    p (v - 1) + 2 (p - 1) + 1 forward passes of chunks ahead, of which p - 1 are beyond those of p micro-batches, each
+    with 1 / v of its layers.
+
+    Parameters
+    ----------
+    num_micro_batches : numeric
+        Micro-batches m per step. [-]
+    pipeline_parallel : numeric
+        Stages p. [-]
+    virtual_pipeline : numeric
+        Chunks v per stage. [-]
+    gpipe : numeric, default 0
+        1 where all forward passes run first: then all m are kept. [-]
+
+    Returns
+    -------
+    count : numeric
+        Micro-batches in flight. [-]
+
+    References
+    ----------
+    .. [1] V. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
+       arXiv:2205.05198, section 4.2.3.
+
+    Examples
+    --------
+    One chunk: as many as stages; two chunks on 4 stages: 4 (1 + 3/8).
+
+    >>> in_flight_micro_batches(32, 4, [1, 2]).tolist()
+    [4.0, 5.5]
+    """
+    stages, chunks = array(pipeline_parallel), array(virtual_pipeline)
+    batches, all_kept = array(num_micro_batches), array(gpipe)
+    extra = (chunks > 1.0) * (stages - 1.0) / (stages * chunks)
+    held = all_kept * batches + (1.0 - all_kept) * stages * (1.0 + extra)
+    return np.asarray(np.minimum(batches, held))
 
 
 def _in_flight(plan: TrainingPlan, single: np.ndarray) -> Array:

@@ -1,17 +1,24 @@
-"""Training rates: tokens and model FLOP per second, and model and hardware FLOP utilisation."""
+"""Rates and utilisation of a training step, and results of whole runs."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from xlperf.base.arrays import Array, some
+from xlperf.base.arrays import Array, Numeric, array, ceil_div, some
 from xlperf.equations.model.linear import recurrent_step_flop
-from xlperf.equations.model.model import attention_flop, training_flop_per_token
-from xlperf.equations.model.parameters import expert_parameters, layer_matrices, matrix_parameters
+from xlperf.equations.model.model import Model, attention_flop, training_flop_per_token
+from xlperf.equations.model.parameters import (
+    expert_parameters,
+    layer_matrices,
+    matrix_parameters,
+    mtp_parameters,
+    parameter_count,
+)
 from xlperf.equations.model.sparse import index_flop, sparse_keys
 from xlperf.equations.plan.records import Recompute
+from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.adapters import model_adapters
-from xlperf.equations.training.setting import Setting
+from xlperf.equations.training.setting import WORD, Setting, optimizer_element_size
 
 
 def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Array) -> Array:
@@ -94,4 +101,244 @@ def training_rates(setting: Setting, step_time: Array) -> dict[str, Array]:
         "model_flop_rate": per_accelerator * flop,
         "mfu": per_accelerator * flop / peak,
         "hfu": per_accelerator * (flop + recomputed) / peak,
+    }
+
+
+def num_steps(training_tokens: Numeric, global_batch_size: Numeric, sequence_length: Numeric) -> Array:
+    r"""Optimizer steps of a run on a number of tokens.
+
+    .. math:: n = \lceil T / (B s) \rceil
+
+    By definition.
+
+    Parameters
+    ----------
+    training_tokens : numeric
+        Tokens T to train on. [token]
+    global_batch_size : numeric
+        Sequences B per step. [-]
+    sequence_length : numeric
+        Tokens s of a sequence. [token]
+
+    Returns
+    -------
+    count : numeric
+        Steps. [-]
+
+    Examples
+    --------
+    Llama 3 405B: 15.6 T tokens, 2,048 sequences of 8,192 tokens a step.
+
+    >>> float(num_steps(15.6e12, 2048, 8192))
+    929833.0
+    """
+    return ceil_div(training_tokens, array(global_batch_size) * array(sequence_length))
+
+
+def checkpoint_size(num_parameters: Numeric, element_size: Numeric, state_size: Numeric) -> Array:
+    r"""Bytes of a checkpoint: weights and optimizer state of the whole model, written once.
+
+    .. math:: S = P (e + e_o)
+
+    Parameters
+    ----------
+    num_parameters : numeric
+        Parameters P of the model. [-]
+    element_size : numeric
+        Bytes e of a weight. [B]
+    state_size : numeric
+        Bytes e_o of optimizer state per parameter, master weights included. [B]
+
+    Returns
+    -------
+    size : numeric
+        Bytes. [B]
+
+    References
+    ----------
+    .. [1] A. Eisenman et al., "Check-N-Run: a checkpointing system for training deep learning recommendation models",
+       2022, arXiv:2010.08679, section 2.
+
+    Examples
+    --------
+    >>> float(checkpoint_size(70e9, 2, 12)) / 1e9  # 70 G parameters of 14 bytes
+    980.0
+    """
+    return np.asarray(array(num_parameters) * (array(element_size) + array(state_size)))
+
+
+def time_between_failures(accelerator_mtbf: Numeric, num_accelerators: Numeric) -> Array:
+    r"""Mean time between interruptions of a run that stops when any of its accelerators does.
+
+    .. math:: M = m / n
+
+    Parameters
+    ----------
+    accelerator_mtbf : numeric
+        Mean time m between interruptions per accelerator, its share of host and network included. [s]
+    num_accelerators : numeric
+        Accelerators n of the run. [-]
+
+    Returns
+    -------
+    time : numeric
+        Mean time between interruptions of the run. [s]
+
+    References
+    ----------
+    .. [1] A. Grattafiori et al., "The Llama 3 herd of models", 2024, arXiv:2407.21783, table 5 (419 unexpected
+       interruptions of 16,384 accelerators in 54 days).
+
+    Examples
+    --------
+    >>> float(time_between_failures(50681 * 3600.0, 16384)) / 3600  # hours
+    3.093
+    """
+    return np.asarray(array(accelerator_mtbf) / array(num_accelerators))
+
+
+def checkpoint_interval(checkpoint_time: Numeric, failure_interval: Numeric) -> Array:
+    r"""Time of useful work between checkpoints that loses least (Young, and Daly's first order).
+
+    .. math:: \tau = \sqrt{2 \delta M}
+
+    Checkpoints cost delta / tau of the time, interruptions tau / (2 M): half an interval each. The sum is least where
+    its derivative vanishes: delta / tau^2 = 1 / (2 M).
+
+    Parameters
+    ----------
+    checkpoint_time : numeric
+        Time delta in which a checkpoint is written and the run waits. [s]
+    failure_interval : numeric
+        Mean time M between interruptions of the run. [s]
+
+    Returns
+    -------
+    time : numeric
+        Interval. [s]
+
+    References
+    ----------
+    .. [1] J. W. Young, "A first order approximation to the optimum checkpoint interval", Communications of the ACM
+       17(9), 1974, doi:10.1145/361147.361115.
+    .. [2] J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future Generation
+       Computer Systems 22(3), 2006, doi:10.1016/j.future.2004.11.016.
+
+    Examples
+    --------
+    >>> float(checkpoint_interval(50, 10_000))  # sqrt(2 x 50 x 10000) s
+    1000.0
+    """
+    return np.asarray(np.sqrt(2.0 * array(checkpoint_time) * array(failure_interval)))
+
+
+def goodput(interval: Numeric, checkpoint_time: Numeric, failure_interval: Numeric, restart_time: Numeric) -> Array:
+    r"""Share of the time of a run that trains: without checkpoints, restarts and work done twice.
+
+    .. math:: g = \frac{\tau}{(\tau + \delta) \left(1 + \frac{R + (\tau + \delta) / 2}{M}\right)}
+
+    Work tau takes tau + delta. In that time (tau + delta) / M interruptions happen, and each costs a restart R and, on
+    average, half of an interval (tau + delta) / 2 that is computed again: the time of the work grows by the factor
+    1 + (R + (tau + delta) / 2) / M.
+
+    Parameters
+    ----------
+    interval : numeric
+        Useful work tau between checkpoints. [s]
+    checkpoint_time : numeric
+        Time delta of a checkpoint. [s]
+    failure_interval : numeric
+        Mean time M between interruptions of the run. [s]
+    restart_time : numeric
+        Time R until the run trains again: detection, replacement, loading. [s]
+
+    Returns
+    -------
+    share : numeric
+        Between 0 and 1. [-]
+
+    References
+    ----------
+    .. [1] J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future Generation
+       Computer Systems 22(3), 2006, doi:10.1016/j.future.2004.11.016.
+
+    Examples
+    --------
+    1,000 s of work and 50 s of a checkpoint, an interruption every 10,000 s that takes 600 s.
+
+    >>> float(goodput(1000, 50, 10_000, 600))  # 1000 / (1050 x (1 + 1125 / 10000))
+    0.8561
+    """
+    useful, spent = array(interval), array(interval) + array(checkpoint_time)
+    lost = (array(restart_time) + 0.5 * spent) / array(failure_interval)
+    return np.asarray(useful / (spent * (1.0 + lost)))
+
+
+def run_time(steps: Numeric, step_time: Numeric, useful_share: Numeric) -> Array:
+    r"""Time from the first step to the last, interruptions included.
+
+    .. math:: t = n t_s / g
+
+    Parameters
+    ----------
+    steps : numeric
+        Optimizer steps n. [-]
+    step_time : numeric
+        Time t_s of a step. [s]
+    useful_share : numeric
+        Share g of the time that trains. [-]
+
+    Returns
+    -------
+    time : numeric
+        Time of the run. [s]
+
+    References
+    ----------
+    .. [1] A. Grattafiori et al., "The Llama 3 herd of models", 2024, arXiv:2407.21783, section 3.3.4 (effective
+       training time: useful over elapsed time).
+
+    Examples
+    --------
+    >>> float(run_time(1000, 10, 0.8))
+    12500.0
+    """
+    return np.asarray(array(steps) * array(step_time) / array(useful_share))
+
+
+def run_results(model: Model, plan: TrainingPlan, step_time: Array) -> dict[str, Array]:
+    """A whole training run: checkpoint size and interval, goodput and time.
+
+    Checkpoints hold what is trained: the model with its MTP modules, or low-rank adapters alone.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    plan : TrainingPlan
+        Tokens of the run, checkpoints and failures, (rows,). [-]
+    step_time : Array
+        Time of a step, (rows,). [s]
+
+    Returns
+    -------
+    dict of str to Array
+        Steps, bytes, interval, goodput and time of the run; NaN where the plan names no tokens.
+    """
+    steps = num_steps(plan.training_tokens, plan.global_batch_size, plan.sequence_length)
+    asked = np.where(np.isnan(steps), np.nan, 1.0)
+    parameters = parameter_count(model) + np.where(plan.mtp_layers > 0, mtp_parameters(model), 0.0)
+    parameters = np.where(plan.frozen, model_adapters(model, plan), parameters)
+    state = optimizer_element_size(plan.adam, plan.element_size, WORD, plan.moment_size, plan.master_size)
+    size = asked * checkpoint_size(parameters, plan.element_size, state)
+    write_time = size / plan.checkpoint_bandwidth
+    failures = time_between_failures(plan.accelerator_mtbf, plan.num_accelerators)
+    interval = checkpoint_interval(write_time, failures)
+    share = goodput(interval, write_time, failures, plan.restart_time)
+    return {
+        "run_steps": steps,
+        "checkpoint_size": size,
+        "checkpoint_interval": interval,
+        "goodput": share,
+        "run_time": run_time(steps, step_time, share),
     }

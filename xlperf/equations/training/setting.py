@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, distinct_rows, divide, ones, some, total
-from xlperf.equations.hardware.kernels import Device
+from xlperf.equations.hardware.roofline import Device
 from xlperf.equations.model.linear_blocks import linear_layer_parameters
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.operators import Gemms

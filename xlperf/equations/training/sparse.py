@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, divide
-from xlperf.equations.hardware.kernels import vector_time
+from xlperf.equations.hardware.roofline import vector_time
 from xlperf.equations.model.sparse import entries_seen, index_flop, index_ranks, index_traffic, sparse_shares
 from xlperf.equations.training.setting import WORD, Part, Setting
 

@@ -1,4 +1,4 @@
-"""What the stages of a pipeline hold: layers by kind, embedding, output head and MTP modules.
+"""What the stages of a pipeline hold, layers by kind, embedding, output head and MTP modules, and how long they idle.
 
 Kernels, communication and memory of a step are made from the contents of three stages: the first, one in the middle,
 and the last.
@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, ceil_div, ones, side_by_side, some
+from xlperf.base.arrays import Array, Numeric, array, ceil_div, ones, side_by_side, some
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.parameters import layer_matrices
-from xlperf.equations.plan.pipeline import first_stage_layers, last_stage_layers, layers_through_stage, stage_layers
 from xlperf.equations.plan.training_plan import TrainingPlan
 
 MODULE_LAYERS = 2.0
@@ -86,6 +85,88 @@ class Pipeline(NamedTuple):
         return StageContents(*(side_by_side(*kinds) for kinds in zip(*self, strict=True)))
 
 
+def stage_layers(num_layers: Numeric, pipeline_parallel: Numeric) -> tuple[Array, Array, Array]:
+    r"""Layers of the first stage, of the fullest one in between, and of the last, however many chunks they have.
+
+    .. math::
+
+        l = \lceil L / p \rceil, \quad
+        l_{first} = \max(\lfloor L / p \rfloor, l - \lfloor (p l - L) / 2 \rfloor), \quad
+        l_{last} = \max(\lfloor L / p \rfloor, l - \lceil (p l - L) / 2 \rceil)
+
+    Where the layers do not divide evenly, what is missing to full stages is shared by the first, which also holds the
+    embedding, and the last, which also holds the output projection [1]_. Chunks of a stage may differ in size (96
+    layers on 8 stages of 5 chunks: 3, 3, 2, 2, 2) where all stages have the same sizes in the same order [2]_, [3]_.
+
+    Parameters
+    ----------
+    num_layers : numeric
+        Layers L of the model. [-]
+    pipeline_parallel : numeric
+        Stages p. [-]
+
+    Returns
+    -------
+    first : numeric
+        Layers of the first stage. [-]
+    middle : numeric
+        Layers l of the fullest stage. [-]
+    last : numeric
+        Layers of the last stage. [-]
+
+    References
+    ----------
+    .. [1] A. Grattafiori et al., "The Llama 3 herd of models", 2024, arXiv:2407.21783, section 3.3.2.
+    .. [2] D. Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM",
+       2021, arXiv:2104.04473, section 2.2.
+    .. [3] NVIDIA, Megatron-LM, --pipeline-model-parallel-layout (layers of each chunk of each stage).
+
+    Examples
+    --------
+    Llama 3 405B: 126 layers on 16 stages of 8 miss two layers, one at each end.
+
+    >>> tuple(map(float, stage_layers(126, 16)))
+    (7.0, 8.0, 7.0)
+    """
+    full = np.asarray(ceil_div(num_layers, pipeline_parallel))
+    missing = array(pipeline_parallel) * full - array(num_layers)
+    even = np.floor(array(num_layers) / array(pipeline_parallel))
+    first = np.maximum(even, full - np.floor(missing / 2.0))
+    return np.asarray(first), full, np.asarray(np.maximum(even, full - np.ceil(missing / 2.0)))
+
+
+def layers_through_stage(work: Numeric, num_layers: Numeric) -> Array:
+    r"""Layers of all stages up to one that takes layers in order until its share of the work is exceeded.
+
+    .. math:: N = \min(\lfloor w \rfloor + 1, L)
+
+    Parameters
+    ----------
+    work : numeric
+        Work w of the stages up to this one if all had the same, the output projection included, in layers. [-]
+    num_layers : numeric
+        Layers L of the model. [-]
+
+    Returns
+    -------
+    layers : numeric
+        Layers up to the end of this stage. [-]
+
+    References
+    ----------
+    .. [1] Hugging Face, nanotron, src/nanotron/models/base.py, build_model: a stage ends with the block that exceeds
+       its threshold.
+
+    Examples
+    --------
+    32 layers and an output head that counts as 2.4, on 3 stages: the twelfth layer exceeds a share of 11.47.
+
+    >>> float(layers_through_stage(11.47, 32))
+    12.0
+    """
+    return np.asarray(np.minimum(np.floor(array(work)) + 1.0, array(num_layers)))
+
+
 def stages_of(model: Model, plan: TrainingPlan) -> StageLayers:
     """Layers of the stages of a pipeline, excluding MTP modules.
 
@@ -108,8 +189,8 @@ def stages_of(model: Model, plan: TrainingPlan) -> StageLayers:
     """
     ahead = np.where(plan.pipeline_parallel > 1, MODULE_LAYERS * plan.mtp_layers, 0.0)
     shape = model.num_layers + ahead, plan.pipeline_parallel
-    first, middle = first_stage_layers(*shape), stage_layers(*shape)
-    last = np.maximum(last_stage_layers(*shape) - ahead, 0.0)
+    first, middle, last = stage_layers(*shape)
+    last = np.maximum(last - ahead, 0.0)
     if some(plan.split_by_cost):
         first, middle, last = _by_cost(model, plan, StageLayers(first, middle, last))
     given = plan.ends_given
@@ -267,3 +348,107 @@ def pacing_contents(model: Model, plan: TrainingPlan, pipeline: Pipeline, conten
 def _mtp_mixtures(model: Model, mtp: Array) -> Array:
     """Mixtures of experts among the layers of MTP modules: their layers are like the last ones of the model."""
     return np.where(model.num_moe_layers > 0, mtp, 0.0)
+
+
+def pipeline_bubble_time(micro_batch_time: Numeric, pipeline_parallel: Numeric, virtual_pipeline: Numeric) -> Array:
+    r"""Idle time of a stage in one step: the pipeline fills and drains once.
+
+    .. math:: t = \frac{p - 1}{v} t_{mb}
+
+    Parameters
+    ----------
+    micro_batch_time : numeric
+        Forward and backward of one micro-batch on one stage, all its chunks. [s]
+    pipeline_parallel : numeric
+        Stages p. [-]
+    virtual_pipeline : numeric
+        Chunks v per stage. [-]
+
+    Returns
+    -------
+    time : numeric
+        Idle time per step. [s]
+
+    References
+    ----------
+    .. [1] D. Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM",
+       2021, arXiv:2104.04473, section 2.2.
+
+    Examples
+    --------
+    >>> float(pipeline_bubble_time(0.1, 8, 2))  # 7 / 2 x 0.1 s
+    0.35
+    """
+    return np.asarray((array(pipeline_parallel) - 1.0) / array(virtual_pipeline) * array(micro_batch_time))
+
+
+def zero_bubble_time(
+    forward_time: Numeric, backward_time: Numeric, weight_gradient_time: Numeric, pipeline_parallel: Numeric
+) -> Array:
+    r"""Idle time of a stage under ZB-H1: weight gradients fill the drain of the pipeline.
+
+    .. math:: t = (p - 1) (F + B - W)
+
+    Parameters
+    ----------
+    forward_time : numeric
+        Forward pass F of one micro-batch on one stage. [s]
+    backward_time : numeric
+        Gradient B by the inputs, of one micro-batch on one stage. [s]
+    weight_gradient_time : numeric
+        Gradient W by the weights. [s]
+    pipeline_parallel : numeric
+        Stages p. [-]
+
+    Returns
+    -------
+    time : numeric
+        Idle time per step, at least 0. [s]
+
+    References
+    ----------
+    .. [1] P. Qi et al., "Zero bubble pipeline parallelism", 2023, arXiv:2401.10241, table 1.
+
+    Examples
+    --------
+    >>> float(zero_bubble_time(0.01, 0.01, 0.01, 4))  # 3 x (10 + 10 - 10) ms
+    0.03
+    """
+    idle = array(forward_time) + array(backward_time) - array(weight_gradient_time)
+    return np.asarray((array(pipeline_parallel) - 1.0) * np.maximum(idle, 0.0))
+
+
+def dualpipe_bubble_time(
+    overlapped_time: Numeric, backward_time: Numeric, weight_gradient_time: Numeric, pipeline_parallel: Numeric
+) -> Array:
+    r"""Idle time of a stage under DualPipe: two directions, forward and backward passes run together.
+
+    .. math:: t = \left(\frac{p}{2} - 1\right) (F\&B + B - 3 W)
+
+    Parameters
+    ----------
+    overlapped_time : numeric
+        One forward and one full backward pass that run together, F&B. [s]
+    backward_time : numeric
+        Full backward pass B of one micro-batch on one stage. [s]
+    weight_gradient_time : numeric
+        Gradient W by the weights. [s]
+    pipeline_parallel : numeric
+        Stages p. [-]
+
+    Returns
+    -------
+    time : numeric
+        Idle time per step, at least 0. [s]
+
+    References
+    ----------
+    .. [1] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, table 2.
+
+    Examples
+    --------
+    >>> float(dualpipe_bubble_time(0.03, 0.02, 0.01, 8))  # 3 x (30 + 20 - 3 x 10) ms
+    0.06
+    """
+    idle = array(overlapped_time) + array(backward_time) - 3.0 * array(weight_gradient_time)
+    return np.asarray(np.maximum(array(pipeline_parallel) / 2.0 - 1.0, 0.0) * np.maximum(idle, 0.0))

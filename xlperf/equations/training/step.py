@@ -11,20 +11,15 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, side_by_side, some, total
-from xlperf.equations.hardware.host_link import exposed_offload_time, host_update_time
-from xlperf.equations.hardware.kernels import vector_time
-from xlperf.equations.plan.pipeline import (
-    dualpipe_bubble_time,
-    exposed_transfer_time,
-    pipeline_bubble_time,
-    zero_bubble_time,
-)
+from xlperf.equations.hardware.memory import exposed_offload_time, host_update_time
+from xlperf.equations.hardware.roofline import vector_time
 from xlperf.equations.plan.records import Graphs, OffloadTarget, PipelineSchedule, QuantizedCopies, Recompute
 from xlperf.equations.plan.training_plan import LAYOUTS
 from xlperf.equations.training.communication import (
     Communication,
     communication_of,
     context_time,
+    exposed_transfer_time,
     tensor_times,
     waits_of_calls,
 )
@@ -37,7 +32,13 @@ from xlperf.equations.training.setting import (
     optimizer_element_size,
     quantized_weights,
 )
-from xlperf.equations.training.stages import StageContents, pacing_contents
+from xlperf.equations.training.stages import (
+    StageContents,
+    dualpipe_bubble_time,
+    pacing_contents,
+    pipeline_bubble_time,
+    zero_bubble_time,
+)
 
 PLACES = ("attention", "core", "local core", "mlp", "moe", "head", "embedding", "mtp")
 _LAYERS, _OUTSIDE, CORES = slice(0, 5), slice(5, 8), slice(1, 3)
