@@ -147,7 +147,7 @@ def _in_order(
 
 
 def _by_cluster(work: Callable[[Task], Done], tasks: Iterator[Task], scheduler: str) -> Iterator[Done]:
-    """As :func:`worked`, by the workers of a Dask cluster; what a worker that died had begun is done by another."""
+    """As :func:`worked`, on a Dask cluster; the blocks of a worker that dies are computed by another."""
     try:
         distributed: Any = import_module("distributed")
     except ImportError:
