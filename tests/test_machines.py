@@ -11,7 +11,7 @@ from published_samples import rows_of_fit_set
 from xlperf.calibrate.bands import POOLING
 from xlperf.calibrate.fit import Measured, read_measured
 from xlperf.calibrate.fit_machine_kernels import fit_machine_kernels
-from xlperf.calibrate.fit_machines import SOURCE, _halves, fit_machines
+from xlperf.calibrate.fit_machines import SOURCE, _halves, _of_kernels, fit_machines
 from xlperf.calibrate.fitted_constants import FittedConstant
 from xlperf.calibrate.kernel_measurements import machine_lines, measurements, predicted_time
 from xlperf.calibrate.machines import bands_of_machines, by_line
@@ -145,3 +145,45 @@ def test_bands_of_a_line_are_pooled_and_one_without_rows_has_that_of_all() -> No
         low, high = (bands[f"training_band/{line}/any/any/step_{end}"] for end in ("low", "high"))
         assert low * high == pytest.approx(1.0, rel=0.01)
     assert POOLING > 0.0
+
+
+def test_decode_attention_of_amd_reaches_what_its_paged_kernel_was_measured_at() -> None:
+    """AITER's paged attention reads 2.7 of 8 TB/s on MI350X, under half of what the kernels of Hopper reach."""
+    rows = [row for row in measured().kernels if row["source_id"] == "tlx_paged_decode"]
+    held = measurements(rows, catalog()).families["attention_decode"]
+    own = catalog().calibration.constants(
+        "attention_decode", *(np.array(part, dtype=object) for part in (held.generation, held.precision, held.software))
+    )[0]
+    error = predicted_time(held, own)[:, 0] / held.time - 1.0
+    assert len(held) == 25 and np.median(np.abs(error)) < 0.1
+    assert 0.3 < own["memory_efficiency"][0, 0] < 0.45
+
+
+def test_collectives_of_neuron_are_a_ring_over_one_link() -> None:
+    """nccom-test: 51 GB/s over 64 ranks of two trn1.32xlarge, though a chip has four links of 51 GB/s each way."""
+    rows = [row for row in measured().kernels if row["source_id"] == "neuron_nccom" and row["op"] == "all_reduce"]
+    held = measurements(rows, catalog()).families["all_reduce"]
+    own = catalog().calibration.constants(
+        "all_reduce", *(np.array(part, dtype=object) for part in (held.generation, held.precision, held.software))
+    )[0]
+    error = predicted_time(held, own)[:, 0] / held.time - 1.0
+    large = (held.arguments["group_size"] == 32.0) & (held.arguments["message_size"] > 6e7)
+    assert large.sum() == 5 and (np.abs(error[large]) < 0.3).all()
+    within = (held.arguments["group_size"] == 2.0) & (held.arguments["message_size"] > 2e6)
+    assert not within.any()  # the two cores of a chip
+
+
+@pytest.mark.parametrize("line", ["tpu6", "gaudi3", "trainium1"])
+@pytest.mark.parametrize("precision", ["bf16", "fp8", "int8"])
+def test_no_clock_follows_from_watts_that_were_estimated(line: str, precision: str) -> None:
+    key = (np.array([part], dtype=object) for part in (line, precision, ANY))
+    assert catalog().calibration.constants("gemm", *key)[0]["energy_per_flop"][0, 0] == 0.0
+
+
+def test_what_rows_of_a_line_moved_goes_back_to_what_kernels_say_without_them() -> None:
+    key = [np.array([part], dtype=object) for part in ("trainium1", "bf16", ANY)]
+    rates = [
+        float(known.calibration.constants("gemm", *key)[0]["compute_efficiency"][0, 0])
+        for known in (catalog(), _of_kernels(catalog(), measured().kernels))
+    ]
+    assert rates[0] < rates[1] < 0.8

@@ -203,14 +203,15 @@ def _choice(
     return (*_INNER, *(("in_network_efficiency",) if adds_up else ())), base
 
 
-def fitted_weights(rows: KernelRows, fewest: int = 0) -> Array:
+def fitted_weights(rows: KernelRows, fewest: int = 0, crowding: float = 0.25) -> Array:
     """Less for short kernels, and less for each row of a source that has many; 0 for rows that are held back.
 
-    ``rows``: measurements of one family. ``fewest``: none of so few rows is held back.
+    ``rows``: measurements of one family. ``fewest``: none of so few rows is held back. ``crowding``: exponent of the
+    rows of a source that each of them weighs less by.
     """
     count = {source: rows.source_id.count(source) for source in set(rows.source_id)}
     most = max(count.values())
-    share = np.array([(count[source] / most) ** -0.25 for source in rows.source_id])
+    share = np.array([(count[source] / most) ** -crowding for source in rows.source_id])
     weights = share * np.where(rows.time > LONG * factor("us"), 1.0, _SHORT_WEIGHT)
     return np.where(rows.held_back & (len(rows) > fewest), 0.0, weights)
 

@@ -9,7 +9,7 @@ constants that is done for, and how strongly.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,12 +37,24 @@ _OF_LINES = 0.3
 _LONG = 200.0
 _HALF = "pulled half the way to what long products reach on machines that were measured"
 _STEP = 1e-6
+_POWER, _RATE = "energy_per_flop", ("gemm", "compute_efficiency")
 _SHARES = ("compute_efficiency", "memory_efficiency", "bandwidth_efficiency")
+_AT_MOST = {
+    "compute_efficiency": "what tiles read from the cache and the power limit keep products below the peak",
+    "serial_share": "operands are loaded before they are multiplied, not meanwhile",
+    "memory_efficiency": "what streaming reaches on MI300X and MI355X; smaller operands came from the cache",
+    "low_latency_efficiency": "the whole link",
+    "bandwidth_efficiency": "the whole link",
+    "outer_efficiency": "the whole adapter",
+}
+"""What it means that a constant is as large as it can be."""
 _VARIED = {"energy_per_flop": (1.0, 0.3, 0.05), "launch_time": (1.0, 10.0, 100.0)}
 _LAUNCH_SHARE = 0.25
 _LARGE = 16.0
 _FEW = 20
 """Rows of a group below which none is held back."""
+_CROWDING = 0.5
+"""A source of n rows counts like the root of n: one table of tuned kernels has as many as all others together. [-]"""
 _BACKWARD_RATIO = 0.87
 """Rate of the backward over that of the forward pass: medians of 188 rows of AITER with 16-bit sums of dq."""
 _BACKWARD = ("compute_efficiency", "softmax_flop", "tile_time", "energy_per_flop")
@@ -78,12 +90,15 @@ def fit_machine_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> lis
     for group in _groups(rows, catalog):
         parameters, base = _parameters(group, catalog.calibration)
         solution = solve(_problem(group, parameters, base), parameters, _starts(parameters))
-        own = _sheet_rows(group, parameters, solution, date) + _not_limited(group, date)
+        own = _sheet_rows(group, parameters, solution, date)
         found += own
         if group.family == "attention":
             found += _backward(group, own, base, date)
+    if found:
+        found += _not_limited([*machine_lines(catalog).values()], date)
     found += _attention_of_others(catalog, found, date)
-    return found + _products_of_others(rows, catalog, found, date) + _as_all_reduce(found)
+    swept = {(one.precision, one.generation) for one in found if (one.family, one.constant) == _RATE}
+    return found + products_of_others(rows, catalog, swept, date) + _as_all_reduce(found)
 
 
 def _starts(parameters: Sequence[Parameter]) -> list[Array]:
@@ -127,8 +142,11 @@ def _parameters(group: _Group, calibration: Calibration) -> tuple[list[Parameter
         if (row["family"], row["precision"]) != (group.family, group.precision):
             continue
         name = row["constant"]
-        if row["base"] or group.line not in (row["lines"] or group.line).split():
-            base[name] = float(row["base"] or 0.0)
+        if row["base"]:
+            base[name] = float(row["base"])
+            continue
+        if group.line not in (row["lines"] or group.line).split():
+            base[name] = 0.0 if name == _POWER else base[name]
             continue
         declared, pull = declared_constants()[group.family][name], float(row["pull"])
         general = Parameter(
@@ -136,10 +154,14 @@ def _parameters(group: _Group, calibration: Calibration) -> tuple[list[Parameter
             name,
             group.line,
             group.precision,
-            start=_inside(base[name] or 0.1 * (declared.default or declared.high), declared.low, declared.high),
-            centre=_inside(base[name], declared.low, declared.high),
+            start=_inside(
+                base[name] or 0.1 * (declared.default or declared.high),
+                declared.low,
+                float(row["high"] or declared.high),
+            ),
+            centre=_inside(base[name], declared.low, float(row["high"] or declared.high)),
             low=_LAUNCH_SHARE * base[name] if name == "launch_time" else math.nan,
-            high=1.0 if name in _SHARES else math.nan,
+            high=float(row["high"] or (1.0 if name in _SHARES else math.nan)),
             pull=pull,
         )
         parent = len(found)
@@ -159,7 +181,7 @@ def _problem(group: _Group, parameters: Sequence[Parameter], base: Mapping[str, 
     def residuals(trials: Array) -> Array:
         return np.array([np.log(_times(group, parameters, users, values, base) / rows.time) for values in trials])
 
-    return Problem(residuals, fitted_weights(rows, _FEW), users, step=_STEP)
+    return Problem(residuals, fitted_weights(rows, _FEW, _CROWDING), users, step=_STEP)
 
 
 def _times(
@@ -195,35 +217,30 @@ def _sheet_rows(group: _Group, parameters: Sequence[Parameter], solution: Soluti
                 rounded(float(np.median(errors))),
                 date,
                 SOURCE,
-                notes=f"pooled towards {'its line' if one.parent >= 0 else 'what holds for any machine'}",
+                notes=_said(one, value),
             )
         )
     return found
 
 
-def _not_limited(group: _Group, date: str) -> list[FittedConstant]:
-    """Products of lines whose power limit is not known: what they reach is in their rate."""
+def _said(one: Parameter, value: float) -> str:
+    """What a constant is pooled towards, and what a bound means where it is reached."""
+    words = f"pooled towards {'its line' if one.parent >= 0 else 'what holds for any machine'}"
+    if one.constant in _AT_MOST and value >= 0.999 * one.bounds[1]:
+        words += f"; at its bound: {_AT_MOST[one.constant]}"
+    return words
+
+
+def _not_limited(lines: Sequence[str], date: str) -> list[FittedConstant]:
+    """Products of lines whose power limit is not known: what they reach is in their rate, in every precision."""
+    known = " ".join(row["lines"] for row in package_rows("machine_kernels.csv") if row["constant"] == _POWER).split()
     return [
         FittedConstant(
-            group.family,
-            group.line,
-            group.precision,
-            ANY,
-            row["constant"],
-            0.0,
-            "",
-            0,
-            math.nan,
-            date,
-            SOURCE,
-            kind="assumption",
-            notes="power limits are estimates: in the rate, which was measured under them",
+            "gemm", line, ANY, ANY, _POWER, 0.0, "", 0, math.nan, date, SOURCE,
+            kind="assumption", notes="power limits are estimates: in the rate, which was measured under them",
         )
-        for row in package_rows("machine_kernels.csv")
-        if (row["family"], row["precision"]) == (group.family, group.precision)
-        and row["lines"]
-        and group.line not in row["lines"].split()
-    ]
+        for line in sorted(set(lines) - set(known))
+    ]  # fmt: skip
 
 
 def _attention_of_others(catalog: Catalog, found: Sequence[FittedConstant], date: str) -> list[FittedConstant]:
@@ -240,16 +257,17 @@ def _attention_of_others(catalog: Catalog, found: Sequence[FittedConstant], date
     ]  # fmt: skip
 
 
-def _products_of_others(
-    rows: Sequence[Row], catalog: Catalog, found: Sequence[FittedConstant], date: str
+def products_of_others(
+    rows: Sequence[Row], catalog: Catalog, swept: Collection[tuple[str, str]], date: str
 ) -> list[FittedConstant]:
     """Share of the peak that products reach where no sweep was measured.
 
     That is the best rate found, half the way to what long products reach on machines that were measured; where there
     is none either, what they reach on those.
+
+    ``rows``: columns of the sheet ``kernels`` of ``validation.xlsx``. ``swept``: precisions and lines with sweeps.
     """
     lines, shares = machine_lines(catalog), _reached(rows, catalog)
-    known = {(one.precision, one.generation) for one in found if one.family == "gemm"}
     usual = {
         precision: math.exp(float(np.mean(np.log([share for (_, of), share in shares.items() if of == precision]))))
         for precision in {of for _, of in shares}
@@ -259,17 +277,16 @@ def _products_of_others(
         if one.constant == "compute_efficiency"
         else one
         for one in best_products(rows, catalog, set(), date)
-        if one.precision in usual and one.generation in lines and (one.precision, lines[one.generation]) not in known
+        if one.precision in usual and one.generation in lines and (one.precision, lines[one.generation]) not in swept
     ]
-    others = set(lines.values()) - {of for _, of in known} - {lines[one.generation] for one in best}
+    others = set(lines.values()) - {of for _, of in swept} - {lines[one.generation] for one in best}
     if "bf16" not in usual:
         return best
     mean = FittedConstant(
         "gemm", "", "bf16", ANY, "compute_efficiency", rounded(usual["bf16"]), "", 0, math.nan, date, SOURCE,
         kind="assumption", notes="not measured: mean of the machines that were",
     )  # fmt: skip
-    none = replace(mean, constant="energy_per_flop", value=0.0, notes="in the rate, which was measured under the limit")
-    return [*best, *(replace(one, generation=line) for line in sorted(others) for one in (mean, none))]
+    return [*best, *(replace(mean, generation=line) for line in sorted(others))]
 
 
 def _reached(rows: Sequence[Row], catalog: Catalog) -> dict[tuple[str, str], float]:

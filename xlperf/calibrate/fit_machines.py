@@ -16,9 +16,10 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
+from xlperf.calibrate.fit_machine_kernels import products_of_others
 from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, fit_set, joined_tables, rounded
 from xlperf.calibrate.fitter import FEWEST_ROWS, Parameter, Problem, Solution, solve
-from xlperf.calibrate.kernel_measurements import machine_lines
+from xlperf.calibrate.kernel_measurements import Row, machine_lines
 from xlperf.calibrate.published import Published, PublishedPlans, package_rows
 from xlperf.calibrate.published_errors import (
     Errors,
@@ -64,18 +65,17 @@ def fit_machines(published: Sequence[Published], catalog: Catalog, date: str) ->
     return _completed(found, catalog, date)
 
 
-def errors_left_out(published: Sequence[Published], catalog: Catalog) -> list[Errors]:
+def errors_left_out(published: Sequence[Published], catalog: Catalog, kernels: Sequence[Row]) -> list[Errors]:
     """Errors of rows whose source, with half of all sources, was left out of the fit of software and engines.
 
     The sources are halved in several ways so that each is left out as often as it is kept.
 
     ``published``: training and inference rows of such machines. ``catalog``: with the calibration that was fitted on
-    all of them; kernels keep their constants. Returns one for each kind that has rows; ``by_models`` is the mean over
-    the halves that lack the source of a row.
+    all of them; kernels keep their constants. ``kernels``: columns of the sheet ``kernels`` of ``validation.xlsx``, for
+    what products reach where published rows moved it. Returns one for each kind that has rows; ``by_models`` is the
+    mean over the halves that lack the source of a row.
     """
-    table = catalog.tables["calibration"]
-    fitted = [str(source).startswith(SOURCE) for source in table.text("source").tolist()]
-    before = catalog.with_tables([table.take([row for row, own in enumerate(fitted) if not own])])
+    before = _of_kernels(catalog, kernels)
     names = sorted({name for one in published for name in one.text["source_id"]})
     known: dict[tuple[str, tuple[str, ...]], list[FittedConstant]] = {}
     errors = [errors_of(plans_of(one, catalog)) for one in published if len(one)]
@@ -99,6 +99,22 @@ def errors_left_out(published: Sequence[Published], catalog: Catalog) -> list[Er
         for entries, seen in zip(errors, logs, strict=True)
         if len(entries)
     ]
+
+
+def _of_kernels(catalog: Catalog, kernels: Sequence[Row]) -> Catalog:
+    """Calibration without what published rows of machines by line said."""
+    table = catalog.tables["calibration"]
+    fitted = [str(source).startswith(SOURCE) for source in table.text("source").tolist()]
+    table = table.take([row for row, own in enumerate(fitted) if not own])
+    columns = ("family", "constant", "precision", "generation")
+    known = set(zip(*(table.text(name, ANY).tolist() for name in columns), strict=True))
+    swept = [key[2:] for key in known if key[:2] == ("gemm", "compute_efficiency")]
+    lost = [
+        one
+        for one in products_of_others(kernels, catalog, swept, "")
+        if (one.family, one.constant, one.precision, one.generation) not in known
+    ]
+    return catalog.with_tables([joined_tables(table, calibration_table(lost))])
 
 
 def _halves(names: Sequence[str]) -> list[list[str]]:

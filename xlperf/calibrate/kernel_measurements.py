@@ -71,8 +71,10 @@ _RANKS_PER_CHIP = {"Trainium1": 2.0, "MI250": 2.0, "MI250X": 2.0}
 _HALF_CHIP = "half a chip"
 _TIMED_BY_HOST, _HOST = ("hipkittens_gemm", "azure_mi300x"), 60.0
 _OUTPUT_SIZE = 2.0
-_SEEN_BY_HOST = 2.0
+_SEEN_BY_HOST, _STARTS = 2.0, 1.0
 _MOST_TOO_FAST, _IDLE_SHARE, _MOST_GROUPED, _IDLE = 0.1, 0.05, 8.0, 25.0
+_OWN_PAGES = ("tlx_paged_decode",)
+"""Sources in which every sequence has pages of its own, read once for a group of heads."""
 
 
 @dataclass(frozen=True)
@@ -289,6 +291,7 @@ def _physical(rows: KernelRows) -> tuple[list[int], dict[str, str]]:
         if too_fast[[other == name for other in rows.accelerator]].mean() > _MOST_TOO_FAST
     }
     grouped = given["num_heads"] != given["num_query_groups"]
+    grouped &= np.array([source not in _OWN_PAGES for source in rows.source_id], dtype=bool)
     idle = (share < _IDLE_SHARE) & (given["num_heads"] <= _MOST_GROUPED * given["num_query_groups"])
     idle &= rows.time < _IDLE * factor("us")
     keep, reasons = [], {}
@@ -443,7 +446,10 @@ def _collective(row: Row) -> _Parsed:
     notes, source = _text(row, "notes"), _text(row, "source_id")
     group, size = _number(row, "n_gpus"), _number(row, "bytes")
     if "n_gpus counts" in notes:
-        group = max(group / _RANKS_PER_CHIP.get(_text(row, "gpu"), 1.0), 2.0)  # halves of one count as two
+        group /= _RANKS_PER_CHIP.get(_text(row, "gpu"), 1.0)
+        if group < 2.0 and size > _STARTS * factor("MiB"):
+            raise _Omitted("between the cores of one accelerator: no network carries it")
+        group = max(group, 2.0)  # how long it takes to start is the same
     spread = re.search(r"devices_per_node=(\d+)", notes)
     if spread and float(spread[1]) != group:
         raise _Omitted("between machines whose network is not described")

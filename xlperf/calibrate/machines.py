@@ -51,7 +51,7 @@ def refit_machines(measured: Measured, catalog: Catalog, date: str) -> Table:
     done += fit_machines(sheets, and_constants(shared, done), date)
     done = without_repeats(done)
     known = and_constants(shared, done)
-    for rows, errors in zip(sheets, errors_left_out(measured.machines, known), strict=True):
+    for rows, errors in zip(sheets, errors_left_out(measured.machines, known, measured.kernels), strict=True):
         done += bands_of_machines(errors, rows.text["row_id"], catalog, date)
     return joined_tables(shared.tables["calibration"], calibration_table(done))
 

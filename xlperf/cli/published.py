@@ -340,7 +340,7 @@ def _machines(catalog: Catalog, readme: str | None) -> int:
     from xlperf.calibrate.machines import machines_table
 
     measured = read_measured()
-    table = machines_table(errors_left_out(measured.machines, catalog), measured, catalog)
+    table = machines_table(errors_left_out(measured.machines, catalog, measured.kernels), measured, catalog)
     _show("Machines beyond NVIDIA, sources left out of the fit", "machines", table, readme)
     return 0
 

@@ -220,7 +220,7 @@ def build_checked(path: str | Path | None = None) -> list[Path]:
     catalog = _catalog(read_tables(path if path is not None else resources.workbook()))
     date = datetime.date.today().isoformat()
     calibration, errors = with_checks(catalog.tables["calibration"], published, catalog, date)
-    errors = [*errors, *errors_left_out(measured.machines, catalog)]
+    errors = [*errors, *errors_left_out(measured.machines, catalog, measured.kernels)]
     table = resources.table("catalog/measured.csv")
     table.write_text(measured_csv(published, catalog, errors), encoding="utf-8")
     return [build(path, {"calibration": calibration}), table]
