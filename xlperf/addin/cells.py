@@ -295,7 +295,7 @@ def asked_of(function: Function, kind: str) -> Asked:
 
 
 def _filled(plans: Plans, header: Header) -> list[int]:
-    """Plans that have an input: which of the rows."""
+    """Rows in which an input is given."""
     inputs = [one.position for one in header.fields]
     return [
         number
@@ -345,7 +345,7 @@ def solved(plans: Plans, evaluate: Evaluate, asked: Asked = None) -> Outcome:
 
 
 class Outcomes:
-    """Outcomes of recent plans, by catalog; bounded, what was used least recently goes first.
+    """Bounded least-recently-used cache of the results of plans, by catalog.
 
     A host asks cell by cell. When a catalog is edited, it asks for every plan again, one after the other; the first of
     them brings its companions along, the single plans under the same header that were asked for before: a thousand

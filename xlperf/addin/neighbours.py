@@ -131,7 +131,7 @@ class Neighbours:
             self._drop()
 
     def _drop(self) -> None:
-        """Forget cells until few enough are left, the last used at the end: first those that were never asked for."""
+        """Evict cells down to the bound: those never asked for first, then the least recently used."""
         for key in [*self._known][:-1]:
             cells = self._known[key]
             self._known[key] = {row: cell for row, cell in cells.items() if cell[1]}

@@ -140,7 +140,7 @@ def predicted(plans: PublishedPlans, progress: Callable[[int], None] | None = No
 
 
 def compare(plans: PublishedPlans, results: Table) -> list[Record]:
-    """Set every published value beside its prediction.
+    """Compare every published value with its prediction.
 
     ``plans``: published rows as plans. ``results``: what :func:`predicted` says of them. In the order of the rows.
     """

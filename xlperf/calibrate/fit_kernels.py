@@ -77,7 +77,7 @@ class KernelFit:
 
     @property
     def constants(self) -> dict[str, float]:
-        """Constants of the equation for these rows: what the group fits, over what it takes from elsewhere."""
+        """Constants of the equation for these rows: those being fitted override those taken from elsewhere."""
         return {**self.base, **self.values}
 
 
@@ -356,7 +356,7 @@ def _backward_ratio(fits: Mapping[Key, KernelFit]) -> float:
 
 
 def _pair_rate(fit: KernelFit, products: float) -> float:
-    """Share of the peak that long sequences of heads of 128 reach, softmax included."""
+    """Fraction of peak reached by flash attention on long sequences with heads of 128, softmax included."""
     device = fit.rows.machine.device
     peak, vector = device.peak_flop_rate[0, 0], device.vector_flop_rate[0, 0]
     flop = 2.0 * products * 128.0

@@ -232,7 +232,7 @@ def _said(one: Parameter, value: float) -> str:
 
 
 def _not_limited(lines: Sequence[str], date: str) -> list[FittedConstant]:
-    """Products of lines whose power limit is not known: what they reach is in their rate, in every precision."""
+    """GEMM rows of lines whose power limit is unknown: throttling is part of their fitted rate, in every precision."""
     known = " ".join(row["lines"] for row in package_rows("machine_kernels.csv") if row["constant"] == _POWER).split()
     return [
         FittedConstant(

@@ -209,7 +209,7 @@ def _today(row: Mapping[str, str], line: str, stack: str, catalog: Catalog) -> f
 
 
 def _stack(rows: Sequence[_Rows], family: str, constant: str, catalog: Catalog) -> str:
-    """The one stack that ran on a line, where it has constants of its own on any machine; else any."""
+    """The only software measured on a line of accelerators, where it has constants of its own; else any."""
     kind = "training" if family.startswith("training") else "inference"
     names = {name for one in rows if one.entries.kind == kind for name in one.entries.software.tolist()}
     if family not in SOFTWARE_FAMILIES or len(names) != 1:

@@ -140,7 +140,7 @@ class Solution:
     information : Array
         Second derivatives of the cost by the free unknowns, others 0, (parameters, parameters). [-]
     offsets : Array
-        Unknowns beyond what they are pooled towards. [-]
+        Offsets of the unknowns from the values they are pooled towards. [-]
     cost : float
         Weighted sum of the loss of the rows. [-]
     """
@@ -160,7 +160,7 @@ class Solution:
 
 
 class _Scaled:
-    """The parameters that are free, as the scaled unknowns of the optimiser."""
+    """Free parameters, scaled to unknowns of the optimiser."""
 
     def __init__(self, problem: Problem, parameters: Sequence[Parameter], held: np.ndarray) -> None:
         self.problem, self.parameters = problem, parameters
@@ -202,7 +202,7 @@ class _Scaled:
         return np.clip(found, self.low, self.high)
 
     def offsets(self, unknowns: Array) -> Array:
-        """Unknowns beyond what they are pooled towards."""
+        """Offsets of the unknowns from the values they are pooled towards."""
         parents = [unknowns[one.parent] if one.parent >= 0 else self.target[row] for row, one in
                    enumerate(self.parameters)]  # fmt: skip
         return np.asarray(unknowns - np.array(parents))
@@ -231,7 +231,7 @@ class _Scaled:
 
 
 def pooled_parameters(parameters: Sequence[Parameter], rows: Sequence[int]) -> tuple[list[Parameter], list[int]]:
-    """Parameters of a sheet, the more general ones first and as parents of the special ones; their rows likewise."""
+    """Parameters of calibration rows for partial pooling: general ones first, as parents of the specific ones."""
     order = sorted(range(len(parameters)), key=lambda at: sum(part != ANY for part in parameters[at].key[1:4]))
     found = [parameters[at] for at in order]
     place = {one.key: at for at, one in enumerate(found)}

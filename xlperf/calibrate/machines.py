@@ -35,7 +35,7 @@ _HEADER = (
 
 
 def refit_machines(measured: Measured, catalog: Catalog, date: str) -> Table:
-    """The calibration sheet with the constants of machines that are fitted by line anew; all others stay.
+    """Calibration sheet with constants of accelerators beyond NVIDIA refitted; all others unchanged.
 
     ``measured``: rows to fit on. ``catalog``: with the calibration whose other constants are kept. ``date``: date that
     the rows carry.

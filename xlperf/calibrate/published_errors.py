@@ -158,7 +158,7 @@ def rows_of_machines(published: Published) -> Published:
 
 
 def may_be_fitted(plans: PublishedPlans, entries: Errors) -> np.ndarray:
-    """Entries that constants are fitted on: not those of sources and of attention that are only predicted."""
+    """Errors that constants may be fitted on; sources and attention rows that are only predicted are excluded."""
     source = plans.published.text["source_id"]
     models = plans.catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
     attention = plans.catalog.tables["models"].text("attention_type")[models]

@@ -33,7 +33,7 @@ _EPOCH_1900, _EPOCH_1904 = datetime.datetime(1899, 12, 30), datetime.datetime(19
 
 
 class BadValue(ValueError):
-    """A value that will not do; the text says why."""
+    """A cell value that is refused; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)

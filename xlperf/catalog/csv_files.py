@@ -372,7 +372,7 @@ def csv_blocks(
 
 
 class _Blocks:
-    """A file that is read by its lines, as many at a time as make up a block."""
+    """A text file read in blocks of whole lines."""
 
     def __init__(
         self, stream: BinaryIO, first: bytes, name: str, wanted: Callable[[Sequence[str]], set[int]], rows: int

@@ -233,7 +233,7 @@ def _joined(text: str) -> str:
 
 
 def _shorter(text: str) -> list[str]:
-    """A name, and the name without words of precision, date or use at its end."""
+    """A model name, and the name without a suffix of precision, date or use."""
     words = re.split(r"[-_ ]+", text)
     found = ["-".join(words[:end]) for end in range(len(words), max(len(words) - 4, 0), -1)]
     return [text, *found]

@@ -361,7 +361,7 @@ def _finish(
 
 
 def _unfilled(table: Table, field: Field) -> list[int]:
-    """Rows where a number is blank and what may stand instead of it is blank too."""
+    """Rows where a number is blank and the column that may replace it is blank too."""
     other = field.column.instead
     if not other:
         return []

@@ -107,7 +107,7 @@ def _values(kind: str, block: Block, row: Mapping[str, Value]) -> tuple[dict[int
 
 
 def _with_row(sheet: str, last: int, cells: Mapping[int, Value]) -> str:
-    """A sheet with a row below row ``last``, formatted as it was prepared, else as that one is."""
+    """A sheet with one more row below row ``last``, in the format prepared for it or else that of ``last``."""
     above, below = (re.search(_ROW.format(row), sheet, re.DOTALL) for row in (last, last + 1))
     prefix = (above["p"] if above else None) or ""
     prepared = below if below and below["b"] else above
@@ -186,7 +186,7 @@ def _grown_table(table: str, last: int, block: Block) -> str:
 
 
 def _calculated_anew(book: str) -> str:
-    """A workbook that computes all formulas when it is opened: the table that they refer to has changed."""
+    """Workbook part that makes programs recalculate all formulas on opening, since their table has changed."""
     if found := re.search(r"<(\w+:)?calcPr\b[^>]*?/?>", book):
         bare = re.sub(r'\s*fullCalcOnLoad="[^"]*"', "", found[0])
         return book.replace(found[0], re.sub(r"\s*(/?>)$", r' fullCalcOnLoad="1"\1', bare), 1)

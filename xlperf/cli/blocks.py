@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from xlperf.explore.sweep import Sweep
 
 
-ROWS = 16_384
+ROWS = 8_192
 """Plans of a block if all lines are of one length. [-]"""
 
 

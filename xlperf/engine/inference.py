@@ -38,6 +38,7 @@ from xlperf.equations.cost.tokens import (
     Terms,
 )
 from xlperf.equations.model.model import Architecture
+from xlperf.equations.network.collectives import OPERATIONS
 from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
 from xlperf.equations.plan.serving_plan import InferencePlan, pool_plans, with_defaults
 from xlperf.equations.plan.serving_rules import (
@@ -67,8 +68,8 @@ from xlperf.equations.serving.expert_pools import POOL_SHARES, expert_pool_memor
 from xlperf.equations.serving.pools import Pools
 from xlperf.equations.serving.results import BAND_FAMILIES, QUANTILE_NAMES, band_of_mode
 
-_KERNELS = ("gemm", "vector", "all_reduce", "engine_all_reduce", "all_gather", "point_to_point")
 _EXPERTS = ("all_to_all", "reduce_scatter")
+_KERNELS = ("gemm", "vector", "engine_all_reduce", *(name for name in OPERATIONS if name not in _EXPERTS))
 _ATTENTION = {False: ("attention", "attention_decode"), True: ("attention", "attention_latent")}
 _LINEAR = ("linear_attention",)
 # Constants that stand beside those of their engine or kernel, which say whether a plan is extrapolated.

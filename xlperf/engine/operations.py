@@ -29,7 +29,7 @@ from xlperf.equations.hardware.gemm import gemm_time, product_traffic
 from xlperf.equations.hardware.roofline import Device, vector_time
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.serving import ServingGemms
-from xlperf.equations.network.collectives import collective_time
+from xlperf.equations.network.collectives import OPERATIONS, collective_time
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.records import Remark, remarks_of_rows
 from xlperf.equations.plan.serving_plan import InferencePlan
@@ -38,14 +38,7 @@ from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.kernels import product_times
 from xlperf.equations.serving.phases import VECTOR_FLOP
 
-COLLECTIVES = {
-    "all-reduce": lambda n: 2.0 * (n - 1.0) / n,
-    "all-gather": lambda n: (n - 1.0) / n,
-    "reduce-scatter": lambda n: (n - 1.0) / n,
-    "all-to-all": lambda n: (n - 1.0) / n,
-    "point-to-point": lambda n: 1.0 + 0.0 * n,
-}
-"""What a rank sends of a message, as nccl-tests counts it, by operation. [-]"""
+COLLECTIVES = {name.replace("_", "-"): operation for name, operation in OPERATIONS.items()}
 _EVERY = ("operation", "accelerator", "stack", "software")
 _NETWORK = ("network", "size", "group", "stride", "num_accelerators", "precision")
 _HEADS = ("num_attention_heads", "num_query_groups", "head_size", "batch", "precision", "kv_precision")
@@ -319,7 +312,7 @@ def _evaluated(operations: Table, catalog: Catalog, stack: str, operation: str) 
         "traffic": traffic,
         "memory_rate": np.nan * time if shared else traffic / time,
         "algorithm_bandwidth": size / time if shared else np.nan * time,
-        "bus_bandwidth": size / time * COLLECTIVES[operation](column["group"]) if shared else np.nan * time,
+        "bus_bandwidth": size / time * COLLECTIVES[operation].bus_factor(column["group"]) if shared else np.nan * time,
     }
     shown: dict[str, np.ndarray] = {
         name: np.where(illegal | ~np.isfinite(values[:, 0]), np.nan, values[:, 0]) for name, values in results.items()

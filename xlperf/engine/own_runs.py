@@ -38,7 +38,7 @@ _NOTE = "times x {} by {} measured in my_cluster"
 
 
 class Corrections(NamedTuple):
-    """What times of plans are multiplied by, what is left of the width of their bands, and how many runs say so."""
+    """Corrections from own runs: factor on times, remaining width of bands, and number of runs behind them."""
 
     time: Array
     first_token: Array

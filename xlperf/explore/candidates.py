@@ -274,7 +274,7 @@ def uneven_chunks(plans: Table, catalog: Catalog, searched: Sequence[str]) -> Ta
 
 
 def first_of_each(plans: Table, searched: Sequence[str], without: str) -> np.ndarray:
-    """Rows of the first of all plans that differ in one of the searched columns alone, in their order."""
+    """First row of each group of plans that differ in one searched column only, in their order."""
     names = [name for name in searched if name != without and name in plans]
     keys = zip(*(plans[name].tolist() for name in names), strict=True) if names else [()] * len(plans)
     first: dict[object, int] = {}

@@ -412,7 +412,7 @@ def space_of(
     counts: Sequence[Array] = (),
     part: Part = WHOLE,
 ) -> Space:
-    """A space that has nothing but the rows of its base, to be crossed.
+    """Search space of the base rows alone, before columns to search are added.
 
     Raises InputError where a model is not known, or the base has more rows than there may be.
     """

@@ -147,7 +147,7 @@ class Sweep:
         return self.evaluated(*self.rows(np.arange(start, min(start + BLOCK, len(self)))), progress)
 
     def evaluated(self, table: Table, changes: list[tuple[Varied, Array]], progress: Progress | None = None) -> Swept:
-        """Plans with their results, each with what the catalog has for it."""
+        """Plans with their results, each under its own values of catalog columns."""
         constants = [(one, values) for one, values in changes if one.sheet == CALIBRATION]
         if constants:
             return self._calibrated(table, changes, constants, progress)

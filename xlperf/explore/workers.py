@@ -7,11 +7,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from ctypes import CDLL
+from functools import cache
 from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkstemp
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 from xlperf import __version__
@@ -76,7 +78,8 @@ def worked(
         ProcessPoolExecutor(processes - 1, get_context("spawn"), _start, (work, folder)) as pool,
     ):
         try:
-            found = _in_order(work, lambda task: pool.submit(_done, task), chain(first, coming), processes)
+            _start_here(work, folder)
+            found = _in_order(_done, lambda task: pool.submit(_done, task), chain(first, coming), processes)
             yield from map(_taken, found)
         except BrokenProcessPool:
             problem = "ended before its block was done (too little memory?): run again with fewer --processes"
@@ -85,10 +88,15 @@ def worked(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _start(work: Callable[[Any], Any], folder: str) -> None:
-    """Prepare a worker process: it ends when the process that asked for it is killed."""
+def _start_here(work: Callable[[Any], Any], folder: str) -> None:
+    """What a process needs to work: large results wait in files of a folder."""
     _worker["work"] = work
     _worker["file"] = lambda content: _written(content, folder)
+
+
+def _start(work: Callable[[Any], Any], folder: str) -> None:
+    """Prepare a worker process: it ends when the process that asked for it is killed."""
+    _start_here(work, folder)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -104,11 +112,26 @@ def _end_with_parent() -> None:
 def _done(task: Any) -> Any:
     """A result; where it is a file's content, or has some, that is handed over as a file."""
     done = _worker["work"](task)
+    _trimmed()
     content = getattr(done, "content", done)
     if not isinstance(content, bytes) or len(content) < LARGE:
         return done
     written = _worker["file"](content)
     return written if content is done else done._replace(content=written)
+
+
+@cache
+def _trim() -> Callable[[int], int]:
+    """Gives memory that is free back to the system, where the C library can (glibc)."""
+    try:
+        return cast("Callable[[int], int]", CDLL(None).malloc_trim)
+    except (AttributeError, OSError, TypeError):
+        return int
+
+
+def _trimmed() -> None:
+    """A block of arrays leaves holes in the heap, which every process would keep."""
+    _trim()(0)
 
 
 def _written(content: bytes, folder: str) -> Path:
@@ -129,15 +152,15 @@ def _taken(found: Any) -> Any:
 
 
 def _in_order(
-    work: Callable[[Task], Done], submit: Callable[[Task], Future[Done]], tasks: Iterator[Task], processes: int
-) -> Iterator[Done]:
+    work: Callable[[Task], Any], submit: Callable[[Task], Future[Any]], tasks: Iterator[Task], processes: int
+) -> Iterator[Any]:
     """Results in the order of their tasks; while the others are busy this process does a task as well."""
-    waiting: deque[Future[Done]] = deque()
+    waiting: deque[Future[Any]] = deque()
     for task in tasks:
         if sum(not future.done() for future in waiting) < processes:
             waiting.append(submit(task))
         else:
-            own: Future[Done] = Future()
+            own: Future[Any] = Future()
             own.set_result(work(task))
             waiting.append(own)
         while waiting and (waiting[0].done() or len(waiting) > 2 * processes):
@@ -147,7 +170,7 @@ def _in_order(
 
 
 def _by_cluster(work: Callable[[Task], Done], tasks: Iterator[Task], scheduler: str) -> Iterator[Done]:
-    """As :func:`worked`, by the workers of a Dask cluster; what a worker that died had begun is done by another."""
+    """As :func:`worked`, on a Dask cluster; the blocks of a worker that dies are computed by another."""
     try:
         distributed: Any = import_module("distributed")
     except ImportError:

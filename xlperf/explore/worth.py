@@ -262,7 +262,7 @@ def _gain(cheaper: Search, dear: float, cheap: float) -> float:
 
 
 def _stated(plan: Table, catalog: Catalog, one: Varied) -> np.ndarray:
-    """What the plan or the rows of a sheet that it names have."""
+    """Value that the plan, or the catalog row that it names, states."""
     if one.sheet == plan.kind:
         return plan.number(one.name)
     return np.asarray(catalog.tables[one.sheet].number(one.name)[sheet_rows(catalog, plan, one)])

@@ -88,7 +88,7 @@ _LOOKS: Mapping[str, _Look] = {
 
 
 def put(sheet: Any, at: str, value: Any, look: str, number: str = "", last: str = "", live: Live | None = None) -> Any:
-    """A value or formula in one of the looks; over merged cells up to ``last``."""
+    """Write a value or formula in a named style, merged up to ``last``."""
     own = _LOOKS[look]
     for row in sheet[f"{at}:{last or at}"]:
         for cell in row:

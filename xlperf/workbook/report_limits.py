@@ -40,7 +40,7 @@ _SHOWN = (USER, ACCELERATOR, "ttft", "tpot", "running_batch", "queue_time")
 
 
 class Curve(NamedTuple):
-    """One plan with its name at every load, and its own results."""
+    """Throughput against speed per user: one plan at every load, and its own results."""
 
     name: str
     plans: Table

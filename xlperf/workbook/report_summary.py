@@ -98,7 +98,7 @@ def finding_rows(sheet: Worksheet, found: Sequence[Finding], row: int, last: int
 
 
 def wide_text(sheet: Worksheet, row: int, first: int, last: int, words: str, across: int) -> int:
-    """Words over merged columns, so many characters in a line; the row below them."""
+    """Write wrapped text over merged columns; returns the row below it."""
     put(sheet.cell(row, first), words, "xlperf text")
     sheet.merge_cells(start_row=row, start_column=first, end_row=row, end_column=last)
     sheet.row_dimensions[row].height = 13.5 * -(-len(words) // across) + 4

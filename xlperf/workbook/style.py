@@ -352,7 +352,7 @@ _ROW_HEIGHT = 15.0  # points
 
 
 def even_rows(sheet: Worksheet, first: int, end: int) -> None:
-    """Give the rows behind charts one height, from the first to before the end."""
+    """Set one height for the rows behind charts."""
     for row in range(first, end):
         sheet.row_dimensions[row].height = _ROW_HEIGHT
 

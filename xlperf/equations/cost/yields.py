@@ -212,7 +212,7 @@ def moore_yield(defects: Numeric) -> Array:
 
 
 def bose_einstein_yield(defects: Numeric, num_critical_layers: Numeric) -> Array:
-    r"""Yield of a die whose critical layers each have an exponential spread of the density.
+    r"""Bose-Einstein yield: the defect density of every critical layer is exponentially distributed.
 
     .. math:: Y = (1 + d)^{-n}
 

@@ -231,7 +231,7 @@ def _links(device: Columns, technologies: Technologies, perimeter: Array) -> _In
 
 
 def _die_links(device: Columns, technologies: Technologies, memory_bandwidth: Array) -> _Interface:
-    """Links between the dies, an interface at both ends; neither area nor power where the device names none."""
+    """Die-to-die links with an interface at both ends; no area or power where the device names none."""
     link, linked = technologies.die_link, _present(technologies.die_link)
     crossing = budgets.crossing_bandwidth(memory_bandwidth, device.num_dies)
     crossing = np.where(np.isnan(device.die_link_bandwidth), crossing, device.die_link_bandwidth)

@@ -462,28 +462,14 @@ def gemm_time(
     tiles, fits, block = _fitting(device, constants["largest_tile_rows"], stack)
     heights, widths, splits = tiles
     sum_size = SUM_WIDTH * array(output_element_size)
+    given = array(m), array(n), array(k), array(batch), array(element_size)
     burst = (
-        _many_products_time(
-            device,
-            constants,
-            array(m),
-            array(n),
-            array(k),
-            array(batch),
-            array(element_size),
-            sum_size,
-            tiles,
-            fits,
-        )
+        _many_products_time(device, constants, *given, sum_size, tiles, fits)
         if np.size(m) >= _MANY
         else np.where(
             fits,
             tiled_product_time(
-                m,
-                n,
-                k,
-                batch,
-                element_size,
+                *given,
                 heights,
                 widths,
                 splits,

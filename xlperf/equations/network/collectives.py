@@ -9,14 +9,14 @@ input of a reduce-scatter, all that one rank sends in an all-to-all (to itself t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, some
 from xlperf.equations.network.topologies import FAT_TREE, Network, TierShape, tier_shape
-
-OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
 
 
 def ring_traffic(message_size: Numeric, group_size: Numeric) -> Array:
@@ -121,13 +121,6 @@ def ring_all_reduce_time(
     9.0
     """
     return np.asarray(2.0 * ring_reduce_scatter_time(message_size, group_size, link_bandwidth, hop_latency))
-
-
-_RING_TIMES = {
-    "all_reduce": ring_all_reduce_time,
-    "all_gather": ring_reduce_scatter_time,
-    "reduce_scatter": ring_reduce_scatter_time,
-}
 
 
 def tree_depth(group_size: Numeric) -> Array:
@@ -329,13 +322,21 @@ def collective_time(
     shapes: dict[int, TierShape] = {}
     if some(network.topology > FAT_TREE):
         shapes = {tier: tier_shape(operation, members[tier], array(stride), network, tier) for tier in spanned}
-    if operation == "point_to_point":
-        time = _point_to_point_time(size, array(stride), members, spanned, network, constants, shapes)
-    elif operation == "all_to_all":
-        time = _all_to_all_time(size, group, members, spanned, network, constants, shapes)
-    else:
-        time = _reduction_time(operation, size, group, members, spanned, network, constants, shapes)
+    time = OPERATIONS[operation].time(_Call(size, group, array(stride), members, spanned, network, constants, shapes))
     return np.asarray(np.where(group == 1.0, 0.0 * time, time))
+
+
+class _Call(NamedTuple):
+    """What is sent, by how many ranks in each tier, over what; shapes of tiers where any is no switch."""
+
+    size: Array
+    group: Array
+    stride: Array
+    members: Array
+    spanned: list[int]
+    network: Network
+    constants: Mapping[str, Array]
+    shapes: dict[int, TierShape]
 
 
 def _tier(values: Array, tier: int) -> Array:
@@ -352,15 +353,8 @@ def _inner_bandwidths(
     return constants["low_latency_efficiency"] * link, bulk * link
 
 
-def _point_to_point_time(
-    size: Array,
-    stride: Array,
-    members: Array,
-    spanned: list[int],
-    network: Network,
-    constants: Mapping[str, Array],
-    shapes: dict[int, TierShape],
-) -> Array:
+def _point_to_point_time(call: _Call) -> Array:
+    size, _, stride, members, spanned, network, constants, shapes = call
     inside = 1.0 / (constants["bandwidth_efficiency"] * _tier(network.link_bandwidth, 0))
     latency = _tier(network.latency, 0)
     seconds_per_byte = inside
@@ -382,15 +376,8 @@ def _point_to_point_time(
     return np.asarray(constants["launch_time"] + latency + size * seconds_per_byte + 0.0 * members[0])
 
 
-def _all_to_all_time(
-    size: Array,
-    group: Array,
-    members: Array,
-    spanned: list[int],
-    network: Network,
-    constants: Mapping[str, Array],
-    shapes: dict[int, TierShape],
-) -> Array:
+def _all_to_all_time(call: _Call) -> Array:
+    size, group, _, members, spanned, network, constants, shapes = call
     low, bulk = _inner_bandwidths(members[0], network, constants, shapes)
     inside = size * ((members[0] - 1.0) / group)
     within = members[0]
@@ -418,16 +405,10 @@ def _all_to_all_time(
 
 
 def _reduction_time(
-    operation: str,
-    size: Array,
-    group: Array,
-    members: Array,
-    spanned: list[int],
-    network: Network,
-    constants: Mapping[str, Array],
-    shapes: dict[int, TierShape],
+    call: _Call, ring_time_of: Callable[[Array, Array, Array, Array], Array], reduces: bool = False
 ) -> Array:
-    reduces = operation == "all_reduce"
+    """Time of a ring, in phases and by trees where it reduces for all, from the time of a ring in a tier."""
+    size, group, _, members, spanned, network, constants, shapes = call
     rounds = 2.0 if reduces else 1.0
     low, bulk = _inner_bandwidths(members[0], network, constants, shapes)
     steps = shapes[0].steps if shapes else members[0] - 1.0
@@ -448,7 +429,7 @@ def _reduction_time(
         ring_latency = np.where(spans, rounds * (group - 1.0) * hop, ring_latency)
         piece = size / within
         if reduces or shapes:
-            phase = _RING_TIMES[operation](piece, count, bandwidth, hop)
+            phase = ring_time_of(piece, count, bandwidth, hop)
             if shapes:
                 along = rounds * (shapes[tier].steps * hop + ring_traffic(piece, count) / bandwidth)
                 phase = np.where(shapes[tier].by_phases, along, phase)
@@ -485,38 +466,25 @@ def _reduction_time(
     return np.asarray(time)
 
 
-def quick_all_reduce_time(
-    message_size: Numeric, group_size: Numeric, network: Network, constants: Mapping[str, Array]
-) -> Array:
-    r"""Time of the one-shot and two-shot all-reduce kernels of serving engines, inside the innermost tier.
+class Operation(NamedTuple):
+    """A collective operation: its time, and what a rank sends of a message of a group as nccl-tests counts it. [-]"""
 
-    One shot: each rank reads the buffers of all others and adds them up. Two shots: each rank adds up its piece of
-    all buffers, then reads the pieces of the others. The faster is taken. Groups that leave the innermost tier have
-    no such kernels.
+    time: Callable[[_Call], Array]
+    bus_factor: Callable[[Array], Array]
 
-    .. math:: t = \min\left(t_0 + \frac{(n - 1) S}{\eta B},\ 2 t_0 + \frac{2 (n - 1) S}{n \eta B}\right)
 
-    Heuristic, this work, after the one-shot and two-shot kernels of TensorRT-LLM and vLLM.
+def _once(group: Array) -> Array:
+    return np.asarray((group - 1.0) / group)
 
-    Parameters
-    ----------
-    message_size : numeric
-        Bytes of the buffer that each rank holds, (rows, operators). [B]
-    group_size : numeric
-        Ranks of the group, neighbours of each other; with 1 the time is 0, (rows, operators). [-]
-    network : Network
-        Tiers, innermost first, (rows, tiers).
-    constants : mapping of str to Array
-        Calibration constants of the family engine_all_reduce, (rows, 1).
 
-    Returns
-    -------
-    time : numeric
-        From the first rank's call to the last one's end, (rows, operators). [s]
-    """
-    size, group = np.broadcast_arrays(array(message_size), array(group_size))
-    bandwidth = constants["bandwidth_efficiency"] * _tier(network.link_bandwidth, 0)
-    start = constants["launch_time"] + _tier(network.latency, 0)
-    others = group - 1.0
-    time = np.minimum(start + others * size / bandwidth, 2.0 * start + 2.0 * (others / group) * size / bandwidth)
-    return np.asarray(np.where(group == 1.0, 0.0 * size, time))
+_RING = Operation(partial(_reduction_time, ring_time_of=ring_reduce_scatter_time), _once)
+OPERATIONS: dict[str, Operation] = {
+    "all_reduce": Operation(
+        partial(_reduction_time, ring_time_of=ring_all_reduce_time, reduces=True), lambda n: 2.0 * (n - 1.0) / n
+    ),
+    "all_gather": _RING,
+    "reduce_scatter": _RING,
+    "all_to_all": Operation(_all_to_all_time, _once),
+    "point_to_point": Operation(_point_to_point_time, lambda n: 1.0 + 0.0 * n),
+}
+"""Collective operations by name, which is that of the family of their calibration constants."""

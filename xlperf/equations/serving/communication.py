@@ -10,7 +10,7 @@ import numpy as np
 from xlperf.base.arrays import Array, Numeric, array, beside, power, side_by_side, some
 from xlperf.equations.hardware.roofline import transfer_time
 from xlperf.equations.model.serving import BOTH_PHASES, ServingShape, cache_elements
-from xlperf.equations.network.collectives import collective_time, quick_all_reduce_time
+from xlperf.equations.network.collectives import collective_time
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.serving_plan import LayerPart
 from xlperf.equations.serving.deployment import Batching, Deployment
@@ -117,6 +117,43 @@ def _context_messages(deployment: Deployment, decoded: Array, batching: Batching
     outputs = (decoded * heads * ((width + _SOFTMAX_ELEMENTS) * plan.activation_size))[:, None]
     decode = collective_time("all_reduce", outputs, group, apart, network, kernels["all_reduce"])
     return beside(held, outputs), beside(prefill, decode)
+
+
+def quick_all_reduce_time(
+    message_size: Numeric, group_size: Numeric, network: Network, constants: Mapping[str, Array]
+) -> Array:
+    r"""Time of the one-shot and two-shot all-reduce kernels of serving engines, inside the innermost tier.
+
+    One shot: each rank reads the buffers of all others and adds them up. Two shots: each rank adds up its piece of
+    all buffers, then reads the pieces of the others. The faster is taken. Groups that leave the innermost tier have
+    no such kernels.
+
+    .. math:: t = \min\left(t_0 + \frac{(n - 1) S}{\eta B},\ 2 t_0 + \frac{2 (n - 1) S}{n \eta B}\right)
+
+    Heuristic, this work, after the one-shot and two-shot kernels of TensorRT-LLM and vLLM.
+
+    Parameters
+    ----------
+    message_size : numeric
+        Bytes of the buffer that each rank holds, (rows, operators). [B]
+    group_size : numeric
+        Ranks of the group, neighbours of each other; with 1 the time is 0, (rows, operators). [-]
+    network : Network
+        Tiers, innermost first, (rows, tiers).
+    constants : mapping of str to Array
+        Calibration constants of the family engine_all_reduce, (rows, 1).
+
+    Returns
+    -------
+    time : numeric
+        From the first rank's call to the last one's end, (rows, operators). [s]
+    """
+    size, group = np.broadcast_arrays(array(message_size), array(group_size))
+    bandwidth = constants["bandwidth_efficiency"] * network.link_bandwidth[:, :1]
+    start = constants["launch_time"] + network.latency[:, :1]
+    others = group - 1.0
+    time = np.minimum(start + others * size / bandwidth, 2.0 * start + 2.0 * (others / group) * size / bandwidth)
+    return np.asarray(np.where(group == 1.0, 0.0 * size, time))
 
 
 def engine_all_reduce_time(

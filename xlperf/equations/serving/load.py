@@ -77,7 +77,7 @@ class RequestLoad(NamedTuple):
         return admission(self.attention_replicas, requests, self.decode_steps, self.polling_steps, self.gathering_steps)
 
     def service(self, requests: Array, cycle: Cycle, half: Array) -> Service:
-        """What a replica needs for a request, from its times with a number of them.
+        """Service demand of a request on a replica, from step times at the batch sizes given.
 
         Parameters
         ----------

@@ -105,7 +105,7 @@ def prefill_sparse(deployment: Deployment, batching: Batching, whole: Work) -> l
 
 
 def decode_sparse(deployment: Deployment, sequences: Array, contexts: Array, shape: tuple[Array, ...]) -> list[Work]:
-    """The same in a decode step, where each token reads entries of its own.
+    """Index and attention kernels of sparse attention in a decode step, where each token reads entries of its own.
 
     Parameters
     ----------

@@ -263,7 +263,7 @@ def _mixers(setting: Setting) -> _Mixers:
 
 
 def _narrow_inputs(setting: Setting, mixers: _Mixers) -> _Inputs | None:
-    """Quantized inputs that GEMMs keep: instead of outputs of norms and activations, beside that of attention."""
+    """Quantized GEMM inputs kept for the backward pass: in place of norm and activation outputs, beside attention's."""
     model, plan = setting.model, setting.plan
     if not some(plan.keeps_copies):
         return None

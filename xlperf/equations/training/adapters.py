@@ -116,7 +116,7 @@ def adapter_parameters(model: Model, plan: TrainingPlan, tensor_parallel: Array)
 
 
 def model_adapters(model: Model, plan: TrainingPlan) -> Array:
-    """Parameters of the adapters of a whole model: beside every attention and every dense feed-forward block.
+    """LoRA parameters of a whole model: adapters of every attention and dense feed-forward block.
 
     Parameters
     ----------

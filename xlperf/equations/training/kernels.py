@@ -387,7 +387,7 @@ def _starting(names: tuple[str, ...], *words: str) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def _ending(names: tuple[str, ...], word: str) -> np.ndarray:
-    """Which names end with a word."""
+    """Mask of operator names that end with a word."""
     return np.array([name.endswith(word) for name in names])
 
 

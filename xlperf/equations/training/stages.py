@@ -346,7 +346,7 @@ def pacing_contents(model: Model, plan: TrainingPlan, pipeline: Pipeline, conten
 
 
 def _mtp_mixtures(model: Model, mtp: Array) -> Array:
-    """Mixtures of experts among the layers of MTP modules: their layers are like the last ones of the model."""
+    """Mixture-of-experts layers in MTP modules, whose layers are like the last layers of the model."""
     return np.where(model.num_moe_layers > 0, mtp, 0.0)
 
 
