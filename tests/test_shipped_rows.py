@@ -102,7 +102,7 @@ SHEETS = ("accelerators", "networks", "prices", "memories", "links", "cores", "d
 FREE = re.compile(
     r"flop_per_clock|^nre_|^mask_set|^sort_time|^tester_rate|^price$|^capex|^wafer_price|^board_cost|^volume|^embodied"
 )
-"""Columns that nothing but their size tells right from wrong: counts per clock, and prices of very different things."""
+"""Columns whose honest values lie far apart: counts per clock, and prices of very different things."""
 
 
 @pytest.mark.parametrize("kind", SHEETS)
