@@ -19,6 +19,7 @@ NOT_DRAWN = {
     "training.adapters.adapter_vectors": "the place is a word",
     "training.adapters.frozen_products": "names of products",
     "hardware.roofline.stack_constants": "the constants of all kernels by family",
+    "cost.tco.daily_mean": "a day of values beside each time",
     "cost.designs.design_rules": "rules in words",
     "plan.serving_plan.with_defaults": "columns of the sheet in and out",
     "plan.serving_plan.pool_plans": "columns of the sheet in and out",

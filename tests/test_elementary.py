@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
+import sys
 from decimal import Decimal, localcontext
 from pathlib import Path
 
@@ -114,3 +117,15 @@ def _exact(node: ast.BinOp) -> bool:
         return False
     base, exponent = (side.value if isinstance(side, ast.Constant) else None for side in (node.left, node.right))
     return exponent == 2 or base in (2, 2.0) or None not in (base, exponent)
+
+
+def test_plans_have_the_same_bits_without_vector_instructions() -> None:
+    program = "import json, pyodide_host as host; exec(host.PLANS); print(json.dumps(shipped()))"
+    features = " ".join(np._core._multiarray_umath.__cpu_dispatch__)
+    found = []
+    for disabled in ("", features):
+        surroundings = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "NPY_DISABLE_CPU_FEATURES": disabled}
+        command = [sys.executable, "-W", "ignore", "-c", program]
+        found.append(subprocess.run(command, env=surroundings, capture_output=True, check=True).stdout)
+    assert len(found[0]) > 100_000
+    assert found[0] == found[1]

@@ -16,7 +16,7 @@ from published_samples import rows_of_fit_set
 from xlperf.base.errors import InputError
 from xlperf.calibrate.bands import with_checks
 from xlperf.calibrate.comparison import STEP_TIME
-from xlperf.calibrate.fit import SOURCES, Measured, documented_constants, read_measured
+from xlperf.calibrate.fit import SOURCES, Measured, documented_constants, fit_all, read_measured
 from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
 from xlperf.calibrate.fit_published import (
     MOST_CONSTANTS,
@@ -261,6 +261,27 @@ def test_same_rows_same_sheet(catalog: Catalog) -> None:
     assert repr(first) == repr(second) and first
     told = [one for one in first if one.kind == "measured"]
     assert told and all(one.date == "2026-01-01" and one.fit_set == "R0-R19" and one.num_rows == 20 for one in told)
+
+
+def test_a_fit_does_not_look_at_the_sheet_that_is_stored(
+    catalog: Catalog, measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every part of the fit starts from declared values: a fit of what a fit made gives the same bits."""
+    table = catalog.tables["calibration"]
+    few = table.take(range(0, len(table), 3))  # other constants, and others than a fit chooses
+    seen: dict[str, list[list[tuple[str, ...]]]] = {}
+    for name in ("fit_kernels", "fit_memory", "fit_training", "fit_serving"):
+
+        def taken(rows: object, known: Catalog, *_: object, name: str = name) -> list[FittedConstant]:
+            given = known.tables["calibration"]
+            cells = (map(str, given.columns[column].tolist()) for column in ("calibration", "value"))
+            seen.setdefault(name, []).append(list(zip(*cells, strict=True)))
+            return [_constant(name, "kernel_slowdown", 1.5)]
+
+        monkeypatch.setattr(f"xlperf.calibrate.fit.{name}", taken)
+    first, second = (fit_all(measured, catalog.with_tables([sheet]), "") for sheet in (table, few))
+    assert repr(first) == repr(second) and len(seen) == 4
+    assert all(once == again and len(once) < 80 for once, again in seen.values())
 
 
 def test_a_known_constant_that_rows_do_not_tell_is_held_and_not_called_measured(catalog: Catalog) -> None:

@@ -16,7 +16,7 @@ from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table,
 from xlperf.calibrate.published import Published
 from xlperf.calibrate.published_training import training_plans
 
-KNOWN = {"activation_share": 0.3, "allocator_share": 0.1, "allocator_base": 2.0**29}
+KNOWN = {"activation_share": 0.3, "gathered_share": 0.6, "allocator_share": 0.1, "allocator_base": 2.0**29}
 STACK = "nanotron"
 
 
@@ -52,6 +52,7 @@ def test_known_constants_of_an_allocator_are_found_again() -> None:
     found = {row.constant: row for row in fit_memory(made, catalog, "2026-01-01")}
     assert set(found) == set(KNOWN)
     assert found["activation_share"].value == pytest.approx(KNOWN["activation_share"], rel=0.05)
+    assert found["gathered_share"].value == pytest.approx(KNOWN["gathered_share"], rel=0.05)
     assert found["allocator_share"].value == pytest.approx(KNOWN["allocator_share"], rel=0.05)
     assert found["allocator_base"].value == pytest.approx(KNOWN["allocator_base"], rel=0.05)
     assert found["allocator_base"].error < 0.002

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from host_calls import CARD
 
 import xlperf
 from xlperf.base.resources import workbook
@@ -91,6 +92,12 @@ def test_bad_cells_are_named(plans: Any, message: str) -> None:
     with pytest.raises(xlperf.InputError) as caught:
         xlperf.evaluate(plans)
     assert message in str(caught.value)
+
+
+def test_a_row_of_a_frame_is_a_plan() -> None:
+    frame = pd.DataFrame([{**dict(CARD), "tensor parallel": degree} for degree in (4, 8)], index=["a", "b"])
+    assert xlperf.evaluate(frame.loc["b"]).equals(xlperf.evaluate(frame).loc[["b"]])
+    assert len(xlperf.explain(frame.loc["b"]))
 
 
 def test_one_plan_is_explained_and_searched() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from xlperf.base.errors import InputError
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
@@ -129,6 +130,45 @@ def test_energy_of_a_token_is_power_over_rate(catalog: Catalog) -> None:
         energy = found.number("accelerator_energy_per_token")
         assert energy == pytest.approx(found.number("accelerator_power") * count / rate)
         assert energy[0] < found.number("energy_per_token")[0]
+
+
+def hourly(catalog: Catalog, words: str) -> Catalog:
+    """A catalog whose prices have a carbon by hour."""
+    prices = catalog.tables["prices"]
+    column = np.full(len(prices), words, dtype=object)
+    return catalog.with_tables([Table("prices", {**prices.columns, "carbon_by_hour": column}, prices.place)])
+
+
+SUNNY = " ".join(["1.4"] * 8 + ["0.2"] * 8 + ["1.4"] * 8)
+"""Solar power from 8 to 16 o'clock."""
+
+
+def test_carbon_of_a_run_is_that_of_its_hours(catalog: Catalog) -> None:
+    row = {**TRAINING, "num_accelerators": 64, "training_tokens": 0.001}
+    rows = [row, *({**row, "start_hour": hour} for hour in (8, 16, 0, 24))]
+    flat, sunny = (results(each, rows, "training").number("run_carbon") for each in (catalog, hourly(catalog, SUNNY)))
+    hours = results(catalog, rows, "training").number("run_time")[0] / 3600.0
+    assert np.ptp(flat) == 0.0 and sunny[0] == flat[0] and 1.0 < hours < 8.0
+    assert sunny[1:] / flat[0] == pytest.approx([0.2, 1.4, 1.4, 1.4])
+    long = [{**row, "training_tokens": 5.0, "start_hour": hour} for hour in (8, 16)]
+    met = results(hourly(catalog, SUNNY), long, "training").number("run_carbon")
+    assert met[0] == pytest.approx(met[1], rel=0.01), "weeks meet the mean of the day"
+
+
+def test_carbon_of_tokens_is_weighted_by_the_load_of_the_hours(catalog: Catalog) -> None:
+    load = " ".join(["0.5"] * 8 + ["2"] * 8 + ["0.5"] * 8)
+    rows = [{**BASE, "batch_size": 8}, {**BASE, "batch_size": 8, "load_by_hour": load}]
+    flat, sunny = (
+        results(each, rows).number("carbon_per_million_tokens") for each in (catalog, hourly(catalog, SUNNY))
+    )
+    assert flat[0] == flat[1] == sunny[0]
+    assert sunny[1] / flat[0] == pytest.approx((16 * 0.5 * 1.4 + 8 * 2 * 0.2) / 24)
+
+
+@pytest.mark.parametrize("words", ["1 2 3", "1 " * 23 + "much", "0 " * 24, "-1 " + "1 " * 23])
+def test_a_day_has_twenty_four_numbers(catalog: Catalog, words: str) -> None:
+    with pytest.raises(InputError, match="load by hour must be 24 numbers of 0 or more"):
+        results(hourly(catalog, SUNNY), [{**BASE, "load_by_hour": words}])
 
 
 def test_pools_of_two_kinds_draw_each_its_own(catalog: Catalog) -> None:

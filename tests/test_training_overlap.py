@@ -227,3 +227,26 @@ def test_experts_are_split_over_tensor_ranks_where_a_stack_does_so(catalog: Cata
     found = training_plans(published.take([ids.index("T00418"), ids.index("T00635")]), catalog).plans
     assert found["expert_tensor_parallel"].tolist() == [4.0, 1.0]
     assert found["tensor_parallel"].tolist() == [4.0, 4.0]
+
+
+def test_gradients_that_are_added_up_apart_cost_a_pass_over_them(catalog: Catalog) -> None:
+    """Each micro-batch reads its 16-bit gradients and the FP32 sum and writes that; the products write 16 bits."""
+    row = {**DENSE, "zero_stage": 1}
+    table = plans({**row, "gradient_accumulation": "separate"})
+    operators = explain(table, catalog, 0)
+    added = np.char.endswith(operators["operator"].astype(str), "gradient accumulation")
+    found = evaluate(table, catalog)
+    weights = found["memory_weights"][0] / 2.0 - 128256 * 8192 / 8  # the embedding is looked up, not multiplied
+    assert operators["traffic"][added] @ operators["calls"][added] == pytest.approx(8 * 10.0 * weights, rel=0.01)
+    fused, apart = (time(catalog, row, gradient_accumulation=way) for way in ("fused", "separate"))
+    assert 1.0 < apart / fused < 1.1
+    less = time(catalog, row, gradient_accumulation="separate", global_batch_size=8)
+    assert apart - fused > 3.0 * (less - time(catalog, row, global_batch_size=8)), "in every micro-batch"
+
+
+def test_gradients_that_wait_for_the_last_backward_pass_are_seen_in_full(catalog: Catalog) -> None:
+    far = {**DENSE, "num_accelerators": 512, "global_batch_size": 512}
+    beside, after = (time(catalog, far, "time_data_parallel", data_overlap=way) for way in ("yes", "no"))
+    assert after > beside
+    alone = {**DENSE, "num_accelerators": 8, "global_batch_size": 8, "zero_stage": 0}
+    assert time(catalog, alone, data_overlap="no") == time(catalog, alone), "one replica has nothing to reduce"

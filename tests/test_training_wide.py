@@ -173,14 +173,16 @@ def test_gradients_that_nothing_shards_may_be_added_up_tensor_by_tensor(catalog:
 
 
 def test_an_allocator_without_room_waits_in_each_micro_batch(catalog: Catalog) -> None:
-    """What is held beyond 95 % of the memory is given back and asked for again; below that nothing is waited for."""
+    """What is held beyond 94 % of the memory is given back and asked for again: the expected wait, half of it there."""
     sizes, bare = (1, 4), catalog.with_tables([calibration_table([])])
     row = {**DENSE, "tensor_parallel": 8}
     share = [evaluate(plans({**row, "micro_batch_size": size}), bare)["memory_share"][0] for size in sizes]
     for size, held in zip(sizes, share, strict=True):
         more = _waits(catalog, "retry_time", 0.5, tensor_parallel=8, micro_batch_size=size)
-        assert more == pytest.approx(0.5 * 32 / size if held > 0.95 else 0.0)
-    assert min(share) < 0.95 < max(share)
+        reserve = 1.0 / 79.6  # of the driver, outside the allocator
+        assert more == pytest.approx(0.5 * 32 / size / (1.0 + (0.94 / (held - reserve)) ** 40), rel=0.02)
+        assert (more > 0.9 * 0.5 * 32 / size) == (held > 1.05) and (more < 0.1) == (held < 0.8)
+    assert min(share) < 0.8 and max(share) > 1.05
 
 
 def test_an_unbalanced_router_is_never_faster(catalog: Catalog) -> None:

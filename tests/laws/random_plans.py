@@ -132,6 +132,7 @@ def _training_row(draw: Draw, number: int) -> Row:
         ("zero_group_size", (2, 4), 0.1),
         ("dimension_order", ("tp-cp-ep-dp-pp", "tp-pp-cp-ep-dp"), 0.2),
         ("gradient_precision", ("fp32", "bf16"), 0.3),
+        ("gradient_accumulation", ("fused", "separate"), 0.3),
         ("cross_entropy", ("parallel", "fused", "plain"), 0.3),
         ("optimizer", ("adam", "sgd"), 0.2),
         ("moment_precision", ("fp32", "bf16", "fp8"), 0.2),
@@ -143,6 +144,7 @@ def _training_row(draw: Draw, number: int) -> Row:
         ("adapter_rank", (8, 16), 0.1),
         ("train_mtp", ("yes", "no"), 0.1),
         ("pipeline_overlap", ("yes", "no"), 0.3),
+        ("data_overlap", ("yes", "no"), 0.3),
         ("sequence_parallel", ("yes", "yes", "no"), 0.2),
         ("data_parallel", (replicas,), 0.2),
         ("accelerator_mtbf", (5_000, 50_000), 0.1),
@@ -177,6 +179,7 @@ def _training_row(draw: Draw, number: int) -> Row:
             *(("moe",) if experts else ()),
         )
         row["recompute_modules"] = draw.one((None, *modules))
+    row["start_hour"] = (None, 3, 20)[number % 3]
     return row
 
 
@@ -274,6 +277,7 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
         row["num_accelerators"] += row["prefill_accelerators"]
         if number % 8 == 0:
             _add_expert_pool(draw, row)
+    row["load_by_hour"] = (None, "2 " * 12 + "1 " * 12, "1 " * 8 + "3 " * 16)[number % 3]
     return row
 
 

@@ -139,8 +139,8 @@ def test_every_layer_takes_the_same(mode: str) -> None:
 
     Not so what of the reduction of gradients is exposed: more layers hide more of it. Nor the ends of the band of the
     memory: between them it is wide where little is used. Activations that are sent to the host hide behind the logits
-    too, which are no layer: what is seen of them at no layers is above the time of those below zero. An allocator that
-    finds no room with more layers waits in each micro-batch, which is a step and no line.
+    too, which are no layer: what is seen of them at no layers is above the time of those below zero. An allocator of
+    nanotron that finds no room with more layers waits in each micro-batch, which is a step and no line.
     """
     plans = plans_of(mode)
     models = shipped().tables["models"]
@@ -152,8 +152,8 @@ def test_every_layer_takes_the_same(mode: str) -> None:
         whole &= (plans.filled("offload_activations") == 0.0) & (plans.filled("offload_optimizer") == 0.0)
     plans = plans.take(np.flatnonzero(whole))
     one, two, three = (evaluate(plans, with_layers(times)) for times in (1.0, 2.0, 3.0))
-    room = [each["memory_share"] <= 0.95 for each in (one, two, three)]
-    alike = (mode != "training") | ((room[0] == room[1]) & (room[1] == room[2]))
+    waits = np.array([str(name).startswith("nanotron") for name in plans.filled("software").tolist()])
+    alike = ~waits | np.logical_and.reduce([each["memory_share"] < 0.55 for each in (one, two, three)])
     names = [name for name in one.columns if name.startswith(("time_", "memory_"))]
     names += ["ttft", "tpot"] if mode == "static" else []
     for name in names:

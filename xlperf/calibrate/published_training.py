@@ -44,6 +44,7 @@ _MODULES = {"rmsnorm+mla up-proj": "norm latent"}
 DEFAULTED = (
     "context_method",
     "cross_entropy",
+    "gradient_accumulation",
     "recompute_modules",
     "pipeline_schedule",
     "pipeline_overlap",
@@ -56,6 +57,7 @@ DEFAULTED = (
     "dispatch_nodes",
     "expert_overlap",
     "tensor_overlap",
+    "data_overlap",
     "moment_precision",
     "activation_storage",
     "stage_dealing",

@@ -11,6 +11,7 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.engine.energy import load_carbon_share
 from xlperf.engine.join import (
     POOLS,
     Joined,
@@ -290,7 +291,11 @@ def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] 
             found = {**dict.fromkeys((*_AT_TARGETS, *_OF_EXPERTS), np.full(len(some), np.nan)), **found}
             add_notes(reason, name_notes(some, catalog, illegal))
             known = trust("inference", catalog, rows.models, rows.accelerators, coordinates(some, found))
-            return reported(served, catalog, mode, found, illegal, reason, known)
+            numbers = reported(served, catalog, mode, found, illegal, reason, known)
+            if "load_by_hour" in some:
+                met = load_carbon_share(some, catalog, rows.accelerators)
+                numbers["carbon_per_million_tokens"] = met * numbers["carbon_per_million_tokens"]
+            return numbers
 
     return in_batches(plans, catalog, named, codes, evaluated, rated)
 

@@ -10,7 +10,7 @@ from xlperf.base.arrays import Array, exp, some, total
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Keys, Table
-from xlperf.engine.energy import slowed_clock, training_power
+from xlperf.engine.energy import run_carbon_share, slowed_clock, training_power
 from xlperf.engine.join import (
     Joined,
     Named,
@@ -284,6 +284,9 @@ def _evaluate(
             results |= _memory(setting, joined)
         if "cost" in asked:
             results |= _costs(setting, joined, results)
+            if "start_hour" in plans:
+                met = run_carbon_share(plans, catalog, joined.accelerators, results["run_time"])
+                results["run_carbon"] = met * results["run_carbon"]
         results |= _of_stated_peak(results, joined)
         if groups is not None:
             return _where_legal(results, illegal) | {"reason": reason}

@@ -121,6 +121,12 @@ def search(
     import pandas as pd
 
     table = _one(plan, "search")
+    if not isinstance(objective, str):
+        raise InputError(Fault("objective", f"must be the name of a result, got {type(objective).__name__}"))
+    if isinstance(limits, str) or not isinstance(limits, Sequence) or not all(isinstance(one, str) for one in limits):
+        raise InputError(Fault("limits", f"must be a list of texts such as 'ttft<=500', got {limits!r}"))
+    if isinstance(top, bool) or not isinstance(top, (int, np.integer)) or top < 1:
+        raise InputError(Fault("top", f"must be a whole number above 0, got {top!r}"))
     found = search_table(table, _catalog(catalog), objective, limits_of(table.kind, limits), top=top)
     return pd.concat([_shown(found.plans), _shown(found.results)], axis=1)
 
@@ -130,11 +136,21 @@ def _frame(plans: Plans) -> pd.DataFrame:
 
     if isinstance(plans, pd.DataFrame):
         return plans
-    return pd.DataFrame([plans] if isinstance(plans, Mapping) else list(plans))
+    if isinstance(plans, pd.Series):  # a row of a DataFrame
+        return plans.to_frame().T
+    rows = [plans] if isinstance(plans, Mapping) else list(plans) if isinstance(plans, Iterable) else None
+    other = plans if rows is None else next((row for row in rows if not isinstance(row, Mapping)), None)
+    if rows is None or other is not None:
+        raise InputError(Fault("plans", f"must be a DataFrame, a dict or a list of dicts, got {type(other).__name__}"))
+    return pd.DataFrame(rows, dtype=object)
 
 
 def _catalog(given: Catalog | str | os.PathLike[str] | None) -> Catalog:
-    return given if isinstance(given, Catalog) else load_catalog(given)
+    if isinstance(given, Catalog):
+        return given
+    if given is None or isinstance(given, (str, os.PathLike)):
+        return load_catalog(given)
+    raise InputError(Fault("catalog", f"must be a Catalog or the path of a workbook, got {type(given).__name__}"))
 
 
 def _table(frame: pd.DataFrame) -> Table:
@@ -156,7 +172,7 @@ def _table(frame: pd.DataFrame) -> Table:
 
 
 def _place(index: pd.Index, row: int, column: str) -> str:
-    return f'plans.loc[{index[[row]].tolist()[0]!r}, "{column}"]'
+    return f'plans["{column}"]' if row < 0 else f'plans.loc[{index[[row]].tolist()[0]!r}, "{column}"]'
 
 
 def _one(plan: Plans, function: str) -> Table:

@@ -327,7 +327,7 @@ def changed_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Vari
         rows = sheet_rows(catalog, plans, varied)
         name = "value" if varied.sheet == CALIBRATION else varied.name
         values = table.number(name).copy()
-        values[rows] = values[rows] * value if varied.factors else value
+        values[rows] = table.filled(name)[rows] * value if varied.factors else value
         if np.isnan(values[rows]).any():
             problem = f"{varied.sheet}.{varied.name.replace('_', ' ')} is blank there: give values, not factors"
             raise InputError(Fault(plans.place(0, "accelerator"), problem))
@@ -428,7 +428,7 @@ def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, 
         for row, (one, _) in enumerate(changes):
             if one.sheet == kind:
                 given = points[row][codes]
-                found[one.name] = found[one.name] * given if one.factors else given
+                found[one.name] = table.filled(one.name)[rows] * given if one.factors else given
         found |= {name: np.full(len(rows), np.nan) for name in blanks.get(kind, ())}
         found[key] = marked(found[key], codes)
         tables[kind] = Table(kind, {name: np.concatenate([table[name], values]) for name, values in found.items()})

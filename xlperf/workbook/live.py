@@ -297,6 +297,12 @@ def _found(value: Any, area: list[list[Any]], _: Any = 0) -> float:
     raise _Failed(_MISSING)
 
 
+def _ranked(values: list[float], place: int) -> float:
+    if not 1 <= place <= len(values):
+        raise _Failed(CellError("#NUM!", ""))
+    return sorted(values)[place - 1]
+
+
 def _indexed(area: Any, row: Any, column: Any = 1.0) -> Any:
     rows = area if isinstance(area, list) else [[area]]
     if len(rows) == 1 and len(rows[0]) == 1:
@@ -316,7 +322,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "TEXT": _shown,
     "MAX": lambda *v: max(_numbers(*v), default=0.0),
     "MIN": lambda *v: min(_numbers(*v), default=0.0),
-    "SMALL": lambda area, k: sorted(_numbers(area))[int(_number(k)) - 1],
+    "SMALL": lambda area, k: _ranked(_numbers(area), int(_number(k))),
     "SUM": lambda *v: sum(_numbers(*v)),
     "MATCH": _found,
     "INDEX": _indexed,

@@ -6,10 +6,12 @@ second of useful work; what is paid for idle hours is in them through the utilis
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, divide, power
-from xlperf.base.units import YEAR
+from xlperf.base.units import HOUR, YEAR
 
 
 def building_power(server_power: Numeric, power_usage_effectiveness: Numeric) -> Array:
@@ -382,6 +384,57 @@ def carbon_of_energy(energy: Numeric, carbon_intensity: Numeric) -> Array:
     3.6
     """
     return np.asarray(array(energy) * array(carbon_intensity))
+
+
+def daily_mean(by_hour: Sequence[Array], start: Numeric, duration: Numeric, day: Numeric = 24.0 * HOUR) -> Array:
+    r"""Mean over some time of what changes from hour to hour and repeats every day, over the mean of a day.
+
+    .. math:: \bar x = \frac{F(t_0 + T) - F(t_0)}{T\,\bar f}, \quad F(t) = \int_0^t f
+
+    Parameters
+    ----------
+    by_hour : sequence of Array
+        Values f of equal parts of a day, from the first to the last, constant within each, (rows,) each. [-]
+    start : numeric
+        Time t_0 of the day at which it begins; NaN: the mean of a day, (rows,). [s]
+    duration : numeric
+        Time T that it lasts, above 0, (rows,). [s]
+    day : numeric, default one day
+        Time after which it repeats. [s]
+
+    Returns
+    -------
+    mean : Array
+        1 after whole days, (rows,). [-]
+
+    References
+    ----------
+    .. [1] J. Dodge et al., "Measuring the carbon intensity of AI in cloud instances", FAccT 2022,
+       doi:10.1145/3531146.3533234, section 4.
+
+    Examples
+    --------
+    Twice as much in the first half of the day: three quarters of a day from its start, and from noon half a day.
+
+    >>> twice, once = np.full(2, 2.0), np.ones(2)
+    >>> daily_mean((twice, once), np.array([0.0, 0.5]), np.array([0.75, 0.5]), 1.0).round(3).tolist()
+    [1.111, 0.667]
+    """
+    values, begin = np.stack([array(each) for each in by_hour], axis=-1), array(start) / array(day)
+    length = array(duration) / array(day)
+    parts = values.shape[-1]
+    whole = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, axis=-1) / parts], axis=-1)
+
+    def reached(time: Array) -> Array:
+        days = np.floor(time)
+        within = np.nan_to_num((time - days) * parts)
+        part = np.minimum(np.floor(within), parts - 1.0).astype(np.int64)
+        rows = np.arange(len(values))
+        so_far = whole[rows, part] + (within - part) * values[rows, part] / parts
+        return np.asarray(days * whole[rows, -1] + so_far)
+
+    found = (reached(begin + length) - reached(begin)) / (length * whole[:, -1])
+    return np.where(np.isnan(begin), 1.0 + 0.0 * length, found)
 
 
 def die_carbon(

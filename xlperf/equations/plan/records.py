@@ -149,6 +149,12 @@ class GradientPrecision:
     FP32, BF16 = 0.0, 1.0
 
 
+class GradientAccumulation:
+    """How gradients of weights are added up over micro-batches."""
+
+    SEPARATE = 1.0
+
+
 class QuantizedCopies:
     """What stays in FP8 or FP4 beside the products."""
 

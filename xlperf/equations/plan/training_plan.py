@@ -13,6 +13,7 @@ from xlperf.equations.plan.records import (
     ActivationStorage,
     Attention,
     DispatchPrecision,
+    GradientAccumulation,
     GradientPrecision,
     MasterWeights,
     MomentPrecision,
@@ -205,6 +206,16 @@ class TrainingPlan(PlanColumns):
     def scatters(self) -> np.ndarray:
         """Where sharded gradients are reduced for every micro-batch with whole weights: ZeRO-2 in a pipeline. [-]"""
         return np.asarray((self.zero_stage == 2) & (self.pipeline_parallel > 1))
+
+    @derived
+    def sums_shards(self) -> np.ndarray:
+        """Where gradients are reduced before they are added up, so that a rank adds up its shards alone. [-]"""
+        return np.asarray((self.zero_stage > 1) & ((self.pipeline_parallel < 2) | self.scatters | self.regathers))
+
+    @derived
+    def adds_separately(self) -> np.ndarray:
+        """Where gradients of weights are added to their sum in a pass of its own. [-]"""
+        return np.asarray((self.gradient_accumulation == GradientAccumulation.SEPARATE) & ~self.frozen)
 
     def again(self, module: str) -> Array:
         """1 where selective recomputation covers a module of RECOMPUTE_MODULES. [-]"""

@@ -201,6 +201,8 @@ def _standard_scores(setting: Setting) -> Array:
 def _gemm_parts(setting: Setting) -> list[Part]:
     model, plan = setting.model, setting.plan
     tokens, tensor, element, gradient = plan.tokens, plan.tensor_parallel, plan.element_size, plan.gradient_size
+    if some(plan.adds_separately):  # the product writes its gradient once
+        gradient = np.where(plan.adds_separately, 0.5 * element, gradient)
     latent = setting.architecture.latent_attention
     narrow, wide = _Collected(), _Collected()
     if setting.architecture.shared_key_value:
@@ -244,7 +246,29 @@ def _gemm_parts(setting: Setting) -> list[Part]:
     products = narrow.parts(setting, wide=False) + wide.parts(setting, wide=True)
     if setting.architecture.sparse_attention:
         products = [_of_sparse_layers(setting, part) for part in products]
-    return products + _cast_parts(setting, narrow) + adapters
+    return products + _cast_parts(setting, narrow) + adapters + _accumulation_parts(setting, products)
+
+
+def _accumulation_parts(setting: Setting, products: list[Part]) -> list[Part]:
+    """Passes that add the gradients of a micro-batch to the sum: both are read and the sum is written."""
+    plan = setting.plan
+    if not some(plan.adds_separately):
+        return []
+    moved: dict[str, Array] = {}
+    for part in products:
+        if part.phase == "forward" and part.place not in CORES and part.gemms is not None:
+            weights = total(part.calls * part.gemms.batch * part.gemms.k * part.gemms.n)
+            moved[part.place] = moved.get(part.place, 0.0) + weights
+    parts = []
+    for place, weights in moved.items():
+        owners = plan.expert_zero_shards if place == "moe" else plan.zero_shards
+        each = (plan.element_size + 2.0 * plan.gradient_size) / np.where(plan.sums_shards, owners, 1.0)
+        traffic = np.where(plan.adds_separately, weights * each, 0.0)[:, None]
+        time = vector_time(setting.device, setting.constants["vector"], traffic, 0.0)
+        names = (f"{place} gradient accumulation",)
+        calls = np.where(traffic > 0.0, 1.0, 0.0)
+        parts.append(Part("backward", "vector", names, place, calls, time, None, traffic, wide=True))
+    return parts
 
 
 def _of_sparse_layers(setting: Setting, part: Part) -> Part:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, side_by_side, some
-from xlperf.equations.plan.records import CrossEntropy, QuantizedCopies, Recompute
+from xlperf.equations.plan.records import CrossEntropy, QuantizedCopies, Recompute, TensorOverlap
 from xlperf.equations.plan.training_plan import LAYOUTS, TrainingPlan
 from xlperf.equations.training.activations import LayerActivations, layer_activations
 from xlperf.equations.training.setting import (
@@ -368,5 +368,21 @@ def memory_of(setting: Setting) -> dict[str, Array]:
         "memory_optimizer": optimizer[rows, worst],
         "memory_activations": activations[rows, worst],
         "memory_layer_activations": layer_activations_kept[rows, worst],
-        "memory_reserved": memory * (1.0 + software["allocator_share"][:, 0]) + software["allocator_base"][:, 0],
+        "memory_reserved": (
+            memory + software["gathered_share"][:, 0] * _gathered_inputs(setting, contents)[rows, worst]
+        )
+        * (1.0 + software["allocator_share"][:, 0])
+        + software["allocator_base"][:, 0],
     }
+
+
+def _gathered_inputs(setting: Setting, contents: StageContents) -> Array:
+    """Inputs of the products of one micro-batch that are gathered over the tensor-parallel ranks, (rows, 3). [B]
+
+    Those of attention and of a dense feed-forward layer. What a collective takes on a stream of its own is free again
+    only after the accelerator has passed it: where the host runs ahead, that is after the layers of a whole pass.
+    """
+    plan = setting.plan
+    gathers = (plan.tensor_parallel > 1) & (plan.sequence_parallel > 0) & (plan.tensor_overlap > TensorOverlap.NONE)
+    size = np.where(gathers, plan.tokens * setting.model.hidden_size * plan.element_size, 0.0)
+    return np.asarray(size[:, None] * (contents.mixers + contents.dense))

@@ -351,7 +351,7 @@ def _optimizer_traffic(setting: Setting) -> Array:
     expert_owners = np.where(plan.zero_stage > 0, plan.expert_zero_shards, 1.0)
     state = optimizer_element_size(plan.adam, plan.element_size, WORD, plan.moment_size, plan.master_size)
     touched = 2.0 * plan.gradient_size + 2.0 * state + plan.element_size
-    sharded = (plan.zero_stage > 1) & ((plan.pipeline_parallel < 2) | plan.scatters | plan.regathers)
+    sharded = plan.sums_shards
     cleared = plan.gradient_size * (
         trained / np.where(sharded, owners, 1.0) + trained_experts / np.where(sharded, expert_owners, 1.0)
     )
@@ -427,7 +427,7 @@ def step(setting: Setting) -> Step:
     layers, reserved = setting.pipeline.middle.layers, 0.0 * batches
     if some(setting.constants["training_calls"]["retry_time"]):
         reserved = memory_of(setting)["memory_reserved"]
-    overlap = setting.constants["training_software"]["data_parallel_overlap"][:, 0]
+    overlap = plan.data_overlap * setting.constants["training_software"]["data_parallel_overlap"][:, 0]
     data_parallel, all_data = (
         _data_parallel_time(setting, communication, times.stage(FIRST), share) for share in (overlap, 0.0)
     )
