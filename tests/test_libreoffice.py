@@ -143,7 +143,7 @@ def compare_plans(office, path, catalog):
         cells = office.values(plans.kind, table.ref)
         formulas = office("cells", sheet=plans.kind, area=table.ref)
         for position, header in enumerate(cells[0]):
-            called = re.match(r"=XLPERF[._](\w+)\(", formulas[1][position].get("formula") or "", re.IGNORECASE)
+            called = re.search(r"XLPERF[._](\w+)\(", formulas[1][position].get("formula") or "", re.IGNORECASE)
             if not called:
                 continue
             function = called[1].lower()
