@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +17,8 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from libreoffice_office import Office
+
     from xlperf.calibrate.published import Published
     from xlperf.catalog.catalog import Catalog
 
@@ -107,3 +111,32 @@ def shipped_training() -> Published:
     from xlperf.calibrate.published import read_published
 
     return next(rows for rows in read_published(workbook("validation.xlsx")) if rows.kind == "training")
+
+
+@pytest.fixture(scope="module")
+def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
+    """A LibreOffice with the add-in, the same for all tests of a module."""
+    from libreoffice_office import Office, python_with_uno
+
+    from xlperf.addin.libreoffice import install
+
+    if not sys.platform.startswith("linux"):
+        pytest.skip("LibreOffice is driven on Linux only")
+    if shutil.which("soffice") is None or python_with_uno() is None:
+        pytest.skip("LibreOffice Calc or its Python module uno is not installed")
+    office = Office(tmp_path_factory.mktemp("libreoffice"))
+    said = install(office.options)
+    assert sys.executable in said
+    office.start()
+    yield office
+    office.end()
+
+
+@pytest.fixture
+def closed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Closes the documents that a test has opened in LibreOffice."""
+    yield
+    office = request.node.funcargs.get("office")
+    if office is not None and office.driver is not None:
+        with contextlib.suppress(AssertionError):
+            office("close")

@@ -158,7 +158,7 @@ def test_a_row_left_further_below_a_table_is_told_of(tmp_path: Path) -> None:
     [
         ("accelerators!E2", 1e-6, "[accelerators!E2]: memory bandwidth 1e-06 TB/s is "),
         ("prices!B2", 1e40, "[prices!B2]: capex 1e+40 USD is "),
-        ("networks!E3", 5e8, "[networks!E3]: latency 500000000 us is "),
+        ("networks!C3", 5e11, "[networks!C3]: size 500000000000 is "),
         ("training!D2", 1e12, "[training!D2]: num accelerators 1000000000000 is "),
     ],
 )

@@ -24,7 +24,7 @@ from xlperf.catalog.schema import PLAN_TABLES, results_of, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate_designs, evaluate_servers
 from xlperf.engine.ownership import SERVER_PARTS
-from xlperf.workbook.build import read_tables, table_of, workbook_package
+from xlperf.workbook.build import new_workbook, read_tables, table_of, workbook_package
 from xlperf.workbook.data_sheets import LIVE_RESULTS, PLANNED, plan_formula, sheet_columns
 from xlperf.workbook.package import data_rows
 
@@ -46,6 +46,10 @@ def tables() -> dict[str, Table]:
 @pytest.fixture(scope="module")
 def built(tables: dict[str, Table]) -> bytes:
     return workbook_package(tables)
+
+
+def _errors(book: Any) -> set[tuple[str, str]]:
+    return {(s.title, cell.coordinate) for s in book for row in s.iter_rows() for cell in row if cell.data_type == "e"}
 
 
 def _last_row(book: Any, kind: str) -> int:
@@ -167,14 +171,21 @@ def test_rows_of_the_cost_sheets_are_one_line_high(built: bytes) -> None:
 def test_libreoffice_without_the_functions_shows_the_values(built: bytes, tmp_path: Path) -> None:
     path = tmp_path / "study.xlsx"
     path.write_bytes(built)
+    new_workbook(tmp_path / "empty.xlsx", "empty")
     command = ["soffice", f"-env:UserInstallation={(tmp_path / 'profile').as_uri()}", "--headless", "--convert-to",
-               "xlsx:Calc MS Excel 2007 XML", "--outdir", str(tmp_path / "out"), str(path)]  # fmt: skip
+               "xlsx:Calc MS Excel 2007 XML", "--outdir", str(tmp_path / "out"), str(path),
+               str(tmp_path / "empty.xlsx")]  # fmt: skip
     subprocess.run(command, check=True, capture_output=True, timeout=120)
     ours = openpyxl.load_workbook(io.BytesIO(built), data_only=True)
     theirs = openpyxl.load_workbook(tmp_path / "out" / "study.xlsx", data_only=True)
     for kind, name in (("chiplets", "unit_cost"), ("servers", "cost_rate")):
         header = _header(kind, name)
         assert _cells(theirs, kind)[0][header] == pytest.approx(_cells(ours, kind)[0][header], rel=1e-12)
+    for name in ("study", "empty"):  # blank rows show nothing, not the name of a function that is not there
+        stored, shown = (
+            openpyxl.load_workbook(own / f"{name}.xlsx", data_only=True) for own in (tmp_path, path.parent / "out")
+        )
+        assert _errors(shown) <= _errors(stored)
 
 
 def test_a_dummy_die_is_one_bond_more() -> None:

@@ -81,6 +81,26 @@ def test_the_walks_of_the_readme_are_true(catalog: Catalog) -> None:
     ]
 
 
+def test_the_walk_of_a_chip_is_true(catalog: Catalog) -> None:
+    """Twice H200's bandwidth on four dies at 3 nm, from the form with two entries changed; within 3 %."""
+    text = " ".join((Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8").split())
+    told = re.search(
+        r"3 nm, (\d+) dies of (\d+) mm2, HBM4 with (\d+) stacks: ([\d.]+) TB/s \(H200: ([\d.]+)\), \$([\d,]+) to make, "
+        r"([\d.]+) times the tokens of a B200, as many per dollar",
+        text,
+    )
+    assert told is not None
+    dies, area, stacks, bandwidth, sold, cost, gain = (float(value.replace(",", "")) for value in told.groups())
+    asked = {**CHIP, "num dies": dies, "die area": area, "memory stacks": stacks}
+    chip = answered(catalog, "chip", **asked)
+    one = answered(catalog, "chip", **asked, accelerator="B200-SXM-180GB")
+    rate, worth = "tokens_per_second_per_accelerator", "tokens_per_thousand_dollars"
+    found = (chip["memory_bandwidth"] / 1e12, chip["unit_cost"], chip[rate] / one[rate])
+    assert (bandwidth, cost, gain) == pytest.approx(found, rel=0.04)
+    assert dies == 4.0 and chip["memory_stacks"] == stacks and bandwidth >= 2.0 * sold
+    assert chip[worth] == pytest.approx(one[worth], rel=0.1)
+
+
 # --- Serve
 
 

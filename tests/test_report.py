@@ -223,6 +223,19 @@ def test_findings_change_with_the_numbers() -> None:
     assert findings_of((plans, Table(results.kind, columns)))["Fastest answers"].startswith(str(plans["name"][7]))
 
 
+def test_the_fastest_answer_is_one_that_a_user_waits_for() -> None:
+    """A plan with a first token after 200 s is not the fastest; where all are as slow it is said."""
+    plans, results = samples.inference()
+    slow = {**results.columns, "tpot": results["tpot"].copy(), "ttft": results["ttft"].copy()}
+    slow["tpot"][7], slow["ttft"][7] = 1e-6, 200.0
+    told = findings_of((plans, Table(results.kind, slow)))["Fastest answers"]
+    assert not told.startswith(str(plans["name"][7])) and "no plan" not in told
+    slow["ttft"] = np.full(len(plans), 200.0)
+    told = findings_of((plans, Table(results.kind, slow)))
+    assert told["Fastest answers"].endswith("no plan gives its first token within 10 s.")
+    assert told["Highest throughput"].endswith("the first token only after 200 s.")
+
+
 def test_shares_of_the_step_add_up_to_all_of_it(book: Workbook) -> None:
     for row in samples.records(book["step time"], "step_time_training"):
         shares = [value for name, value in row.items() if name.endswith("(%)")]

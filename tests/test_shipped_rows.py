@@ -14,6 +14,7 @@ from xlperf.base.resources import workbook
 from xlperf.calibrate.published import read_published
 from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import table_schema, unit_of
 from xlperf.engine import evaluate
 from xlperf.workbook.build import read_tables
 from xlperf.workbook.validation import read_parts
@@ -95,3 +96,23 @@ def test_an_accelerator_has_the_clock_of_its_peak(catalog: Catalog) -> None:
     assert known.sum() > 20
     odd = known & ~((each > 200.0) & (each < 20000.0))
     assert not odd.any(), table["accelerator"][odd].tolist()
+
+
+SHEETS = ("accelerators", "networks", "prices", "memories", "links", "cores", "devices", "technology", "process_nodes")
+FREE = re.compile(
+    r"flop_per_clock|^nre_|^mask_set|^sort_time|^tester_rate|^price$|^capex|^wafer_price|^board_cost|^volume|^embodied"
+)
+"""Columns whose honest values lie far apart: counts per clock, and prices of very different things."""
+
+
+@pytest.mark.parametrize("kind", SHEETS)
+def test_a_usual_value_in_a_unit_a_thousand_times_smaller_is_refused(kind: str) -> None:
+    """MHz under GHz, ns under us, um under mm: a thousand times the median that is shipped is above the ceiling."""
+    table, open_ended = read_tables(workbook())[kind], []
+    for column in table_schema(kind).columns:
+        if column.kind == "number" and column.unit not in ("", "-") and column.name in table:
+            values = table.number(column.name) / unit_of(column).factor
+            values = values[np.isfinite(values) & (values > 0.0)]
+            if len(values) and not column.limits[1] < 1000.0 * np.median(values) and not FREE.search(column.name):
+                open_ended.append(column.name)
+    assert open_ended == []

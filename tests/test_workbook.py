@@ -17,7 +17,7 @@ import pytest
 
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
-from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import parse_header
 from xlperf.catalog.schema import (
     CATALOG_TABLES,
@@ -34,7 +34,6 @@ from xlperf.workbook.build import (
     KINDS,
     build,
     main,
-    new_workbook,
     read_tables,
     table_of,
     workbook_package,
@@ -46,7 +45,6 @@ from xlperf.workbook.data_sheets import DATA_SHEETS, LIVE_RESULTS, header_row, p
 from xlperf.workbook.package import data_rows, with_values
 from xlperf.workbook.plan_card import NUMBERS as CARD_NUMBERS
 from xlperf.workbook.question_look import NUMBERS, SHEETS
-from xlperf.workbook.validation import PARTS, PREDICTED, read_parts, validation_package
 
 MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 
@@ -434,93 +432,3 @@ def test_native_checks_calculate_to_what_is_stored(tables: dict[str, Table], val
                 continue
             different.append((cell.coordinate, wanted, got))
     assert different == []
-
-
-# --- a user's own, and validation
-
-
-def test_a_new_workbook_is_the_shipped_one(tmp_path: Path) -> None:
-    path = tmp_path / "mine.xlsx"
-    new_workbook(path)
-    assert load_catalog(path).fingerprint == load_catalog().fingerprint
-    assert len(read_tables(path)["training"]) == len(read_tables(workbook())["training"])
-
-
-def test_a_workbook_of_examples_is_small_and_all_of_it_answers(tmp_path: Path) -> None:
-    path = tmp_path / "small.xlsx"
-    new_workbook(path, "examples")
-    found = read_tables(path)
-    sizes = {kind: len(table) for kind, table in found.items()}
-    assert (sizes["training"], sizes["inference"], sizes["chiplets"], sizes["servers"]) == (3, 4, 1, 1)
-    assert sizes["models"] <= 8 and sizes["accelerators"] <= 10 and sizes["prices"] <= sizes["accelerators"]
-    book = openpyxl.load_workbook(path, data_only=True)
-    assert book.sheetnames[:4] == list(SHEETS)
-    for name in SHEETS:
-        assert book[name]["F5"].value and not book[name]["F5"].value.startswith("No answer")
-    for kind in PLAN_TABLES:
-        at = book_header(book, kind).index("fits") + 1
-        top = header_row(kind)
-        assert [book[kind].cell(top + 1 + row, at).value for row in range(sizes[kind])] == [True] * sizes[kind]
-
-
-def test_an_empty_workbook_has_all_headers_and_no_rows(tmp_path: Path) -> None:
-    path = tmp_path / "empty.xlsx"
-    new_workbook(path, "empty")
-    found = read_tables(path)
-    assert {kind: len(table) for kind, table in found.items() if kind != "calibration"} == dict.fromkeys(
-        ["training", "inference", "accelerators", "networks", "models", "prices"], 0
-    )
-    book = openpyxl.load_workbook(path)
-    assert book.sheetnames == ["start", *KINDS, "tco", "checks", "functions", CARD_NUMBERS]
-    native = {column.name: column for column in book["training"].tables["training"].tableColumns}
-    assert native["step time (s)"].calculatedColumnFormula.text == plan_formula("training", "step_time")
-
-
-@pytest.fixture(scope="module")
-def published() -> dict[str, list[list[Any]]]:
-    return read_parts(workbook("validation.xlsx"))
-
-
-def test_validation_holds_the_published_rows(published: dict[str, list[list[Any]]]) -> None:
-    from xlperf.calibrate.published import published_columns
-
-    for kind, papers in (("training", 11), ("inference", 22)):
-        header = published[kind][0]
-        assert header == list(published_columns()[kind])
-        group = header.index("group")
-        assert sum(row[group] == "papers" for row in published[kind][1:]) == papers
-        names = [row[0] for row in published[kind][1:]]
-        assert len(set(names)) == len(names)
-    assert len(published["training"]) - 1 >= 1373
-    assert len(published["inference"]) - 1 >= 2952
-    assert len(published["kernels"]) - 1 >= 18440
-    assert published["tolerances"][0][:4] == ["group", "metric", "statistic", "bound"]
-
-
-def test_validation_gives_the_same_bytes(published: dict[str, list[list[Any]]], tmp_path: Path) -> None:
-    few = {sheet: rows[:40] for sheet, rows in published.items()}
-    data = validation_package(few)
-    path = tmp_path / "few.xlsx"
-    path.write_bytes(data)
-    assert main(["--validation", str(path)]) == 0
-    once = path.read_bytes()
-    assert main(["--validation", str(path)]) == 0
-    assert path.read_bytes() == once
-    book = openpyxl.load_workbook(path)
-    assert book.sheetnames == ["start", *(part.sheet for part in PARTS), "predictions"]
-    for part in (*PARTS, PREDICTED):
-        assert list(book[part.sheet].tables) == [part.table]
-    sheet = book["predictions"]
-    header = [cell.value for cell in sheet[4]]
-    first = dict(zip(header, [cell.value for cell in sheet[5]], strict=True))
-    assert first["row_id"] == "T00001"
-    assert first["relative_error"] == pytest.approx(abs(first["predicted"] / first["measured"] - 1))
-
-
-def test_validation_faults_name_the_sheet(tmp_path: Path) -> None:
-    path = tmp_path / "odd.xlsx"
-    book = openpyxl.Workbook()
-    book.active.title = "training"
-    book.save(path)
-    with pytest.raises(InputError, match="row_id"):
-        read_parts(path)

@@ -217,16 +217,26 @@ def tightest(limits: Iterable[Limit]) -> tuple[Limit, ...]:
     >>> wide, narrow = limit_of("inference", "ttft<=500"), limit_of("inference", "ttft<=0.3 s")
     >>> [limit.words for limit in tightest([wide, narrow, narrow])]
     ['ttft <= 300 ms']
+    >>> [limit.words for limit in tightest([wide._replace(probability=0.9), wide])]
+    ['ttft <= 500 ms with 0.9 probability']
     """
-    kept: dict[tuple[str, bool, float], Limit] = {}
+    kept: list[Limit] = []
     for limit in limits:
-        upper = limit.sign in ("<", "<=")
-        key = (limit.column.name, upper, limit.probability)
-        other = kept.setdefault(key, limit)
-        nearer = limit.bound < other.bound if upper else limit.bound > other.bound
-        if nearer or (limit.bound == other.bound and len(limit.sign) < len(other.sign)):
-            kept[key] = limit
-    return tuple(kept.values())
+        if any(_implies(other, limit) for other in kept):
+            continue
+        kept = [limit if limit.column.name == other.column.name and _implies(limit, other) else other for other in kept]
+        kept = list(dict.fromkeys([*kept, limit]))
+    return tuple(kept)
+
+
+def _implies(one: Limit, other: Limit) -> bool:
+    """Whether what keeps a limit also keeps another of the same result: as near a bound, as likely."""
+    upper = one.sign in ("<", "<=")
+    if one.column.name != other.column.name or upper != (other.sign in ("<", "<=")):
+        return False
+    nearer = one.bound < other.bound if upper else one.bound > other.bound
+    as_near = nearer or (one.bound == other.bound and len(one.sign) <= len(other.sign))
+    return as_near and one.probability >= other.probability
 
 
 def limits_of(kind: str, texts: Iterable[str], place: str = "limit", probability: float = 0.5) -> list[Limit]:

@@ -273,8 +273,8 @@ def flash_attention(inputs: Inputs) -> Outcome:
             ),
             (own_column("standard_mfu", "-"), mfu[standard]),
             (own_column("flash_mfu", "-"), mfu[flash]),
-            (own_column("standard_fits", kind="result-flag"), fits[standard]),
-            (own_column("flash_fits", kind="result-flag"), fits[flash]),
+            ("standard_fits", np.where(fits[standard] == 1, "yes", "no")),
+            ("flash_fits", np.where(fits[flash] == 1, "yes", "no")),
         ],
         [
             Chart("bars", "Speed-up of a step", "case", ("speed_up",), y_title="times"),

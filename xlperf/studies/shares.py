@@ -114,16 +114,19 @@ def _chosen(nodes: Sequence[str], labels: Sequence[str], catalog: Catalog, grid:
         "Shares of the dies and of the edge with which the best device of each node is fastest, and what others lose.",
         [
             ("node", nodes),
-            (own_column("compute_share", "-", "Share of the dies for cores"), compute),
-            (own_column("area_share_cache", "-", "Share of the dies for cache"), cache),
-            (own_column("l2_capacity", "MiB", "Last-level cache"), capacity / 2.0**20),
-            (own_column("memory_shoreline_share", "-", "Share of the edge for memory"), np.array(EDGES)[at[2]]),
+            (own_column("cores_of_the_dies", "-", "Share of the dies for cores"), compute),
+            (own_column("cache_of_the_dies", "-", "Share of the dies for cache"), cache),
+            (own_column("last_level_cache", "MiB", "Capacity of the last-level cache"), capacity / 2.0**20),
+            (own_column("memory_of_the_edge", "-", "Share of the edge for memory"), np.array(EDGES)[at[2]]),
             (own_column("step_time", "s", "Time of a training step with the best plan"), lowest),
-            (own_column("fewest_cores", "-", "How much longer a step is with the most cache"), losses[0]),
-            (own_column("most_cores", "-", "How much longer a step is with next to no cache"), losses[1]),
-            (own_column("least_edge", "-", "How much longer a step is with the least edge for memory"), losses[2]),
-            (own_column("most_edge", "-", "How much longer with the most; blank: it does not fit"), losses[3]),
-            (own_column("inner", "-", "1 where the best lies between the ends of both"), inner.astype(float)),
+            (own_column("longer_with_most_cache", "-", "How much longer a step is with the most cache"), losses[0]),
+            (own_column("longer_with_least_cache", "-", "How much longer a step is with next to no cache"), losses[1]),
+            (
+                own_column("longer_with_least_memory_edge", "-", "How much longer with the least edge for memory"),
+                losses[2],
+            ),
+            (own_column("longer_with_most_memory_edge", "-", "Blank where it does not fit"), losses[3]),
+            ("best_between_the_ends", np.where(inner, "yes", "no")),
         ],
     )
     findings = list(_findings(nodes, compute, cache, capacity, np.array(EDGES)[at[2]], losses, inner))

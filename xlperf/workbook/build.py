@@ -82,8 +82,7 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
     book = Workbook()
     book.remove(book.worksheets[0])
     add_styles(book)
-    cards, handle = (card_results(full), catalog_handle(full)) if values else ({}, None)
-    front_sheet(book, full, cards, handle, formulas, examples)
+    front_sheet(book, full, card_results(full) if values else {}, catalog_handle(full), formulas, examples)
     for kind in full:
         data_sheet(book, full[kind], results.get(kind, {}), formulas, full)
     tco_sheet(book, full, results, formulas)

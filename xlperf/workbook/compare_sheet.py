@@ -14,8 +14,6 @@ from xlperf.workbook.live import Live
 from xlperf.workbook.plan_card import TIME, letters_from, pulled_cell
 from xlperf.workbook.question_look import (
     BLUE,
-    GREEN,
-    ORANGE,
     SKY,
     answer,
     axis,
@@ -59,6 +57,8 @@ _MEMORY: Mapping[str, tuple[tuple[str, str], ...]] = {
 }
 _WANTED = ("tokens_per_second_per_accelerator", "memory_capacity", "fits", "energy_per_token", "reason")
 _LIST = "Z"
+_MORE, _LESS = "F3B27A", "86D2B8"
+"""Colours of steps of the waterfall, light below the dark words on them."""
 ALL_PLANS = "all_plans"
 """Defined name of the names of all plans."""
 Pair = tuple[str, str]
@@ -284,7 +284,7 @@ def _answers(sheet: Any, data: Any, chosen: Sequence[str], r: Mapping[str, Pair]
         live,
     )
     far = f"OR({r['low'][1]}>{r['high'][0]},{r['high'][1]}<{r['low'][0]})"
-    sure = f'IF({far},"APART","BANDS OVERLAP")'
+    sure = f'IF({far},"CLEAR","BANDS OVERLAP")'
     bands = [f'"{word}: "&TEXT({r["low"][which]},"#,##0.00")&" to "&TEXT({r["high"][which]},"#,##0.00")'
              for which, word in enumerate("AB")]  # fmt: skip
     told = f'"80 % bands: "&{bands[0]}&"; "&{bands[1]}&" "&{per}'
@@ -298,14 +298,14 @@ def _answers(sheet: Any, data: Any, chosen: Sequence[str], r: Mapping[str, Pair]
 
 def _charts(sheet: Any, data: Any, live: Live) -> None:
     heading(sheet, "F13", "From A to B: milliseconds of an accelerator per token", "K", live)
-    chart: Any = bars(data, "K", (13, 21), "P Q R S", ("", NAVY, ORANGE, GREEN), "0.000", lying=False, gap=25,
+    chart: Any = bars(data, "K", (13, 21), "P Q R S", ("", NAVY, _MORE, _LESS), "0.000", lying=False, gap=25,
                       stacked=True)  # fmt: skip
     for letter, sign in (("R", "+"), ("S", "\N{MINUS SIGN}")):  # steps with their sign; none where nothing changes
         for row in range(14, 22):
             data[f"{letter}{row}"].number_format = f'[<0.0005]"";"{sign}"0.000'
     for series in chart.series[1:]:
         label(series, "inEnd" if series is chart.series[1] else "ctr", "FFFFFF" if series is chart.series[1] else INK)
-    axis(chart.x_axis, size=8)
+    axis(chart.x_axis, size=7)
     axis(chart.y_axis, number="0.000", hidden=True)
     place(chart, sheet, "F14:K27", live, (0.02, 0.03, 0.96, 0.82))
     heading(sheet, "M13", "Memory of the fullest accelerator (GiB)", "R", live)

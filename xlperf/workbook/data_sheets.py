@@ -76,6 +76,13 @@ DATA_SHEETS: Mapping[str, DataSheet] = {
 LIVE_RESULTS = {kind: words.results for kind, words in DATA_SHEETS.items() if words.results}
 """Results with a live formula in each row, by data sheet."""
 _COST_FUNCTIONS = {"chiplets": "PACKAGE_COST", "servers": "SERVER_COST"}
+_STATED = {
+    "training": ("name", "model"),
+    "inference": ("name", "model"),
+    "chiplets": ("chiplet", "accelerator"),
+    "servers": ("server", "accelerator"),
+}
+"""Columns of which a row that is not blank states one."""
 ASKED = ("fixed_accelerators", "fixed_power")
 """Inputs of which a server needs one for the results of a planner."""
 PLANNED = "_planned"
@@ -137,6 +144,8 @@ def data_sheet(
                 value = values[row] if row < len(values) else None
                 style, shown = cell.style, FLAG_FORMAT if column.kind == "result-flag" else cell.number_format
                 formulas.put(cell, "=" + plan_formula(kind, column.name), value, style, shown)
+                if column.name == "trust":
+                    cell.alignment = Alignment(horizontal="center", vertical="center")
                 if column.name == "reason":
                     cell.alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=True)
                 if isinstance(value, str) and column.name == "reason":
@@ -167,9 +176,11 @@ def _blank_rows(columns: Sequence[Column]) -> list[list[None]]:
 def plan_formula(kind: str, result: str) -> str:
     """Formula of a result of the plan, design or server in the same row of a table, without the equals sign.
 
-    >>> plan_formula("inference", "ttft").startswith("XLPERF_TTFT(inference[[#This Row],[name]:")
-    True
-    >>> plan_formula("servers", "energy_cost").startswith("XLPERF_SERVER_COST(servers[[#This Row],[server]:")
+    A blank row asks for nothing: a program without the add-in calculates cells without a value, and shows no error.
+
+    >>> plan_formula("inference", "ttft")[:70]
+    'IF(inference[[#This Row],[name]]&inference[[#This Row],[model]]="","",X'
+    >>> "XLPERF_SERVER_COST(servers[[#This Row],[server]:" in plan_formula("servers", "energy_cost")
     True
     """
     schema = table_schema(kind)
@@ -178,13 +189,15 @@ def plan_formula(kind: str, result: str) -> str:
     row, header = f"{kind}[[#This Row],{across}]", f"{kind}[[#Headers],{across}]"
     if kind in PLAN_TABLES:
         function = PREFIX + ("CHECK" if result == "reason" else result.upper())
-        return f"{function}({row},{CATALOG_NAME},{header})"
-    part = result.replace("_", " ")
-    formula = f'{PREFIX}{_COST_FUNCTIONS[kind]}({row},"{part}",{CATALOG_NAME},{header})'
-    if not result.endswith(PLANNED):
-        return formula
-    blank = ",".join(f'{kind}[[#This Row],[{schema.by_name[name].header}]]=""' for name in ASKED)
-    return f'IF(AND({blank}),"",{formula})'
+        formula = f"{function}({row},{CATALOG_NAME},{header})"
+    else:
+        part = result.replace("_", " ")
+        formula = f'{PREFIX}{_COST_FUNCTIONS[kind]}({row},"{part}",{CATALOG_NAME},{header})'
+    if result.endswith(PLANNED):
+        blank = ",".join(f'{kind}[[#This Row],[{schema.by_name[name].header}]]=""' for name in ASKED)
+        formula = f'IF(AND({blank}),"",{formula})'
+    given = "&".join(f"{kind}[[#This Row],[{name}]]" for name in _STATED[kind])
+    return f'IF({given}="","",{formula})'
 
 
 def column_reference(column: Column) -> str:
@@ -304,7 +317,9 @@ def _widths(sheet: Worksheet, columns: Sequence[Column], rows: Sequence[Sequence
         least = len(column.header) / 3 + 4.0
         if column.is_result and column.table.removesuffix("_results") in PLAN_TABLES and column.name not in _LONG_TEXT:
             longest = max(map(len, TRUST)) if column.name == "trust" else max(map(len, column.header.split()))
-            width = least = max(longest + 4.0, len(column.header) / 4 + 2.5, 9.0)
+            width = least = max(1.1 * longest + 4.5, len(column.header) / 4 + 2.5, 9.0)
+        if offset == 0 and column.table in PLAN_TABLES:  # the card stands in it
+            least = max(least, 34.0)
         sheet.column_dimensions[get_column_letter(offset + 1)].width = max(width, least)
 
 

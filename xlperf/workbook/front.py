@@ -116,7 +116,7 @@ def front_sheet(
     workbook: Workbook,
     tables: Mapping[str, Table],
     results: Mapping[str, Mapping[str, Any]],
-    handle: str | None,
+    handle: str,
     formulas: Formulas,
     examples: bool = True,
 ) -> Worksheet:
@@ -193,7 +193,9 @@ def _card(
             validation.add(f"{right}{row}")
             sheet.add_data_validation(validation)
     area = f"${left}${CARD_TOP}:${right}${CARD_TOP + len(CARDS[kind]) - 1}"
-    _verdict(sheet, letters, f"={PREFIX}CHECK({area},{CATALOG_NAME})", results.get("reason"), formulas)
+    first = f"${right}${CARD_TOP}"
+    check = f'=IF({first}="","",{PREFIX}CHECK({area},{CATALOG_NAME}))'
+    _verdict(sheet, letters, check, results.get("reason"), formulas)
     top = CARD_TOP + longest
     put(sheet[f"{left}{top}"], "result", "xlperf header result")
     put(sheet[f"{right}{top}"], "value", "xlperf header result")

@@ -268,7 +268,7 @@ def data_rows(table: Table, columns: Sequence[Column]) -> list[list[float | bool
 def column_width(column: Column, shown: Iterable[Any] = (), most: float = 34) -> float:
     """Width of a column in characters: its longest header word, or its longest value; text wraps beyond ``most``."""
     words = column.header.split()
-    width = max(len(word) for word in words) + 3.6
+    width = 1.1 * max(len(word) for word in words) + 4.5  # bold, beside the button of the filter
     width = max(width, math.ceil(len(column.header) / 3) + 3.0)
     text = [len(value) for value in shown if isinstance(value, str)]
     if text:

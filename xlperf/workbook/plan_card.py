@@ -223,10 +223,11 @@ def _cost_numbers(data: Any, cells: Mapping[str, str], letters: tuple[str, str, 
         live.put(data[f"{letter}{COST_TOP}"], words)
     owner = table_schema("servers").by_name["accelerator"]
     row = f"MATCH({cells['accelerator']},{column_reference(owner)},0)"
+    owned = "servers" in data.parent.sheetnames
     for at, (words, name) in enumerate(COST.items(), start=COST_TOP + 1):
         hour = f"INDEX({column_reference(results_of('servers').by_name[name])},{row})"
         live.put(data[f"{part}{at}"], words)
-        live.put(data[f"{plain}{at}"], f"=IFERROR({hour}/({cells[_RATE]}*0.0036),0)")
+        live.put(data[f"{plain}{at}"], f"=IFERROR({hour}/({cells[_RATE]}*0.0036),0)" if owned else 0)
         live.put(data[f"{special}{at}"], 0)
 
 
@@ -258,11 +259,12 @@ def _card(sheet: Any, data: Any, kind: str, cells: Mapping[str, str], live: Live
     in_colour(sheet, f"A{row + 6}", f'RIGHT($A${row + 6},2)<>"ok"', BAD_INK, BAD_FILL)
     words, cost = _SENTENCE[kind]
     priced = f'IF(ISNUMBER({cells[cost]}),{worded(_PRICED.format(cost), cells)},"")'
-    wrong = f'IF({cells["name"]}="","No plan of this name below",{cells["reason"]}&"")'
+    none = f'IF($A${row + 1}="","Choose a plan of the table below","No plan of this name below")'
+    wrong = f'IF({cells["name"]}="",{none},{cells["reason"]}&"")'
     fits = f'IF({cells["fits"]}=1,"","Does not fit in memory. ")'
     sentence = f"=IF({_is_wrong(kind, cells)},{wrong},{fits}&{worded(words, cells)}&{priced})"
     put(sheet, f"{left}{row}", sentence, "answer small", last=f"{end}{row}", live=live)
-    bad = f"OR({_is_wrong(kind, cells)},{cells['fits']}<>1)"
+    bad = f'AND($A${row + 1}<>"",OR({_is_wrong(kind, cells)},{cells["fits"]}<>1))'
     in_colour(sheet, f"{left}{row}:{end}{row}", bad, BAD_INK, BAD_FILL)
     letters = letters_from(FIRST[kind], 8)
     middle, last, words_at = at[in_sight[3]], at[in_sight[-1]], at["trust"]

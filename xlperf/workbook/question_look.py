@@ -81,7 +81,7 @@ _LOOKS: Mapping[str, _Look] = {
     "head": _Look(9, True, MUTED, place="right"),
     "cell": _Look(place="right"),
     "cell left": _Look(),
-    "text": _Look(9, wrapped=True),
+    "text": _Look(9, wrapped=True, indent=1),
     "link": _Look(9, colour=BLUE, fill=CARD, indent=1),
     "badge": _Look(9, True, "FFFFFF", GREEN, "center"),
 }
@@ -203,7 +203,8 @@ def results(data: Any, kind: str, area: str, live: Live) -> dict[str, str]:
     for row, column in enumerate(results_of(kind).columns, start=3):
         data[f"A{row}"].value = column.header
         words = column.name.replace("_", " ")
-        live.put(data[f"B{row}"], f'=XLPERF_{kind.upper()}({area},"{words}",catalog)')
+        asked = f'XLPERF_{kind.upper()}({area},"{words}",catalog)'
+        live.put(data[f"B{row}"], f'=IFERROR({asked},"")' if column.name == "reason" else f"={asked}")
         found[column.name] = f"'{data.title}'!$B${row}"
     return found
 

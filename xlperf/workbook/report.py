@@ -170,7 +170,7 @@ def report_workbook(
             fill(workbook[name])
     summary_sheet(workbook["summary"], report)
     workbook.defined_names[REPORT_NAME] = DefinedName(REPORT_NAME, attr_text="summary!$A$2")
-    set_paper(workbook)
+    set_paper(workbook, brief=bool(found))
     workbook.active = 0
     return workbook
 

@@ -266,6 +266,8 @@ _PLAN_SHEETS = {"training": "step_time", "inference": "ttft"}
 """Sheets of plans and the first column of their results: the plans themselves are named in column A."""
 _CHARTS = ("step time", "inference time", "limits", "memory", "roofline", "token cost", "accelerator cost")
 """Sheets whose charts are printed, not the tables that these are drawn from."""
+_ALL_PLANS = ("step time", "inference time", "memory")
+"""Sheets with charts of all plans, twenty or so each."""
 _LONG = {"cost bridge": 45, "reasons": 30, "assumptions": 40, "calibration": 40, "models": 24, "networks": 40}
 """Sheets of which so many rows are printed. [-]"""
 _WIDEST = 220.0
@@ -282,22 +284,31 @@ _EMU_PER_CM = 360000
 _NOTE = "further rows and columns: in the workbook"
 
 
-def set_paper(workbook: Workbook) -> None:
-    """Limit what each sheet prints, so that a report of a hundred plans stays a document of thirty pages."""
+def set_paper(workbook: Workbook, brief: bool = False) -> None:
+    """Limit what each sheet prints, so that a report of a hundred plans stays a document of thirty pages.
+
+    Parameters
+    ----------
+    workbook : Workbook
+        Report, changed in place.
+    brief : bool
+        Whether only the first results and the first charts of all plans are printed: a study of hundreds of plans
+        says in sheets of its own what it finds.
+    """
     for sheet in workbook.worksheets:
         if sheet.title in _PLAN_SHEETS:
-            _results(sheet, _PLAN_SHEETS[sheet.title])
+            _results(sheet, _PLAN_SHEETS[sheet.title], 1 if brief else 2)
         elif sheet.title in _CHARTS:
-            _charts(sheet)
+            _charts(sheet, brief and sheet.title in _ALL_PLANS)
         elif sheet.title in _LONG or sheet.title in ("accelerators", "prices"):
             _first_page(sheet, _LONG.get(sheet.title, 40))
         elif sheet.title == "chiplets or one die":
             sheet.row_breaks.brk = []
-            page_setup(sheet, pages_high=2)
+            page_setup(sheet, pages_high=1 if brief else 2)
 
 
-def _results(sheet: Worksheet, first: str) -> None:
-    """The first results of plans on two pages, beside their names: as many columns as can be read."""
+def _results(sheet: Worksheet, first: str, pages: int) -> None:
+    """The first results of plans on some pages, beside their names: as many columns as can be read."""
     table = next(iter(sheet.tables.values()), None)
     if table is None:
         return
@@ -311,9 +322,9 @@ def _results(sheet: Worksheet, first: str) -> None:
     while end < last and letters + _width(sheet, end + 1) <= _PLANS_WIDE:
         end += 1
         letters += _width(sheet, end)
-    bottom = min(header + _MOST_PLANS, sheet.max_row)
+    bottom = min(header + _MOST_PLANS // 2 * pages, sheet.max_row)
     sheet.print_area = f"{get_column_letter(start)}{header}:{get_column_letter(end)}{bottom}"
-    sheet.page_setup.fitToWidth, sheet.page_setup.fitToHeight = 1, 2
+    sheet.page_setup.fitToWidth, sheet.page_setup.fitToHeight = 1, pages
     _note(sheet)
 
 
@@ -329,7 +340,7 @@ def first_rows(sheet: Worksheet) -> None:
     _note(sheet)
 
 
-def _charts(sheet: Worksheet) -> None:
+def _charts(sheet: Worksheet, only_first: bool) -> None:
     """Charts alone, with the title of the sheet above the first."""
     inside: Any = sheet
     if not inside._charts:
@@ -339,6 +350,8 @@ def _charts(sheet: Worksheet) -> None:
         for chart in inside._charts
         for row, left in [_corner(chart.anchor)]
     )
+    if only_first:
+        spans = [span for span in spans if span[0] == spans[0][0]]
     blocks: list[list[int]] = []
     for first, last, _ in spans:
         if blocks and first <= blocks[-1][1] + 2:

@@ -247,25 +247,27 @@ def _training(group: Plans) -> Iterator[Finding]:
 
 def _inference(group: Plans) -> Iterator[Finding]:
     rows = group.where(GOOD)
-    quickest = best(group, "tpot", rows, lowest=True)
+    prompt = rows[group.number("ttft")[rows] <= _PATIENCE]
+    quickest = best(group, "tpot", prompt if len(prompt) else rows, lowest=True)
     if quickest is not None:
         words = (
             f"{_plan(group, quickest)}: a token every {_say(group, 'tpot', quickest)} ms, "
-            f"the first after {_say(group, 'ttft', quickest)} ms."
+            f"the first after {_say(group, 'ttft', quickest)} ms"
         )
-        yield Finding("Fastest answers", words, "good")
+        none = f"; no plan gives its first token within {_PATIENCE / 1000:.0f} s"
+        yield Finding("Fastest answers", f"{words}{'' if len(prompt) else none}.", "good" if len(prompt) else "warning")
     busiest = best(group, "tokens_per_second_per_accelerator", rows)
     if busiest is not None:
         words = (
             f"{_plan(group, busiest)}: {_say(group, 'tokens_per_second_per_accelerator', busiest)} tokens per "
-            f"second and accelerator at {_say(group, 'tpot', busiest)} ms per token."
+            f"second and accelerator at {_say(group, 'tpot', busiest)} ms per token{_late(group, busiest)}."
         )
         yield Finding("Highest throughput", words, "good")
     cheapest = best(group, "cost_per_million_output_tokens_all_in", rows, lowest=True)
     if cheapest is not None:
         words = (
             f"{_plan(group, cheapest)}: {_say(group, 'cost_per_million_output_tokens_all_in', cheapest)} USD per "
-            f"million output tokens, prompts included{_basis(group, cheapest)}."
+            f"million output tokens, prompts included{_basis(group, cheapest)}{_late(group, cheapest)}."
         )
         yield Finding("Cheapest serving", words, "good")
     yield from _tightest(group, rows)
@@ -277,7 +279,15 @@ def _inference(group: Plans) -> Iterator[Finding]:
         yield Finding("Decode limit", f"A decode step is limited by {words}.")
 
 
+_PATIENCE = 10_000.0
+"""Time that a user waits for a first token; an answer that takes longer says so. [ms]"""
 _WORK = {"training": "training", "inference": "serving"}
+
+
+def _late(group: Plans, row: int) -> str:
+    """The time to the first token where nobody waits for it."""
+    late = group.number("ttft")[row] > _PATIENCE
+    return f"; the first token only after {number_words(group.number('ttft')[row] / 1000.0)} s" if late else ""
 
 
 def _tightest(group: Plans, rows: np.ndarray) -> Iterator[Finding]:
