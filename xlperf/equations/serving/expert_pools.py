@@ -176,7 +176,7 @@ def _message_times(attention: Deployment, experts: Deployment, sequences: Array)
     ]
     once = sent(own * copies * there), sent(own * copies * back)
     passed = [one + more for one, more in zip(once, inside, strict=True)]
-    shorter = passed[0] + passed[1] < direct[0] + direct[1]
+    shorter = (group > 1.0) & (passed[0] + passed[1] < direct[0] + direct[1])
     occupied = np.where(shorter, np.maximum(*once), np.maximum(*direct)) - start
     first, second = (np.where(shorter, *pair) for pair in zip(passed, direct, strict=True))
     return first, second, occupied
