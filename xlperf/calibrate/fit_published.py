@@ -313,7 +313,7 @@ def _sheet_rows(
 def _fitted_on(one: Parameter, entries: Errors) -> np.ndarray:
     """Which entries are of software that a constant is fitted on; others take it and say nothing of it."""
     rows = [row for row in package_rows("fitted_families.csv") if (row["family"], row["constant"]) == one.key[::4]]
-    return np.logical_or.reduce([_named_software(entries.software, row["software"]) for row in rows])
+    return np.asarray(np.logical_or.reduce([_named_software(entries.software, row["software"]) for row in rows]))
 
 
 def _said(one: Parameter, value: float, taken_itself: bool) -> str:
