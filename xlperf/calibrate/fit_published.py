@@ -302,10 +302,18 @@ def _sheet_rows(
                 date=date,
                 source=_SOURCE.format(published.kind),
                 kind="measured" if identified else "assumption",
-                notes=_said(one, float(solution.values[at]), bool(users[at].any())) if identified else _UNIDENTIFIED,
+                notes=_said(one, float(solution.values[at]), bool((users[at] & _fitted_on(one, entries)).any()))
+                if identified
+                else _UNIDENTIFIED,
             )
         )
     return found
+
+
+def _fitted_on(one: Parameter, entries: Errors) -> np.ndarray:
+    """Which entries are of software that a constant is fitted on; others take it and say nothing of it."""
+    rows = [row for row in package_rows("fitted_families.csv") if (row["family"], row["constant"]) == one.key[::4]]
+    return np.asarray(np.logical_or.reduce([_named_software(entries.software, row["software"]) for row in rows]))
 
 
 def _said(one: Parameter, value: float, taken_itself: bool) -> str:
