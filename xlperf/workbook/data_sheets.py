@@ -134,7 +134,7 @@ def data_sheet(
     write_table(sheet, columns, [*rows, *_blank_rows(columns)], f"A{top}", kind, widths=False, fitted=False)
     _bands(sheet, columns, words.bands, top - 1)
     _native_columns(sheet, kind, columns)
-    _folded(sheet, columns, words.in_sight)
+    fold(sheet, columns, words.in_sight)
     for offset, column in enumerate(columns, start=1):
         letter = get_column_letter(offset)
         if column.is_result:
@@ -294,7 +294,7 @@ def _bands(sheet: Worksheet, columns: Sequence[Column], bands: Sequence[tuple[st
     sheet.row_dimensions[row].height = 16
 
 
-def _folded(sheet: Worksheet, columns: Sequence[Column], in_sight: Sequence[str]) -> None:
+def fold(sheet: Worksheet, columns: Sequence[Column], in_sight: Sequence[str]) -> None:
     """Fold the inputs between the name of a plan and those that matter most, where some are named."""
     if not in_sight:
         return

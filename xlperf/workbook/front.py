@@ -123,7 +123,7 @@ def front_sheet(
     """Add the sheet ``start`` and the defined names of the workbook."""
     sheet: Worksheet = workbook.create_sheet("start")
     title(sheet, "xlperf", "Performance, memory and cost of training and serving large language models", "B1")
-    column_widths(sheet, 2, 46, 28, 3, 46, 28, 24, 12, 12, 12)
+    column_widths(sheet, 2, 46, 34, 3, 46, 28, 24, 12, 12, 12)
     _wide(sheet, 4, _WORDS, 30)
     put(sheet["B6"], "How to use it", "xlperf heading")
     for number, words in enumerate(_STEPS, start=1):

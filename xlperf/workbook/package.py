@@ -7,7 +7,7 @@ import math
 import os
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -304,6 +304,7 @@ def write_table(
     freeze: int | None = 1,
     widths: bool = True,
     fitted: bool = False,
+    one_line: Container[str] = (),
 ) -> str:
     """Write a native table whose headers say the unit and whose header comments say the meaning.
 
@@ -325,6 +326,8 @@ def write_table(
         Whether to set column widths.
     fitted : bool
         Whether the decimals of results are chosen by the values (:func:`fitted_format`) or by the unit alone.
+    one_line : container of str
+        Columns whose text makes no row taller.
 
     Returns
     -------
@@ -356,7 +359,7 @@ def write_table(
         tallest = 1
         for offset, (column, value) in enumerate(zip(columns, row, strict=True)):
             wrapped = None
-            if isinstance(value, str):
+            if isinstance(value, str) and column.name not in one_line:
                 lines = _lines(value, across[offset] * (1.15 if column.name == "reason" else 1.02) - 2.0)
                 tallest, wrapped = max(tallest, lines), lines > 1
             put(sheet.cell(down, left + offset), value, _style(column, offset), formats[offset], wrapped)

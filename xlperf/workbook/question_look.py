@@ -47,6 +47,8 @@ DASH = "\N{EN DASH}"
 _INPUT_FILL, _INPUT_RULE = "FFF9DF", "E5D9A6"
 _WIDTHS = {"A": 1.5, "B": 25, "C": 21, "D": 15, "E": 2, "L": 2, "S": 1} | dict.fromkeys("FGHIJKMNOPQR", 9.5)
 _LAST_ROW = 33
+_HEIGHTS = {1: 4.0, 2: 26.0, 3: 15.0, 4: 6.0, 30: 17.0, 31: 17.0}
+"""Heights of rows; with all others the sheet is as high as a window of 900 pixels shows. [pt]"""
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def page(sheet: Any, question: str, live: Live) -> None:
     for letter, width in _WIDTHS.items():
         sheet.column_dimensions[letter].width = width
     for row in range(1, _LAST_ROW + 1):
-        sheet.row_dimensions[row].height = {1: 6, 2: 28, 3: 16, 4: 8}.get(row, 17)
+        sheet.row_dimensions[row].height = _HEIGHTS.get(row, 15.75)
     put(sheet, "B2", question, "title")
     words = "Fill in the yellow cells; leave auto where xlperf shall choose: its choice stands beside it."
     put(sheet, "B3", words, "subtitle")

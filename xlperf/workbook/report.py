@@ -20,6 +20,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.schema import CATALOG_TABLES
 from xlperf.catalog.table import Table
 from xlperf.workbook import style
+from xlperf.workbook.data_sheets import DATA_SHEETS, fold
 from xlperf.workbook.package import data_rows, save_workbook, write_table
 from xlperf.workbook.report_breakdown import inference_time_sheet, memory_sheet, set_paper, step_time_sheet
 from xlperf.workbook.report_chiplets import basis_of, chiplet_sheet
@@ -235,11 +236,17 @@ def _cost_sheets(report: Report) -> dict[str, _Fill | None]:
 
 
 def _plan_sheet(sheet: Worksheet, group: Plans) -> None:
-    """Every plan column that is used, then every result."""
+    """Every plan column that is used, folded but for those that matter most, then every result."""
     inputs = group.inputs
     if group.plans.schema.key not in inputs:
         inputs = [group.plans.schema.key, *inputs]
-    outputs = [column for column in group.outputs if column.name != "reason"]
+    in_sight = [column for name in DATA_SHEETS[group.kind].in_sight for column in inputs if column.name == name]
+    inputs = [*(column for column in inputs if column not in in_sight), *in_sight]
+    first = DATA_SHEETS[group.kind].results
+    outputs = sorted(
+        (column for column in group.outputs if column.name != "reason"),
+        key=lambda column: first.index(column.name) if column.name in first else len(first),
+    )
     reason = [column for column in group.outputs if column.name == "reason"]
     rows = [
         [*plan, *result]
@@ -250,15 +257,19 @@ def _plan_sheet(sheet: Worksheet, group: Plans) -> None:
     for row, name in zip(rows, group.names, strict=True):
         row[0] = name
     columns = [*inputs, *outputs, *reason]
-    area = write_table(sheet, columns, rows, f"A{_TOP}", group.kind, fitted=True)
+    folded = [column.name for column in inputs[1 : len(inputs) - len(in_sight)]]
+    area = write_table(sheet, columns, rows, f"A{_TOP}", group.kind, fitted=True, one_line=folded)
     letters = {column.name: get_column_letter(i) for i, column in enumerate(columns, start=1)}
+    fold(sheet, columns, [column.name for column in in_sight])
+    sheet.sheet_view.zoomScale = 90
     body = area.replace(f"A{_TOP}:", f"A{_TOP + 1}:")
-    first = letters[group.outputs[0].name]
+    computed = letters[group.outputs[0].name]
     if "fits" in letters:
         fits = f"${letters['fits']}{_TOP + 1}"
         _shade(sheet, body, f"AND(ISLOGICAL({fits}),NOT({fits}))", style.WARN_FILL, style.WARN_INK)
-    _shade(sheet, body, f"ISBLANK(${first}{_TOP + 1})", style.BAD_FILL, style.BAD_INK)
-    wide = sum(sheet.column_dimensions[letter].width for letter in letters.values())
+    _shade(sheet, body, f"ISBLANK(${computed}{_TOP + 1})", style.BAD_FILL, style.BAD_INK)
+    shown_columns = [sheet.column_dimensions[letter] for letter in letters.values()]
+    wide = sum(column.width for column in shown_columns if not column.hidden)
     pages = max(1, round(wide / 175))
     page_setup(sheet, _TOP, area=area, pages_wide=pages, key_columns="A:A", heading=f"{group.kind.capitalize()} plans")
 

@@ -281,6 +281,8 @@ _MOST_ROWS = 130
 _CM_PER_LETTER = 0.172
 """Of the narrowest fonts that a program puts in the place of the workbook's: no chart is cut. [cm]"""
 _EMU_PER_CM = 360000
+_PAGE_SHAPE = 0.72
+"""Height over width of what a page takes, with a little more, which makes it smaller by as much."""
 _NOTE = "further rows and columns: in the workbook"
 
 
@@ -322,7 +324,7 @@ def _results(sheet: Worksheet, first: str, pages: int) -> None:
     while end < last and letters + _width(sheet, end + 1) <= _PLANS_WIDE:
         end += 1
         letters += _width(sheet, end)
-    bottom = min(header + _MOST_PLANS // 2 * pages, sheet.max_row)
+    bottom = min(header + _MOST_PLANS // 2 * pages, sheet.max_row, _last_row(sheet, header, letters, pages))
     sheet.print_area = f"{get_column_letter(start)}{header}:{get_column_letter(end)}{bottom}"
     sheet.page_setup.fitToWidth, sheet.page_setup.fitToHeight = 1, pages
     _note(sheet)
@@ -395,10 +397,20 @@ def _first_page(sheet: Worksheet, rows: int) -> None:
         letters += _width(sheet, columns)
     inside: Any = sheet
     first = 4 if inside.oddHeader.left.text else 1  # a heading in the margin stands for the title of the sheet
-    sheet.print_area = f"A{first}:{get_column_letter(columns)}{min(rows, sheet.max_row)}"
+    last = min(rows, sheet.max_row, _last_row(sheet, first, letters))
+    sheet.print_area = f"A{first}:{get_column_letter(columns)}{last}"
     _repeat_nothing(sheet)
     sheet.page_setup.fitToWidth = sheet.page_setup.fitToHeight = 1
     _note(sheet)
+
+
+def _last_row(sheet: Worksheet, first: int, letters: float, pages: int = 1) -> int:
+    """Last row of pages that are filled from side to side: more rows would make all of them smaller."""
+    row, room = first, pages * _PAGE_SHAPE * letters * _CM_PER_LETTER * 72.0 / 2.54
+    while row < sheet.max_row and room > 0.0:
+        room -= sheet.row_dimensions[row].height or 15.0
+        row += 1
+    return row
 
 
 def _repeat_nothing(sheet: Worksheet) -> None:

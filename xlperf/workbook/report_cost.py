@@ -48,6 +48,8 @@ MOST_PLANS = 40
 _TOP = 4
 _ACROSS = 33.4
 _HEIGHT = 8.9
+_PAGE = 19.5
+"""What a page of such a width takes below a heading. [cm]"""
 _COLOURS = {
     "hour_dies": BLUE,
     "hour_memory": GREEN,
@@ -336,7 +338,7 @@ def _token_block(sheet: Worksheet, group: Plans, costs: Table, top: int) -> int:
         f"{short(group.names[row], 46)} \N{MIDDLE DOT} {number_words(per_token[row])} USD" for row in rows.tolist()
     ]
     count = len(labels)
-    height = max(8.0, 4.6 + 0.55 * count)
+    height = min(max(8.0, 4.6 + 0.55 * count), _PAGE)
     header = top + chart_rows(height) + 1
     even_rows(sheet, top, header)
     sheet.row_breaks.append(Break(id=header - 1))
@@ -376,7 +378,7 @@ def _token_block(sheet: Worksheet, group: Plans, costs: Table, top: int) -> int:
         axis_title="share of the cost",
         number="0%",
         percent=True,
-        size=(_ACROSS + 8.0, height),
+        size=(_ACROSS, height),
     )
     place_chart(sheet, chart, top, 0.0)
     last = second + count

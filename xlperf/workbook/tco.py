@@ -59,17 +59,19 @@ _HOURS = (
     ("accelerator-hour at full load (USD/h)", 13, "0.000"),
     ("power limit (W)", 10, "#,##0"),
 )
+_HELPER = "row of the hours"
+"""Column that the formulas beside it look up; hidden."""
 _PLANS = (
     ("plan", 52, "General"),
     ("sheet", 11, "General"),
     ("accelerator", 22, "General"),
-    ("row of the hours", 9, "0"),
+    (_HELPER, 9, "0"),
     ("capital or rent (USD/h)", 12, "0.000"),
     ("running (USD/h)", 10, "0.000"),
     ("energy (USD/h)", 10, "0.000"),
     ("accelerator-hour (USD/h)", 13, "0.000"),
     ("prefill accelerator", 22, "General"),
-    ("row of the hours", 9, "0"),
+    (_HELPER, 9, "0"),
     ("share that prefills", 10, "0%"),
     ("prefill accelerator-hour (USD/h)", 13, "0.000"),
     ("mean accelerator-hour (USD/h)", 13, "0.000"),
@@ -114,6 +116,7 @@ def tco_sheet(
         for offset, (header, width, _) in enumerate(columns, start=first):
             put(sheet.cell(TOP - 1, offset), header, "xlperf header")
             sheet.column_dimensions[get_column_letter(offset)].width = width
+            sheet.column_dimensions[get_column_letter(offset)].hidden = header == _HELPER
     sheet.row_dimensions[TOP - 1].height = 44
     known = any(results.values())
     hours = _hours(tables)
