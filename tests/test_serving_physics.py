@@ -307,14 +307,22 @@ def test_a_step_reads_more_experts_with_more_tokens_up_to_all(catalog: Catalog) 
 )
 @pytest.mark.parametrize("model", ["Llama2-7B", "Llama2-13B", *ARCHITECTURES])
 def test_large_products_of_one_sequence_are_bound_by_memory(catalog: Catalog, accelerator: str, model: str) -> None:
-    """Small ones take longer than their bytes: a faster memory would not help them."""
+    """Small ones take longer than their bytes: a faster memory would not help them.
+
+    A large one reaches nine tenths of what the memory streams in products: 92 % of its peak on H100, 81 % on MI300X.
+    """
     row = {"model": model, "accelerator": accelerator, "tensor_parallel": 1, "num_accelerators": 1, "batch_size": 1}
     table = explain(plans(row), catalog)
     products = (table.text("phase") == "decode") & (table.text("family") == "gemm")
     assert products.sum() >= 5
     machines = catalog.tables["accelerators"]
-    bandwidth = dict(zip(machines["accelerator"], machines["memory_bandwidth"], strict=True))[accelerator]
-    near = products & (table.number("traffic") / (bandwidth * table.number("time")) > 0.75)
+    at = machines["accelerator"].tolist().index(accelerator)
+    known = catalog.tables["calibration"]
+    of_machine = np.array([machines["generation"][at].startswith(name) for name in known["generation"].tolist()])
+    products_in_bf16 = (known["family"] == "gemm") & (known["precision"] == "bf16")
+    (streams,) = known["value"][of_machine & products_in_bf16 & (known["constant"] == "memory_efficiency")]
+    reached = table.number("traffic") / (machines["memory_bandwidth"][at] * table.number("time"))
+    near = products & (reached > 0.9 * streams)
     assert near.any()
     assert set(table.text("bound")[near].tolist()) == {"memory"}
 

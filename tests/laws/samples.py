@@ -21,6 +21,10 @@ Laws that are broken on purpose, and the physics that breaks them:
 not a law                                   because
 ==========================================  =========================================================================
 more memory: TPOT is not longer             requests that waited now run: their step is longer, latency shorter
+more memory: latency of a given number in   while requests wait for places, the wait for their turn and their way to
+flight is not longer                        the engine are hidden in that; where all have places each adds them
+faster units at a given rate: tokens per    smaller batches run, weights are read for fewer tokens: more energy per
+dollar are not fewer                        token, in proportion to the batches at most; nothing else costs more
 more bandwidth under load: TTFT is not      with a fixed number in flight, faster decoding brings more requests to the
 longer (TPOT likewise)                      prefill at a time; latency and throughput are what improves
 under load: input and output cost fall      time saved in one phase makes the other's share larger; together they fall

@@ -36,7 +36,6 @@ UNDER_LOAD = 2e-3  # batches under load are whole, and steps between two sizes o
 NO_LONGER_WAITING = 0.01  # with more memory what waited runs: larger batches, whose tiles and passes may fill worse
 AT_TARGETS = 0.07  # faster decoding brings prompts together: the target of TTFT may admit one request of fifteen less
 NO_LONGER_HIDDEN = 0.01  # messages that faster units do not hide any more count as sending, at a tenth of the limit
-SMALLER_BATCHES = 0.02  # at a given rate faster units run smaller batches: weights are read for fewer tokens
 
 
 LATER = {
@@ -65,13 +64,45 @@ def _near(mode: str, columns: tuple[str, ...], name: str) -> float:
         return FULL_CACHE
     if mode == "training" and name == "energy_per_token":
         return NO_LONGER_HIDDEN
-    if "rate" in mode and name == "tokens_per_dollar":
-        return SMALLER_BATCHES
     if mode in CLOSE:
         return CLOSE[mode]
     if name == "tokens_per_second_at_targets":
         return AT_TARGETS
     return NO_LONGER_WAITING if columns == ("memory_capacity",) else UNDER_LOAD
+
+
+def _no_longer_queued(before: Table, after: Table) -> np.ndarray:
+    """Time that a queue for places hid, where more memory ends it, as a share of the latency.
+
+    While all places are taken a request waits for its turn, and is sent, in the time that it waits for a place anyhow.
+    Where all have places each of them adds that time, which is no more than that from its queue to its first token
+    without the pass that prefills it, nor than the queue was. The latency of a given number in flight is longer by it.
+    """
+    hidden = after["ttft"] - after["queue_time"] - after["prefill_time"]
+    ended = (before["queue_time"] > 0.0) & (after["queue_time"] == 0.0)
+    return np.where(ended, np.minimum(hidden, before["queue_time"]) / before["latency"], 0.0)
+
+
+def _hold_costs_at_a_rate(what: str, plans: Table, before: Table, after: Table, near: float) -> None:
+    """At a given rate a token costs more by its electric energy alone, which rises at most as batches shrink.
+
+    The accelerators and the tokens per second stay. Faster units run fewer requests at a time: weights are read for
+    fewer tokens, and never more often than in proportion.
+    """
+    price = np.nanmax(shipped().tables["prices"]["energy_price"])
+    energy, other = before["energy_per_token"], after["energy_per_token"]
+    cost, dearer = 1.0 / before["tokens_per_dollar"], 1.0 / after["tokens_per_dollar"]
+    good = ~(dearer - cost > price * np.maximum(other - energy, 0.0) + CLOSE["static"] * cost)
+    fitted = before["fits"] == 1.0
+    hold(f"{what}: a token costs more by its energy alone", good | ~fitted, plans, before=cost, after=dearer)
+    one, two = energy * before["running_batch"], other * after["running_batch"]
+    hold(
+        f"{what}: energy rises at most as batches shrink",
+        ~(two - one > near * one) | ~fitted,
+        plans,
+        before=one,
+        after=two,
+    )
 
 
 @pytest.mark.parametrize(("sheet", "columns", "factor"), BETTER, ids=lambda value: str(value).strip("(),'"))
@@ -87,9 +118,14 @@ def test_better_hardware_is_never_slower_nor_dearer(
     what = f"{', '.join(columns)} x {factor:g}"
     hold(f"{what}: a legal plan stays legal", both_legal(plans, before, after), plans)
     hold(f"{what}: what fits still fits", ~(after["fits"] < before["fits"]), plans)
+    queued = _no_longer_queued(before, after) if columns == ("memory_capacity",) and mode != "training" else 0.0
+    if "rate" in mode:
+        _hold_costs_at_a_rate(what, plans, before, after, _near(mode, columns, "energy_per_token"))
     for names, sign in ((LATER.get(mode, ("latency",)), 1.0), (FEWER.get(mode, SERVED), -1.0)):
         for name in names:
             one, other = before[name], after[name]
-            near = _near(mode, columns, name)
+            if "rate" in mode and name == "tokens_per_dollar":
+                continue
+            near = _near(mode, columns, name) + (queued if name == "latency" else 0.0)
             good = ~(sign * (other - one) > near * np.abs(one)) | ~fitted
             hold(f"{what}: {name} is not worse", good, plans, before=one, after=other)

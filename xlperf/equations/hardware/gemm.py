@@ -396,7 +396,9 @@ def _fitting(device: Device, most_rows: Array, stack: str) -> tuple[Array, np.nd
     room = np.where(np.isnan(room), USUAL_SHARED_MEMORY, room)
     tiles = TILES["serving"]
     least_rows = TILES[stack][0].min()
-    legal = (tiles[0] >= np.minimum(least_rows, most_rows)) & (tiles[0] <= most_rows)
+    most_rows = np.maximum(most_rows, tiles[0].min())
+    tallest = np.where(tiles[0] <= most_rows, tiles[0], 0.0).max(axis=0)
+    legal = (tiles[0] >= np.minimum(least_rows, tallest)) & (tiles[0] <= most_rows)
     needed = tile_memory(tiles[0], tiles[1])
     fits = legal & (needed <= np.maximum(room, np.where(legal, needed, np.inf).min(axis=0)))
     used = fits.any(axis=(1, 2)) | (fits.size == 0)  # of no devices at all every tile stays

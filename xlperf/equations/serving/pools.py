@@ -22,6 +22,8 @@ from xlperf.equations.serving.results import batch_memory, batch_times, step_bou
 
 _MOST_MOVES, _DOWN_RUNNING, _DOWN_PROMPTS = 16, 0.05, 0.75
 """Moves to the batches around a state, one or two for almost all plans; and how far down one goes. [-]"""
+_LAST_MOVES, _NEXT_OCTAVE = 12, (0.75, 1.5)
+"""The last moves go to the batches next to those before, so that none is passed over again and again. [-]"""
 _SAME = 1e-12
 """Batches so near each other are the same: which side of a batch a state is on is not a matter of rounding. [-]"""
 _FIRST_OPEN, _SHARE_RUNNING = 16.0, 0.75
@@ -239,7 +241,8 @@ def _settled(
     steady, prompts = load.state(found, requests)
     running = np.clip(np.where(np.isinf(steady.running), 1.0, steady.running), 1.0, ends.places)
     # Below its batches the line is only a guess: a state far below is approached in steps.
-    near = np.maximum(running, _DOWN_RUNNING * sides[0]), np.maximum(prompts, _DOWN_PROMPTS * sides[2])
+    down, up = _NEXT_OCTAVE if turn <= _LAST_MOVES else (_DOWN_RUNNING, np.inf)
+    near = np.clip(running, down * sides[0], up * sides[1]), np.maximum(prompts, _DOWN_PROMPTS * sides[2])
     settled = _between(near[0], sides[0], sides[1]) & _between(near[1], sides[2], sides[3])
     results = np.stack(steady), prompts, found.step_times.time(running), found.pass_times.time(prompts)
     rows = np.flatnonzero(~settled.all(axis=0) & ~np.isnan(near[0] + near[1]).any(axis=0))
