@@ -22,6 +22,7 @@ from xlperf.catalog.schema import CATALOG_TABLES, Column, TableSchema, column, s
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.auto import resolve
+from xlperf.workbook.data_sheets import DATA_SHEETS
 from xlperf.workbook.package import cell_value
 from xlperf.workbook.report import report_workbook
 from xlperf.workbook.report_data import Plans, Report
@@ -212,7 +213,22 @@ def test_a_report_on_paper_is_its_charts_and_the_first_page_of_its_tables(book: 
         first, last = range_boundaries(area.rpartition("!")[2].replace("$", ""))[1::2]
         assert not any(top <= last and first <= bottom for _, top, _, bottom in tables)
     assert range_boundaries(str(book["calibration"].print_area).rpartition("!")[2].replace("$", ""))[3] <= 40
-    assert (book["training"].page_setup.fitToWidth, book["training"].page_setup.fitToHeight) == (1, 2)
+    few, many = book["training"], made_of(*samples.training(130))["training"]
+    for sheet, last in ((few, 4 + 26), (many, 4 + 60)):  # rows of one line: a page takes sixty
+        assert (sheet.page_setup.fitToWidth, sheet.page_setup.fitToHeight) == (1, 1)
+        assert range_boundaries(str(sheet.print_area).rpartition("!")[2].replace("$", ""))[3] == last
+
+
+def test_plans_begin_with_the_inputs_that_matter_and_the_results_of_the_workbook(book: Workbook) -> None:
+    for kind in ("training", "inference"):
+        sheet, words = book[kind], DATA_SHEETS[kind]
+        folds = [(own.min, own.max) for own in sheet.column_dimensions.values() if own.hidden]
+        folded = {place for first, last in folds for place in range(first, last + 1)}
+        headers = [str(cell.value).split(" (")[0].replace(" ", "_") for cell in sheet[4] if cell.column not in folded]
+        inputs = [name for name in words.in_sight if name in headers]
+        assert folded and headers[: len(inputs) + 2] == ["name", *inputs, words.results[0]]
+        results = [name for name in words.results if name in headers and name != "reason"]
+        assert headers[len(inputs) + 1 :][: len(results)] == results and headers[-1] == "reason"
 
 
 def test_findings_change_with_the_numbers() -> None:

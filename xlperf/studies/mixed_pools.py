@@ -123,8 +123,8 @@ class _ExpertPools(NamedTuple):
         """Cost of each machine alone and of each pair."""
         costs = np.column_stack([self.alone, self.cost])
         heading = (
-            f"{self.model}: cost of the cheapest plan within the targets; rows have the attention of decoding, columns "
-            "its experts, the first neither a pool of their own."
+            f"{self.model}: cost of the cheapest plan within the targets; rows have the attention, columns the "
+            "experts; blank: no such plan."
         )
         return pivot_of(
             f"experts of {self.model}", heading, ("attention", self.names), ["no expert pool", *self.names],
@@ -234,6 +234,7 @@ def _grid(pairs: _Pairs, prompt: int) -> StudySheet:
     length = f"{pairs.prompts[prompt]:,.0f}"
     cost = np.where(np.isfinite(pairs.cost[prompt]), pairs.cost[prompt], np.nan)
     heading = f"Cost of the cheapest plan of each pair at prompts of {length} tokens; rows decode, columns prefill."
+    heading += " Blank: no such plan within the targets." * bool(np.isnan(cost).any())
     return pivot_of(
         f"prompt {pairs.prompts[prompt]:.0f}", heading, ("decoding", pairs.names), pairs.names, cost, "USD/Mtoken",
         "All cost over a million output tokens", shaded=True,
@@ -244,7 +245,8 @@ def _worth(pairs: _Pairs, prompt: int) -> StudySheet:
     """Break-even price of each prefill machine at one prompt."""
     length = f"{pairs.prompts[prompt]:,.0f}"
     heading = (
-        f"Hourly price at which a prefill machine (column) saves nothing for a pool of (row), prompts of {length}."
+        f"Hourly price at which a prefill machine (column) saves nothing for a pool of (row), prompts of {length}. "
+        "Blank: nothing to compare."
     )
     return pivot_of(
         "worth of prefill", heading, ("decoding", pairs.names), pairs.names, pairs.worth(prompt), "USD/h",

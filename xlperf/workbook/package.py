@@ -223,7 +223,7 @@ def _stored(value: Any) -> tuple[str, str]:
     return "", str(int(number)) if number.is_integer() and abs(number) < 2**53 else repr(number)
 
 
-_WIDEST = {"reason": 140, "notes": 60, "source": 60, "fit_set": 90, "calibration": 60}
+_WIDEST = {"reason": 140, "trust_reason": 110, "notes": 60, "source": 60, "fit_set": 90, "calibration": 60}
 
 
 def cell_value(column: Column, value: Any) -> float | bool | str | None:

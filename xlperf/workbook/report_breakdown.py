@@ -326,6 +326,7 @@ def _results(sheet: Worksheet, first: str, pages: int) -> None:
         letters += _width(sheet, end)
     bottom = min(header + _MOST_PLANS // 2 * pages, sheet.max_row, _last_row(sheet, header, letters, pages))
     sheet.print_area = f"{get_column_letter(start)}{header}:{get_column_letter(end)}{bottom}"
+    pages = 1 if bottom <= _last_row(sheet, header, letters) else pages
     sheet.page_setup.fitToWidth, sheet.page_setup.fitToHeight = 1, pages
     _note(sheet)
 

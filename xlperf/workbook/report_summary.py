@@ -77,6 +77,8 @@ def summary_sheet(sheet: Worksheet, report: Report) -> None:
     even_rows(sheet, charts, row)
     sheet.row_breaks.append(Break(id=row - 1))
     for place, group in enumerate(shown):
+        if place and drawn:
+            sheet.row_breaks.append(Break(id=row))
         row = heading(sheet, row + 1, f"{group.kind.capitalize()}: best plan of each model on each accelerator")
         below = _top(sheet, group, row)
         if drawn:
@@ -84,7 +86,7 @@ def summary_sheet(sheet: Worksheet, report: Report) -> None:
         row = below
     _links(sheet, heading(sheet, row + 1, "Sheets of this report"))
     sheet.freeze_panes = "A4"
-    page_setup(sheet, pages_high=2)
+    page_setup(sheet)
     sheet.print_title_rows = "1:3"
 
 

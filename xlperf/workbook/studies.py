@@ -13,7 +13,8 @@ from openpyxl.chart.shapes import GraphicalProperties
 from openpyxl.drawing.line import LineProperties
 from openpyxl.formatting.rule import ColorScaleRule
 from openpyxl.styles import Alignment
-from openpyxl.utils import get_column_letter
+from openpyxl.utils import column_index_from_string, get_column_letter
+from openpyxl.utils.cell import coordinate_from_string
 
 from xlperf.studies import NAMES, study
 from xlperf.studies.inputs import SHEET, study_workbook
@@ -165,7 +166,7 @@ def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcom
 def _table_sheet(sheet: Worksheet, source: StudySheet) -> None:
     colour: Any = sheet.sheet_properties
     colour.tabColor = style.TEAL
-    title(sheet, source.name.capitalize(), source.heading)
+    title(sheet, source.name[:1].upper() + source.name[1:], source.heading)
     link(sheet["A3"], "study", "to the study")
     deep = -(-len(source.charts) // 2)
     each = chart_rows(SIZE[1])
@@ -183,11 +184,17 @@ def _table_sheet(sheet: Worksheet, source: StudySheet) -> None:
         drawn = study_chart(chart, source, sheet, top)
         sheet.add_chart(drawn, f"{'A' if across == 0 else left}{_TOP + down * each}")
     short = bool(deep) and len(rows) <= _ONE_PAGE
-    page_setup(
-        sheet, None if deep else top, area=None if deep else f"A1:{area.partition(':')[2]}", pages_high=int(short)
-    )
+    page_setup(sheet, None if short else top, area=None if deep else _below(sheet, area, source), pages_high=int(short))
     if not deep:
         first_rows(sheet)
+
+
+def _below(sheet: Worksheet, area: str, source: StudySheet) -> str:
+    """What is printed of a sheet without charts: its table, and its heading where that is wider."""
+    last, row = coordinate_from_string(area.partition(":")[2])
+    right = _anchor(sheet, min(_CM_PER_LETTER * len(source.heading), SIZE[0] * 1.5))
+    widest = max(column_index_from_string(last), column_index_from_string(right) - 1)
+    return f"A1:{get_column_letter(widest)}{row}"
 
 
 def _shade(sheet: Worksheet, source: StudySheet, names: Sequence[str], top: int) -> None:
@@ -220,6 +227,8 @@ _PALETTE = SERIES
 _MARKERS = ("circle", "square", "diamond", "triangle", "x", "plus", "star", "dash", "circle", "square")
 SIZE = (22.0, 11.0)
 _ONE_PAGE = 40  # rows below charts that go onto their page
+_CM_PER_LETTER = 0.19
+"""Of a heading. [cm]"""
 
 
 def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int) -> Any:
