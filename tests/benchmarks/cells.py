@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.test_libreoffice import Office
+from tests.libreoffice_office import Office
 from xlperf.addin.libreoffice import install
 from xlperf.base.resources import workbook
 from xlperf.catalog.schema import results_of

@@ -123,6 +123,10 @@ class Function:
         return self.answer in _SPILLING
 
 
+_OF_EXPERT_POOLS = ("expert_memory", "attention_pool_share", "expert_pool_share", "expert_link_share", "expert_power")
+"""Results that only a plan with a pool of accelerators for its experts has."""
+
+
 @cache
 def functions() -> dict[str, Function]:
     """Every worksheet function by name, in the order in which a wizard lists them."""
@@ -137,7 +141,7 @@ def functions() -> dict[str, Function]:
     for result in dict.fromkeys(column.name for kind in PLAN_TABLES for column in results_of(kind).columns):
         name = PREFIX + result.upper()
         kind = next(kind for kind in PLAN_TABLES if result in results_of(kind).by_name)
-        example = f"{{{kind}}}"
+        example = "{experts}" if result in _OF_EXPERT_POOLS else f"{{{kind}}}"
         found[name] = Function(name, _meaning(result), of_plans, "value", "plans", result, arguments_of_example=example)
     return found
 

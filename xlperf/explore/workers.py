@@ -12,12 +12,13 @@ from functools import cache
 from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
-from tempfile import TemporaryDirectory, mkstemp
+from tempfile import mkstemp
 from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 from xlperf import __version__
 from xlperf.base.errors import Fault, InputError
+from xlperf.base.files import scratch_folder
 
 SERIAL_BLOCKS = 3
 """Blocks that one process computes before others have started. [-]"""
@@ -74,7 +75,7 @@ def worked(
     from multiprocessing import get_context
 
     with (
-        TemporaryDirectory(prefix="xlperf-", ignore_cleanup_errors=True) as folder,
+        scratch_folder() as folder,
         ProcessPoolExecutor(processes - 1, get_context("spawn"), _start, (work, folder)) as pool,
     ):
         try:
@@ -88,13 +89,13 @@ def worked(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _start_here(work: Callable[[Any], Any], folder: str) -> None:
+def _start_here(work: Callable[[Any], Any], folder: Path) -> None:
     """What a process needs to work: large results wait in files of a folder."""
     _worker["work"] = work
     _worker["file"] = lambda content: _written(content, folder)
 
 
-def _start(work: Callable[[Any], Any], folder: str) -> None:
+def _start(work: Callable[[Any], Any], folder: Path) -> None:
     """Prepare a worker process: it ends when the process that asked for it is killed."""
     _start_here(work, folder)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -134,7 +135,7 @@ def _trimmed() -> None:
     _trim()(0)
 
 
-def _written(content: bytes, folder: str) -> Path:
+def _written(content: bytes, folder: Path) -> Path:
     handle, name = mkstemp(dir=folder)
     with os.fdopen(handle, "wb") as stream:
         stream.write(content)

@@ -179,7 +179,7 @@ def plan_formula(kind: str, result: str) -> str:
     A blank row asks for nothing: a program without the add-in calculates cells without a value, and shows no error.
 
     >>> plan_formula("inference", "ttft")[:70]
-    'IF(inference[[#This Row],[name]]&inference[[#This Row],[model]]="","",X'
+    'IF(inference[[#This Row],[name]]&inference[[#This Row],[model]]="","",'
     >>> "XLPERF_SERVER_COST(servers[[#This Row],[server]:" in plan_formula("servers", "energy_cost")
     True
     """
