@@ -306,7 +306,7 @@ def set_paper(workbook: Workbook, brief: bool = False) -> None:
             _first_page(sheet, _LONG.get(sheet.title, 40))
         elif sheet.title == "chiplets or one die":
             sheet.row_breaks.brk = []
-            page_setup(sheet, pages_high=1 if brief else 2)
+            page_setup(sheet, pages_high=2)
 
 
 def _results(sheet: Worksheet, first: str, pages: int) -> None:

@@ -57,7 +57,7 @@ _COLOURS = {
     "hour_board": "A9C7DB",
     "hour_one_time": PURPLE,
     "hour_margin": YELLOW,
-    "hour_accelerator": BLUE,
+    "hour_accelerator": "A67C52",
     "hour_server": "7A4B8C",
     "hour_network": ORANGE,
     "hour_storage": "F2C48D",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from openpyxl.styles import Alignment, Font
+from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.base import resources
@@ -86,7 +87,7 @@ def summary_sheet(sheet: Worksheet, report: Report) -> None:
         row = below
     _links(sheet, heading(sheet, row + 1, "Sheets of this report"))
     sheet.freeze_panes = "A4"
-    page_setup(sheet)
+    page_setup(sheet, area=f"A1:{get_column_letter(_LAST)}{row}")  # links are of no use on paper
     sheet.print_title_rows = "1:3"
 
 
