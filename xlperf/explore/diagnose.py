@@ -35,7 +35,7 @@ SMALL_PART = 0.01
 LARGE = 0.25
 """Likelihood of a change that makes a plan too large for the memory it fitted in, over that of others. [-]"""
 RIVAL = 1.0 / 3.0
-"""Share of the probability of the first explanation from which the second is a rival to be told apart. [-]"""
+"""Share of the probability of the first explanation from which another is its rival. [-]"""
 TELLING = {
     "training": ("memory", "accelerator_power", "time_forward", "time_backward", "time_recompute", "time_optimizer",
                  "time_tensor_parallel", "time_pipeline_communication", "time_expert_parallel", "time_data_parallel",
@@ -44,6 +44,8 @@ TELLING = {
                   "time_communication", "running_batch", "tpot"),
 }  # fmt: skip
 """Results that logs, timers and profiles have, by kind of plan."""
+REST = 0.05
+"""Share of a reading that an explanation may leave. [-]"""
 _MEASURED = re.compile(r"\s*(.+?)\s*=\s*([-+.\deE]+)\s*(\S*)\s*")
 
 
@@ -203,7 +205,8 @@ def diagnose(
     Every change of ``causes.csv`` and every pair is evaluated in one call. The probability of an explanation is its
     prior times the likelihood of the measurements: errors of predictions have a Laplace distribution whose 80 % are
     the band. Beside a run before the change the band is that of the ratio of two runs: narrow where a change alters
-    nothing, wide where it alters much. Values of one cause add up.
+    nothing, wide where it alters much. Values of one cause add up. Where the likeliest leaves a twentieth or more of
+    the first reading, a rival of the next two that adds a cause and leaves less goes before it.
 
     ``plan``: one plan without ``auto``. ``measured``: at least one. ``top``: explanations at the most. ``progress``:
     called with the number of plans of each block that is done. ``ranked``: whether changes are ranked although all
@@ -239,8 +242,9 @@ def diagnose(
         weights = _weights(variants, results, predicted, widths, floors, measured)
         outside = not all(reading.inside for reading in readings)
         weights = np.where(_nearer(variants, predicted, widths, measured) | (not outside), weights, 0.0)
-    found = _ranked(variants, weights)[:top]
     lead = _lead(readings)
+    rests = np.abs(measured[lead].value / predicted[lead] - 1.0)
+    found = _completed(variants, _ranked(variants, weights), rests)[:top]
     lines = [_line(variants, rank, one, predicted, measured, lead) for rank, one in enumerate(found, 1)]
     steps = _steps(variants, found[0][0], predicted[lead], measured[lead]) if found else []
     first = variants.made(found[0][0]) if found else ()
@@ -374,6 +378,19 @@ def _ranked(variants: Variants, weights: Array) -> list[tuple[int, float]]:
     total = sum(sums.values())
     order = sorted(sums, key=lambda key: -sums[key])
     return [(best[key], sums[key] / total) for key in order]
+
+
+def _completed(variants: Variants, found: list[tuple[int, float]], rests: Array) -> list[tuple[int, float]]:
+    """An explanation that leaves a rest goes behind a rival of the next two that adds a cause to it and leaves none."""
+    if not found or not rests[found[0][0]] >= REST:
+        return found
+    made = [{variants.first[row], variants.second[row]} - {NONE} for row, _ in found[:3]]
+    causes = [{variants.tried[number].cause for number in each} for each in made]
+    for place in range(1, len(causes)):
+        likely = found[place][1] >= RIVAL * found[0][1]
+        if likely and causes[0] < causes[place] and rests[found[place][0]] < REST:
+            return [found[place], *found[:place], *found[place + 1 :]]
+    return found
 
 
 def _unexplained(row: int, predicted: Array, widths: Array, measured: Sequence[Measured]) -> str:
