@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import fsum
 from typing import NamedTuple
 
 import numpy as np
@@ -375,9 +376,9 @@ def _ranked(variants: Variants, weights: Array) -> list[tuple[int, float]]:
         sums[key] = sums.get(key, 0.0) + float(weights[row])
         if key not in best or weights[row] > weights[best[key]]:
             best[key] = row
-    total = sum(sums.values())
+    whole = fsum(sums.values())
     order = sorted(sums, key=lambda key: -sums[key])
-    return [(best[key], sums[key] / total) for key in order]
+    return [(best[key], sums[key] / whole) for key in order]
 
 
 def _completed(variants: Variants, found: list[tuple[int, float]], rests: Array) -> list[tuple[int, float]]:
