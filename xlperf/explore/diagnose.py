@@ -382,7 +382,7 @@ def _ranked(variants: Variants, weights: Array) -> list[tuple[int, float]]:
 
 
 def _completed(variants: Variants, found: list[tuple[int, float]], rests: Array) -> list[tuple[int, float]]:
-    """An explanation that leaves a rest goes behind a rival of the next two that adds a cause to it and leaves none."""
+    """The likeliest first, unless it leaves REST or more and one of two rivals adds a cause to it and leaves less."""
     if not found or not rests[found[0][0]] >= REST:
         return found
     made = [{variants.first[row], variants.second[row]} - {NONE} for row, _ in found[:3]]
