@@ -37,6 +37,7 @@ from xlperf.calibrate.responses import responses_of
 from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog
 
+_MEDIAN_FOR_OTHERS, _APART = ("training_software", "kernel_slowdown"), "nanotron*"
 STACK, EXPERTS = "training_software", "experts"
 MOST_CONSTANTS = {"training": 40, "inference": 52}
 """Constants that the times of published rows may be given."""
@@ -65,7 +66,7 @@ def fit_training(
     not chosen again. In a fixed order, without their error on rows left out.
     """
     found = _fit_times(published, catalog, date, (STEP_TIME,), known)
-    return found + kernels_of_other_generations(found)
+    return found + kernels_of_other_generations(found) + _of_other_software(found)
 
 
 def _fit_times(
@@ -91,7 +92,8 @@ def _fit_times(
         parameters, solution = _solved(some, errors, parameters, SPREADS)
         groups = [one.software if one.family in OF_SOFTWARE else "" for one in parameters]
         kept = most_telling(parameters, solution, MOST_CONSTANTS[published.kind], groups, MOST_OF_SOFTWARE)
-        parameters = _selected(_started(parameters, solution), kept)
+        own = [at for at, one in enumerate(parameters) if one.key[::4] == _MEDIAN_FOR_OTHERS and one.generation == ANY]
+        parameters = _selected(_started(parameters, solution), sorted({*kept, *own}))
     parameters, solution = _solved(plans, entries, parameters, SPREADS if known else SPREADS[-1:])
     return _sheet_rows(plans, entries, parameters, solution, published, date)
 
@@ -332,6 +334,16 @@ def _special(parameters: Sequence[Parameter], general: int) -> list[int]:
     """Parameters that are pooled towards one, directly or not."""
     found = [at for at, one in enumerate(parameters) if one.parent == general]
     return found + [below for at in found for below in _special(parameters, at)]
+
+
+def _of_other_software(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
+    """Median of the software that has a slowdown of its own, for software that nobody has measured."""
+    known = [row for row in rows if (row.family, row.constant) == _MEDIAN_FOR_OTHERS and row.generation == ANY]
+    own = [row for row in known if row.software != ANY and not fnmatchcase(row.software, _APART)]
+    if not own or len(known) > len([row for row in known if row.software != ANY]):
+        return []
+    value = rounded(float(np.median([row.value for row in own])))
+    return [replace(own[0], software=ANY, value=value, fit_set="", num_rows=0, kind="assumption", notes=_OF_OTHERS)]
 
 
 def kernels_of_other_generations(rows: Sequence[FittedConstant]) -> list[FittedConstant]:

@@ -37,7 +37,7 @@ from xlperf.equations.plan.training_rules import TRAINING_RULES
 from xlperf.equations.training import Setting, step
 from xlperf.equations.training.communication import used_families
 from xlperf.equations.training.memory import memory_of
-from xlperf.equations.training.rates import run_results, training_rates
+from xlperf.equations.training.rates import run_results, slow_run_ratio, training_rates
 from xlperf.equations.training.step import COMPUTE_PARTS, MESSAGE_PARTS, STEP_PARTS
 
 _KERNELS = ("gemm", "experts", "vector", *OPERATIONS)
@@ -245,11 +245,23 @@ def _costs(setting: Setting, joined: Joined, results: Mapping[str, Array]) -> di
     }
 
 
+def _slow_run(setting: Setting, results: Mapping[str, Array]) -> Array | float:
+    """Logarithm of the step time of a run with slow machines over the predicted one, where many runs are such."""
+    calls = setting.constants["training_calls"]
+    if not some(calls["slow_machines"]):
+        return 0.0
+    messages = total(np.stack([results[name] for name in (*MESSAGE_PARTS, "hidden_communication_time")], axis=-1))
+    machines = setting.plan.num_accelerators / setting.network.size[:, 0]
+    factors = (calls[name][:, 0] for name in ("slow_machines", "slow_messages"))
+    return slow_run_ratio(machines, *factors, messages / results["step_time"])
+
+
 def _bands(setting: Setting, results: Mapping[str, Array], distance: Array) -> dict[str, Array]:
     """Ends of the 80 % bands; those of rates, cost and energy from the parts that they are made of."""
     band, power = setting.constants["training_band"], setting.constants["power"]
     width = 1.0 + band["widening"][:, 0] * distance
     log_time = band_ends(band, "mixture" if setting.architecture.experts else "step", width)
+    log_time[1] = np.maximum(log_time[1], _slow_run(setting, results))
     time, memory = exp(log_time), exp(band_ends(band, "memory", width))
     found: dict[str, Array] = {}
     for end, other, sign in (("low", 1, -1.0), ("high", 0, 1.0)):

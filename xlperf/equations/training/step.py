@@ -195,11 +195,14 @@ def _calls(setting: Setting, contents: StageContents) -> Array:
 def _host_times(setting: Setting, contents: StageContents) -> tuple[Array, Array]:
     """Time in which the host launches the layers of a pass, and what it adds for experts, (rows, 3). [s]
 
-    The former hides behind the kernels that run meanwhile; the latter does not. Graphs are launched at once.
+    The former hides behind the kernels that run meanwhile; the latter does not. Graphs are launched at once. What the
+    host needs for each rank of a collective, it needs in runs over several machines. Inputs of each expert are cast
+    on their own, by a kernel beside that of the product, by two where the scale needs their largest element.
     """
     plan, constants = setting.plan, setting.constants
     layers, mixtures, software = contents.layers, contents.mixtures, constants["training_software"]
-    ranks = np.where(plan.tensor_parallel > 1, plan.tensor_parallel, 0.0)[:, None]
+    several = plan.num_accelerators > setting.network.size[:, 0]
+    ranks = np.where(several & (plan.tensor_parallel > 1), plan.tensor_parallel, 0.0)[:, None]
     if setting.architecture.linear_attention:  # a layer of one block is half of one of two
         layers = 0.5 * setting.model.num_blocks[:, None] * layers
     host = contents.dense * software["layer_overhead_time"] + layers * software["rank_overhead_time"] * ranks
@@ -209,7 +212,8 @@ def _host_times(setting: Setting, contents: StageContents) -> tuple[Array, Array
     launched = np.where((plan.graphs != Graphs.STEP)[:, None], mixtures, 0.0)
     experts = ceil_div(setting.model.num_experts, plan.expert_parallel)[:, None]
     host = host + launched * constants["experts"]["layer_overhead_time"]
-    return host, launched * experts * constants["experts"]["launch_time"]
+    casts = np.where(plan.quantized, plan.cast_reads, 0.0)[:, None]
+    return host, launched * experts * (1.0 + casts) * constants["experts"]["launch_time"]
 
 
 def _stage_times(setting: Setting, blocks: _BlockTimes, contents: StageContents) -> _StageTimes:
