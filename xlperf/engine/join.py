@@ -17,7 +17,7 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Keys, Table, Words, coded_words, combined_keys, default_value
 from xlperf.engine.catalog_arrays import DEVICE_COLUMNS, catalog_arrays, network_of, own_links, switched_networks
 from xlperf.equations.cost.tokens import Terms
-from xlperf.equations.hardware.power import PRODUCT_ENERGY, capped_clock_share, narrow_energy
+from xlperf.equations.hardware.power import PRODUCT_ENERGY, narrow_energy, product_clock_share, slowed_products
 from xlperf.equations.hardware.roofline import Device
 from xlperf.equations.model.model import Model
 from xlperf.equations.network.topologies import Network
@@ -250,15 +250,10 @@ def _capped(
 
     What draws little (vector units, caches, memory) keeps its rate: no faster matrix unit may slow it.
     """
-    full = narrow_energy(PRODUCT_ENERGY, sizes) * columns["energy_ratio"] * peaks
-    share = capped_clock_share(full, asked[:, None], power_limit[:, None], columns["static_power"])
-    share = np.where(np.isnan(asked[:, None]) | np.isnan(share), 1.0, share)
-    # Under the lowered limit products are as near to it as they were: what their constants say of the own one holds.
-    slowed = {
-        "energy_ratio": columns["energy_ratio"] * (share * share),
-        "thermal_design_power": columns["thermal_design_power"] * (share * share * share),
-    }
-    return share, {**columns, **slowed}
+    energy = narrow_energy(PRODUCT_ENERGY, sizes) * columns["energy_ratio"]
+    share = product_clock_share(asked[:, None], power_limit[:, None], peaks, energy, columns["static_power"])
+    ratio, limit = slowed_products(columns["energy_ratio"], columns["thermal_design_power"], share)
+    return share, {**columns, "energy_ratio": ratio, "thermal_design_power": limit}
 
 
 def _told(rows: np.ndarray, sentence: str, values: Callable[[], tuple[np.ndarray, ...]]) -> list[Remark]:

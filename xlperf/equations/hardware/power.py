@@ -224,3 +224,86 @@ def capped_clock_share(
     capped = np.fmin(array(capped_limit), own)
     times = [clock_limited_time(1.0, full, arithmetic_power(limit, static)) for limit in (own, capped)]
     return np.asarray(np.minimum(times[0] / times[1], 1.0))
+
+
+def product_clock_share(
+    capped_limit: Numeric,
+    power_limit: Numeric,
+    peak_flop_rate: Numeric,
+    flop_energy: Numeric,
+    static_power: Numeric = np.nan,
+) -> Array:
+    r"""Clock of long products under a lowered power limit, from the rate and the energy of their operations.
+
+    .. math:: x = x(e R, P_{cap}, P_{max})
+
+    with the share x of :func:`capped_clock_share` at the power of all units at the boost clock; 1 where no limit is
+    lowered, or where the power is not known. Heuristic, this work.
+
+    Parameters
+    ----------
+    capped_limit : numeric
+        Lowered limit P_cap; NaN: none. [W]
+    power_limit : numeric
+        Limit P_max of the accelerator by its datasheet; NaN means unknown. [W]
+    peak_flop_rate : numeric
+        Peak R of the matrix units; NaN means unknown. [FLOP/s]
+    flop_energy : numeric
+        Energy e of an operation at the boost clock; NaN means unknown. [J/FLOP]
+    static_power : numeric, default NaN
+        Leakage and idle clocks; NaN: the usual share of the own limit. [W]
+
+    Returns
+    -------
+    share : numeric
+        1 at most. [-]
+
+    Examples
+    --------
+    A B300 at 2,250 TFLOP/s and 0.816 pJ, 1,836 W, limited to 900 W and not at all:
+
+    >>> product_clock_share(np.array([900.0, np.nan]), 1100.0, 2250e12, 0.816e-12).round(2).tolist()
+    [0.92, 1.0]
+    """
+    share = capped_clock_share(array(flop_energy) * array(peak_flop_rate), capped_limit, power_limit, static_power)
+    return np.asarray(np.where(np.isnan(array(capped_limit)) | np.isnan(share), 1.0, share))
+
+
+def slowed_products(energy_ratio: Numeric, power_limit: Numeric, clock_share: Numeric) -> tuple[Array, Array]:
+    r"""Energy of an operation and power limit of an accelerator whose products run at a share of their clock.
+
+    .. math:: r' = x^2 r, \quad P' = x^3 P
+
+    The voltage falls with the clock: energy goes with its square, power with its cube. Products are then as near to
+    the limit as before: what their constants say of the own limit holds under the lowered one.
+
+    Parameters
+    ----------
+    energy_ratio : numeric
+        Energy r of an operation at the boost clock over that of 5 nm. [-]
+    power_limit : numeric
+        Power limit P under which long products slow down. [W]
+    clock_share : numeric
+        Share x of the clock that is left. [-]
+
+    Returns
+    -------
+    energy_ratio : numeric
+        At the lower clock. [-]
+    power_limit : numeric
+        That products are as near to as before. [W]
+
+    References
+    ----------
+    .. [1] M. Horowitz, "Computing's energy problem (and what we can do about it)", ISSCC 2014,
+       doi:10.1109/ISSCC.2014.6757323.
+
+    Examples
+    --------
+    At half the clock a quarter of the energy and an eighth of the power:
+
+    >>> [float(value) for value in slowed_products(1.0, 800.0, 0.5)]
+    [0.25, 100.0]
+    """
+    share = array(clock_share)
+    return np.asarray(array(energy_ratio) * (share * share)), np.asarray(array(power_limit) * (share * share * share))

@@ -37,11 +37,11 @@ from xlperf.equations.model.operators import (
     router_gemm,
 )
 from xlperf.equations.model.sparse import SPARSE, shared_vector_gemms, sparse_gemm_shares, sparse_gemms, stream_passes
-from xlperf.equations.plan.records import ContextMethod, CrossEntropy, Graphs, QuantizedCopies, TokenDispatch
+from xlperf.equations.plan.records import WORD, ContextMethod, CrossEntropy, Graphs, QuantizedCopies, TokenDispatch
 from xlperf.equations.plan.training_plan import LAYOUTS, TrainingPlan
 from xlperf.equations.training.adapters import PLACES as ADAPTED
 from xlperf.equations.training.adapters import adapter_gemms, adapter_vectors, frozen_products
-from xlperf.equations.training.setting import MASK, WORD, Part, Setting
+from xlperf.equations.training.setting import MASK, Part, Setting
 from xlperf.equations.training.sparse import sparse_cores
 
 LAYER_PLACES = ("attention", "core", "local core", "mlp", "moe", "linear")
