@@ -138,7 +138,7 @@ def expert_gemms(model: Model, tokens_per_expert: Array, experts_per_rank: Array
 
 
 def latent_gemms(model: Model, tokens: Array) -> Gemms:
-    """Projections of tokens into the latent space of the routed experts, and of what comes back out of it.
+    """Down and up projections between the hidden size and the latent space of the routed experts.
 
     Parameters
     ----------
@@ -235,7 +235,7 @@ def mtp_vectors(model: Model, tokens: Array, split: Array, element_size: Array, 
 
 
 def concatenated(*groups: Gemms) -> Gemms:
-    """Several groups of GEMMs as one.
+    """Groups of GEMMs joined along the axis of operators.
 
     Parameters
     ----------
