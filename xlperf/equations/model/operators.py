@@ -158,13 +158,8 @@ def latent_gemms(model: Model, tokens: Array) -> Gemms:
     """
     hidden, latent = model.hidden_size, np.maximum(model.moe_latent_size, 1.0)
     present = np.where(model.moe_latent_size > 0.0, 1.0, 0.0)
-    return Gemms(
-        ("expert compression", "expert expansion"),
-        side_by_side(tokens, tokens),
-        side_by_side(latent, hidden),
-        side_by_side(hidden, latent),
-        side_by_side(present, present),
-    )
+    columns = (tokens, tokens), (latent, hidden), (hidden, latent), (present, present)
+    return Gemms(("expert compression", "expert expansion"), *(side_by_side(*pair) for pair in columns))
 
 
 def router_gemm(model: Model, tokens: Array) -> Gemms:
