@@ -269,29 +269,24 @@ def product_clock_share(
     return np.asarray(np.where(np.isnan(array(capped_limit)) | np.isnan(share), 1.0, share))
 
 
-def slowed_products(energy_ratio: Numeric, power_limit: Numeric, clock_share: Numeric) -> tuple[Array, Array]:
-    r"""Energy of an operation and power limit of an accelerator whose products run at a share of their clock.
+def energy_at_clock(energy: Numeric, clock_share: Numeric) -> Array:
+    r"""Energy of an operation at a share of the clock.
 
-    .. math:: r' = x^2 r, \quad P' = x^3 P
+    .. math:: e' = x^2 e
 
-    The voltage falls with the clock: energy goes with its square, power with its cube. Products are then as near to
-    the limit as before: what their constants say of the own limit holds under the lowered one.
+    The voltage falls with the clock, and the energy with its square.
 
     Parameters
     ----------
-    energy_ratio : numeric
-        Energy r of an operation at the boost clock over that of 5 nm. [-]
-    power_limit : numeric
-        Power limit P under which long products slow down. [W]
+    energy : numeric
+        Energy e at the full clock; or its ratio to another one. [J]
     clock_share : numeric
-        Share x of the clock that is left. [-]
+        Share x of the clock. [-]
 
     Returns
     -------
-    energy_ratio : numeric
-        At the lower clock. [-]
-    power_limit : numeric
-        That products are as near to as before. [W]
+    energy : numeric
+        In the unit of the argument. [J]
 
     References
     ----------
@@ -300,10 +295,45 @@ def slowed_products(energy_ratio: Numeric, power_limit: Numeric, clock_share: Nu
 
     Examples
     --------
-    At half the clock a quarter of the energy and an eighth of the power:
+    At half the clock a quarter:
 
-    >>> [float(value) for value in slowed_products(1.0, 800.0, 0.5)]
-    [0.25, 100.0]
+    >>> float(energy_at_clock(1.0, 0.5))
+    0.25
     """
     share = array(clock_share)
-    return np.asarray(array(energy_ratio) * (share * share)), np.asarray(array(power_limit) * (share * share * share))
+    return np.asarray(array(energy) * (share * share))
+
+
+def power_at_clock(full_power: Numeric, clock_share: Numeric) -> Array:
+    r"""Power of clocked units at a share of the clock.
+
+    .. math:: P' = x^3 P
+
+    Operations per second fall with the clock, the energy of each with its square.
+
+    Parameters
+    ----------
+    full_power : numeric
+        Power P at the full clock. [W]
+    clock_share : numeric
+        Share x of the clock. [-]
+
+    Returns
+    -------
+    power : numeric
+        Power. [W]
+
+    References
+    ----------
+    .. [1] M. Horowitz, "Computing's energy problem (and what we can do about it)", ISSCC 2014,
+       doi:10.1109/ISSCC.2014.6757323.
+
+    Examples
+    --------
+    At half the clock an eighth:
+
+    >>> float(power_at_clock(800.0, 0.5))
+    100.0
+    """
+    share = array(clock_share)
+    return np.asarray(array(full_power) * (share * share * share))
