@@ -24,6 +24,7 @@ from xlperf.calibrate.fit_published import (
     family_parameters,
     fit_training,
     kernels_of_other_generations,
+    of_other_software,
 )
 from xlperf.calibrate.fitted_constants import (
     FittedConstant,
@@ -247,6 +248,19 @@ def test_kernels_of_a_stack_hold_on_generations_that_nothing_is_measured_on(cata
     for kind in ("hopper", "rubin"):
         keys = (np.array([name], dtype=object) for name in (kind, "bf16", "somestack"))
         assert known.calibration.constants("gemm", *keys)[0]["compute_efficiency"][0, 0] == 0.7
+
+
+def test_software_that_nobody_measured_takes_the_median_of_those_that_were() -> None:
+    """Not the runs of one stack that has no value of its own for a generation; a sweep of bad mappings stays apart."""
+    own = [("a", 1.0), ("b", 1.1), ("c", 1.4), ("nanotron", 1.9)]
+    found = [
+        FittedConstant("training_software", "any", "any", name, "kernel_slowdown", value, name, 9, 0.0, "", "")
+        for name, value in own
+    ]
+    special = replace(found[0], generation="hopper", value=1.8)
+    median = of_other_software([*found, special])
+    assert [(one.software, one.value, one.num_rows) for one in median] == [("any", 1.1, 0)]
+    assert of_other_software([*found, *median]) == [], "one that was fitted stays"
 
 
 def test_rows_of_papers_are_not_read_by_a_fit(catalog: Catalog) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from training_samples import plans
@@ -153,6 +155,36 @@ def test_the_host_pays_per_tensor_parallel_rank(catalog: Catalog) -> None:
     assert time(held, {**DENSE, "software": "x"}) > 1.2 * time(bare, {**DENSE, "software": "x"})
     alone = {**DENSE, "software": "x", "tensor_parallel": 1, "pipeline_parallel": 16}
     assert time(held, alone) == time(bare, alone)
+    inside = {**DENSE, "software": "x", "num_accelerators": 8, "tensor_parallel": 8, "pipeline_parallel": 1}
+    assert time(held, inside) == time(bare, inside), "only runs over several machines"
+
+
+def test_slow_machines_move_the_upper_end_alone_and_the_more_the_more_there_are(catalog: Catalog) -> None:
+    """Of 2 machines few meet one that is slow, of 16 more than one run in ten does."""
+    bare, known = (
+        catalog.with_tables([calibration_table(rows)])
+        for rows in ([], [_calls("slow_machines", 0.01), _calls("slow_messages", 7.0)])
+    )
+    ends = []
+    for number in (16, 128):
+        row = {**DENSE, "num_accelerators": number, "tensor_parallel": 8, "pipeline_parallel": 1}
+        usual, held = (evaluate(plans(row), some) for some in (bare, known))
+        for name in ("step_time", "step_time_low", "memory_high"):
+            assert held.number(name) == usual.number(name)
+        ends.append(float((held.number("step_time_high") / usual.number("step_time_high"))[0]))
+    assert ends[0] == 1.0 and ends[1] > 1.1
+
+
+def test_experts_inputs_are_cast_one_by_one(catalog: Catalog) -> None:
+    """A product of each expert, and a cast or two beside it in narrow formats."""
+    one = FittedConstant("experts", "any", "any", "any", "launch_time", 1e-3, "", 0, 0.0, "", "")
+    none = replace(one, value=0.0)
+    slow, quick = (catalog.with_tables([calibration_table([row])]) for row in (one, none))
+    added = [
+        time(slow, {**MIXTURE, "precision": name}) - time(quick, {**MIXTURE, "precision": name})
+        for name in ("bf16", "fp8", "fp8-current")
+    ]
+    assert [added[1] / added[0], added[2] / added[0]] == pytest.approx([2.0, 3.0])
 
 
 def _calls(name: str, value: float) -> FittedConstant:

@@ -76,18 +76,21 @@ def cross_validated(
     return CrossValidation(errors, of_constant)
 
 
-def refitted(published: Published, catalog: Catalog) -> Catalog:
+def refitted(published: Published, catalog: Catalog, unknown: bool = False) -> Catalog:
     """The catalog with the constants of software fitted again to some published rows, all together.
 
     ``published``: rows to fit; those of the papers are left out. ``catalog``: with constants to start from; those that
-    fewer than eight rows inform about stay as they are.
+    fewer than eight rows inform about stay as they are. ``unknown``: those of a software go instead: other rows than
+    these made them.
     """
     plans = plans_to_fit(published, catalog)
     entries = errors_of(plans)
     if not len(entries):
         return catalog
-    values, _ = _refitted(entries, *_responses(plans, entries, _nothing), np.full(len(entries), True))
-    return catalog.with_tables([changed(catalog.tables["calibration"], values)])
+    table = catalog.tables["calibration"]
+    values, gone = _refitted(entries, *_responses(plans, entries, _nothing), np.full(len(entries), True))
+    kept = np.setdiff1d(np.arange(len(table)), gone if unknown else [])
+    return catalog.with_tables([changed(table, values).take(kept)])
 
 
 def _nothing(_: str) -> None:
@@ -196,7 +199,7 @@ def left_out(catalog: Catalog, name: str, path: str | Path | None = None) -> Cat
     remaining = [row for row in others if not _concerns(table, row, wanted, software)]
     known = catalog.with_tables([joined_tables(base, table.take(remaining))])
     for rows in (kept.training, kept.inference):
-        known = refitted(rows, known)
+        known = refitted(rows, known, unknown=True)
     return known.with_tables([_with_medians(known.tables["calibration"])])
 
 

@@ -51,6 +51,7 @@ _SLOWEST, _SLOWER, _MEASURED = 0.1, 0.8, "measured"
 _SOURCE = "published rows of the sheet {} in validation.xlsx"
 _AT_BOUND, _NEARLY = 1e-6, 0.999
 _OF_OTHERS = "mean of those of software, for software without one of its own"
+_MEDIAN = "median of those of software, for software without one of its own"
 _UNIDENTIFIED = "unidentifiable parameter; held fixed at the value of all software, or at the declared default"
 
 
@@ -66,7 +67,7 @@ def fit_training(
     not chosen again. In a fixed order, without their error on rows left out.
     """
     found = _fit_times(published, catalog, date, (STEP_TIME,), known)
-    return found + kernels_of_other_generations(found) + _of_other_software(found)
+    return found + kernels_of_other_generations(found) + of_other_software(found)
 
 
 def _fit_times(
@@ -336,14 +337,17 @@ def _special(parameters: Sequence[Parameter], general: int) -> list[int]:
     return found + [below for at in found for below in _special(parameters, at)]
 
 
-def _of_other_software(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
-    """Median of the software that has a slowdown of its own, for software that nobody has measured."""
+def of_other_software(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
+    """Median slowdown of the software that has one of its own, for software that nobody has measured.
+
+    ``rows``: fitted constants. Returns one row; none where a slowdown of all software was fitted.
+    """
     known = [row for row in rows if (row.family, row.constant) == _MEDIAN_FOR_OTHERS and row.generation == ANY]
-    own = [row for row in known if row.software != ANY and not fnmatchcase(row.software, _APART)]
-    if not own or len(known) > len([row for row in known if row.software != ANY]):
+    own = [row for row in known if not fnmatchcase(row.software, _APART)]
+    if not own or any(row.software == ANY for row in known):
         return []
     value = rounded(float(np.median([row.value for row in own])))
-    return [replace(own[0], software=ANY, value=value, fit_set="", num_rows=0, kind="assumption", notes=_OF_OTHERS)]
+    return [replace(own[0], software=ANY, value=value, fit_set="", num_rows=0, kind="assumption", notes=_MEDIAN)]
 
 
 def kernels_of_other_generations(rows: Sequence[FittedConstant]) -> list[FittedConstant]:

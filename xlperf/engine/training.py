@@ -252,8 +252,8 @@ def _slow_run(setting: Setting, results: Mapping[str, Array]) -> Array | float:
         return 0.0
     messages = total(np.stack([results[name] for name in (*MESSAGE_PARTS, "hidden_communication_time")], axis=-1))
     machines = setting.plan.num_accelerators / setting.network.size[:, 0]
-    factors = (calls[name][:, 0] for name in ("slow_machines", "slow_messages"))
-    return slow_run_ratio(machines, *factors, messages / results["step_time"])
+    share, slowdown = calls["slow_machines"][:, 0], calls["slow_messages"][:, 0]
+    return slow_run_ratio(machines, share, slowdown, messages / results["step_time"])
 
 
 def _bands(setting: Setting, results: Mapping[str, Array], distance: Array) -> dict[str, Array]:

@@ -20,7 +20,6 @@ from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.adapters import model_adapters
 from xlperf.equations.training.setting import Setting, optimizer_element_size
 
-
 UPPER_TAIL = 0.1
 """Share of the runs that lie above an 80 % band. [-]"""
 
