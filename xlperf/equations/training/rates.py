@@ -55,10 +55,10 @@ def slow_run_ratio(num_machines: Numeric, slow_machines: Numeric, slowdown: Nume
     >>> round(float(slow_run_ratio(64.0, 0.005, 7.0, 1.0 / 6.0)), 3), float(slow_run_ratio(8.0, 0.005, 7.0, 0.2))
     (0.693, 0.0)
     """
-    machines = array(num_machines)
-    share = np.where(machines > 1.0, 1.0 - power(1.0 - array(slow_machines), machines), 0.0)
+    machines, slow = array(num_machines), array(slow_machines)
+    share = np.where(machines > 1.0, 1.0 - power(1.0 - slow, machines), 0.0 * machines * slow)
     ratio = log(1.0 + (array(slowdown) - 1.0) * array(message_share))
-    return np.asarray(np.where(share > UPPER_TAIL, ratio, 0.0 * ratio))
+    return np.asarray(np.where(share > UPPER_TAIL, ratio, 0.0 * ratio * share))
 
 
 def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Array) -> Array:
