@@ -24,7 +24,7 @@ UPPER_TAIL = 0.1
 """Share of the runs that lie above an 80 % band. [-]"""
 
 
-def slow_run_ratio(num_machines: Numeric, slow_machines: Numeric, slowdown: Numeric, message_share: Numeric) -> Array:
+def slow_run_ratio(num_machines: Numeric, slow_share: Numeric, slowdown: Numeric, message_share: Numeric) -> Array:
     r"""Step time of a run that meets a slow machine over that of others, as a logarithm; 0 where such runs are rare.
 
     .. math:: 1 - (1 - q)^n > 0.1: \quad \ln\left(1 + (f - 1)\,c\right)
@@ -36,7 +36,7 @@ def slow_run_ratio(num_machines: Numeric, slow_machines: Numeric, slowdown: Nume
     ----------
     num_machines : numeric
         Machines n of the run; messages of a single one do not leave it. [-]
-    slow_machines : numeric
+    slow_share : numeric
         Share q of the machines whose messages are slow. [-]
     slowdown : numeric
         Time f of messages of a slow run over that of others. [-]
@@ -55,7 +55,7 @@ def slow_run_ratio(num_machines: Numeric, slow_machines: Numeric, slowdown: Nume
     >>> round(float(slow_run_ratio(64.0, 0.005, 7.0, 1.0 / 6.0)), 3), float(slow_run_ratio(8.0, 0.005, 7.0, 0.2))
     (0.693, 0.0)
     """
-    machines, slow = array(num_machines), array(slow_machines)
+    machines, slow = array(num_machines), array(slow_share)
     share = np.where(machines > 1.0, 1.0 - power(1.0 - slow, machines), 0.0 * machines * slow)
     ratio = log(1.0 + (array(slowdown) - 1.0) * array(message_share))
     return np.asarray(np.where(share > UPPER_TAIL, ratio, 0.0 * ratio * share))
