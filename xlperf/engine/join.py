@@ -394,11 +394,11 @@ def in_batches(
     evaluate: Callable[[Table, Named, int], Results],
     slow: np.ndarray | None = None,
 ) -> Results:
-    """Results of plans, evaluated in batches of one architecture; a large table also separates switched networks.
+    """Results of plans, evaluated in batches of one architecture; a large group also separates switched networks.
 
     ``codes``: what plans that are evaluated together have in common, (rows,). ``evaluate``: results of plans of one
     code, from the plans, the rows that they name, and the code. ``slow``: plans that take longer than others, (rows,):
-    in a large table they are batched separately.
+    in a large group they are batched separately.
     """
     distinct = sorted(set(codes.tolist()))  # np.unique would import numpy.ma, 30 ms in a fresh process
     if len(distinct) <= 1 and len(plans) <= BATCH:
@@ -408,7 +408,11 @@ def in_batches(
         kinds = switched_networks(catalog, named.accelerators, named.networks) * 2
         if slow is not None:
             kinds = kinds + slow
-        groups = [(code, rows[kinds[rows] == kind]) for code, rows in groups for kind in range(4)]
+        groups = [
+            (code, part)
+            for code, rows in groups
+            for part in ([rows[kinds[rows] == kind] for kind in range(4)] if len(rows) > BATCH else [rows])
+        ]
     results: Results = {}
     for code, alike in groups:
         for start in range(0, len(alike), BATCH):
