@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import openpyxl
 import pytest
+from conftest import show
 from study_samples import cell, outcome, sheet
 
 from xlperf.base.errors import InputError
-from xlperf.catalog.xlsx import show
 from xlperf.engine import evaluate
 from xlperf.studies import NAMES, study
 from xlperf.studies import outcome as outcome_module
