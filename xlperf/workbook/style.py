@@ -101,7 +101,7 @@ def put(
 ) -> Cell | MergedCell:
     """Set a cell to a value in one of our styles; text never becomes a formula, NaN becomes blank.
 
-    ``cell``: changed in place. ``value``: what it shows. ``style``: one of :func:`add_styles`. ``number``: number format.
+    ``cell``: changed in place. ``value``: what it shows. ``style``: of :func:`add_styles`. ``number``: number format.
     ``wrapped``: stand to the left, on several lines or on one; as the style says when not given. Returns the cell.
     """
     if isinstance(value, float) and not math.isfinite(value):
