@@ -17,7 +17,7 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Keys, Table, Words, coded_words, combined_keys, default_value
 from xlperf.engine.catalog_arrays import DEVICE_COLUMNS, catalog_arrays, network_of, own_links, switched_networks
 from xlperf.equations.cost.tokens import Terms
-from xlperf.equations.hardware.power import PRODUCT_ENERGY, capped_clock_share, narrow_energy
+from xlperf.equations.hardware.power import PRODUCT_ENERGY, PowerLimits, capped_clock_share, narrow_energy
 from xlperf.equations.hardware.roofline import Device
 from xlperf.equations.model.model import Model
 from xlperf.equations.network.topologies import Network
@@ -100,23 +100,6 @@ def plan_columns(plans: Table, record: type[Record]) -> Record:
             if not names_row:
                 columns[name] = plans.text(name, default)
     return record(columns, words, stated.keys())
-
-
-class PowerLimits(NamedTuple):
-    """Power limits of accelerators by their sheet and as a plan lowers them, and the clock that is left, (rows,)."""
-
-    own: Array
-    kept: Array
-    clock_share: Array
-
-    @classmethod
-    def of(cls, own: Array) -> PowerLimits:
-        """The own limits, not lowered."""
-        return cls(own, own, np.ones_like(own))
-
-    def take(self, rows: slice | np.ndarray) -> PowerLimits:
-        """Those of some of the rows."""
-        return PowerLimits(*(values[rows] for values in self))
 
 
 @dataclass(frozen=True, eq=False)
