@@ -88,7 +88,7 @@ def test_weights_in_four_bits_draw_for_what_they_are_widened_to(records: list[Re
     for accelerator in ("H100", "B200"):
         found = errors(records, AT_MEASURED_RATE, source_id="mlenergy_v3", accelerator=accelerator)
         assert len(found) == 12
-        assert abs(np.median(found)) < 0.05, accelerator
+        assert abs(np.median(found)) < 0.10, accelerator
         assert np.median(np.abs(errors(records, "energy per token", source_id="mlenergy_v3"))) < 0.15
 
 

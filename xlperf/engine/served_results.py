@@ -38,6 +38,7 @@ from xlperf.equations.serving.results import band_of_time, full_cache
 if TYPE_CHECKING:
     from xlperf.engine.inference import Served, ServingSetting
     from xlperf.equations.plan.serving_plan import InferencePlan
+    from xlperf.equations.serving import Deployment
 
 _STATES = {
     "decode": ("time_matrix", "time_attention", "time_vector"),
@@ -210,12 +211,19 @@ def _power(served: Served, results: Mapping[str, Array]) -> tuple[Array, Array]:
     first, second = decoding.deployment, prefilling.deployment
     plan = _with_sizes(served.stated, first.plan)
     machines = (first.device, decoding.limits, decoding.power), (second.device, prefilling.limits, prefilling.power)
-    return serving_power(machines, first.model, plan, first.architecture, results)
+    return serving_power(machines, first.model, plan, first.architecture, results, _favoured_share(first))
 
 
 def _with_sizes(stated: InferencePlan, plan: InferencePlan) -> InferencePlan:
     """Plans as the sheet has them with the bytes of weights, inputs and activations, (rows,)."""
     return stated.replaced(**{name: getattr(plan, name) for name in ("weight_size", "input_size", "activation_size")})
+
+
+def _favoured_share(deployment: Deployment) -> Array:
+    """Share of the experts that routers prefer, (rows,). [-]"""
+    if not deployment.architecture.experts:
+        return np.ones(len(deployment.plan))
+    return np.asarray(deployment.kernels["serving_experts"]["favoured_share"][:, 0])
 
 
 def _expert_share(served: Served) -> Array:
@@ -236,7 +244,7 @@ def _expert_power(served: Served, experts: ServingSetting, results: Mapping[str,
     plan = _with_sizes(served.stated.take(rows), own.plan)
     counts = own.plan.num_accelerators, experts.plan.num_accelerators
     some = {name: values[rows] for name, values in results.items() if isinstance(values, np.ndarray)}
-    return expert_pool_power(machines, own.model, plan, own.architecture, counts, some)
+    return expert_pool_power(machines, own.model, plan, own.architecture, counts, some, _favoured_share(own))
 
 
 def _pool_prices(served: Served) -> dict[str, tuple[np.ndarray, Array]]:

@@ -253,13 +253,13 @@ def traffic_from_memory(device: Device, width: Array, depth: Array, tokens: Arra
     Returns
     -------
     Array
-        1 where the cache is not known, (rows,). [-]
+        1 where the multiprocessors or the cache are not known, (rows,). [-]
     """
     sizes = np.maximum(tokens, 1.0), width, depth, 1.0, element_size, element_size
     own, units = device.l2_capacity[:, 0], device.num_multiprocessors[:, 0]
     known = np.where(np.isnan(own), _USUAL_CACHE, own)
     found, usual = (product_memory_traffic(*sizes, *_TILE, units, capacity) for capacity in (known, _USUAL_CACHE))
-    return np.where(np.isfinite(found), found / usual, 1.0)
+    return np.where(np.isnan(units), 1.0, found / usual)
 
 
 def idle_power(power_limit: Numeric, idle_share: Numeric, static_power: Numeric = np.nan) -> Array:

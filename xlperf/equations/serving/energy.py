@@ -76,7 +76,7 @@ def feed_forward_flop(model: Model) -> Array:
     return np.asarray(2.0 * (mixed + model.num_dense_layers * dense))
 
 
-def visited_share(model: Model, batch: Array) -> Array:
+def visited_share(model: Model, batch: Array, favoured_share: Array) -> Array:
     r"""Share of the routed experts that a decode step reads, expected.
 
     .. math:: s = \frac{E_{hit}}{E}
@@ -87,6 +87,8 @@ def visited_share(model: Model, batch: Array) -> Array:
         Experts, (rows,). [-]
     batch : Array
         Tokens of the step, (rows,). [-]
+    favoured_share : Array
+        Share of the experts that routers prefer, (rows,). [-]
 
     Returns
     -------
@@ -98,7 +100,7 @@ def visited_share(model: Model, batch: Array) -> Array:
     .. [1] R. Zhu et al., "MegaScale-Infer: Serving mixture-of-experts at scale with disaggregated expert parallelism",
        2025, arXiv:2504.02263, section 2.3.
     """
-    hit = activated_experts(model.num_experts, model.top_k, np.maximum(batch, 1.0))
+    hit = activated_experts(model.num_experts, model.top_k, np.maximum(batch, 1.0), favoured_share)
     return np.where(model.num_experts > 0.0, divide(hit, model.num_experts), 1.0)
 
 
@@ -109,6 +111,7 @@ def decode_step_traffic(
     weights_size: Array,
     cache_size: Array,
     running_batch: Array,
+    favoured_share: Array,
 ) -> Array:
     r"""Bytes that an accelerator reads in a decode step: weights of the experts that are visited, and the cache.
 
@@ -130,6 +133,8 @@ def decode_step_traffic(
         Cache C of the batch at its longest on the accelerator, (rows,). [B]
     running_batch : Array
         Requests that decode together, (rows,). [-]
+    favoured_share : Array
+        Share of the experts that routers prefer, (rows,). [-]
 
     Returns
     -------
@@ -140,7 +145,7 @@ def decode_step_traffic(
     read = weights_size
     if architecture.experts:
         whole, active = matrix_parameters(model, False), matrix_parameters(model, True)
-        hit = activated_experts(model.num_experts, model.top_k, np.maximum(running_batch, 1.0))
+        hit = activated_experts(model.num_experts, model.top_k, np.maximum(running_batch, 1.0), favoured_share)
         share = np.clip(divide(hit - model.top_k, model.num_experts - model.top_k), 0.0, 1.0)
         share = np.where(model.num_experts > 0.0, share, 1.0)
         read = weights_size * (active + (whole - active) * share) / whole
@@ -224,6 +229,7 @@ def serving_power(
     plan: InferencePlan,
     architecture: Architecture,
     results: Mapping[str, Array],
+    favoured_share: Array,
 ) -> tuple[Array, Array]:
     """Mean power of an accelerator while it decodes and while it prefills, or of the pools that do.
 
@@ -241,6 +247,8 @@ def serving_power(
         Structure that the models share.
     results : mapping of str to Array
         Rates, times of a decode step and memory, (rows,).
+    favoured_share : Array
+        Share of the experts that routers prefer, (rows,). [-]
 
     Returns
     -------
@@ -255,8 +263,8 @@ def serving_power(
     each = rate / plan.num_accelerators
     decoding = np.maximum(1.0 - share, 1e-9)
     weights, cache = results["memory_weights"], results["memory_kv_cache"]
-    read = decode_step_traffic(model, plan, architecture, weights, 0.0 * cache, running)
-    traffic = decode_step_traffic(model, plan, architecture, weights, cache, running)
+    read = decode_step_traffic(model, plan, architecture, weights, 0.0 * cache, running, favoured_share)
+    traffic = decode_step_traffic(model, plan, architecture, weights, cache, running, favoured_share)
     held = resident_share(weights + cache, machines[0][0].l2_capacity[:, 0])
     sampled = sampling_traffic(model, plan, np.maximum(running, 1.0))
     moved = traffic * (1.0 - held) + sampled
@@ -305,6 +313,7 @@ def expert_pool_power(
     architecture: Architecture,
     counts: tuple[Array, Array],
     results: Mapping[str, Array],
+    favoured_share: Array,
 ) -> tuple[Array, Array]:
     """Mean power of an accelerator of the attention pool and of the expert pool.
 
@@ -322,6 +331,8 @@ def expert_pool_power(
         Accelerators of both pools, (rows,). [-]
     results : mapping of str to Array
         Rates, times of a decode step, shares of the pools and memory, (rows,).
+    favoured_share : Array
+        Share of the experts that routers prefer, (rows,). [-]
 
     Returns
     -------
@@ -335,9 +346,9 @@ def expert_pool_power(
     flop = token_flop(model, plan.prompt_length + 0.5 * plan.output_length) - fed, fed
     batches = np.minimum(plan.ping_pong_batches, np.maximum(np.ceil(running), 1.0))
     # Every micro-batch reads the weights.
-    experts = batches * results["expert_memory"] * visited_share(model, running / batches)
+    experts = batches * results["expert_memory"] * visited_share(model, running / batches, favoured_share)
     weights, none = (batches * results["memory_weights"], experts), 0.0 * rate
-    cache = decode_step_traffic(model, plan, architecture, none, results["memory_kv_cache"], running)
+    cache = decode_step_traffic(model, plan, architecture, none, results["memory_kv_cache"], running, favoured_share)
     sampled = sampling_traffic(model, plan, np.maximum(running, 1.0))
     others = cache + sampled, none
     sizes = np.where(wide_attention(model, plan, architecture), plan.activation_size, plan.weight_size)
