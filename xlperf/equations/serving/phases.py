@@ -24,7 +24,7 @@ from xlperf.equations.model.serving import (
     serving_vectors,
 )
 from xlperf.equations.model.sparse import sparse_shares
-from xlperf.equations.plan.records import OffloadTarget
+from xlperf.equations.plan.records import WORD, OffloadTarget
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
 from xlperf.equations.serving.communication import (
     ALL_REDUCE,
@@ -44,7 +44,6 @@ MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
 BOUNDS = ("compute", "memory", "network", "overhead")
 
 VECTOR_FLOP = 2.0
-_LOGIT_SIZE = 4.0
 SORTED_LOGIT_SIZE = 200.0
 """Bytes that each of the two passes over a logit stands for where top-p sampling sorts them. [B]
 
@@ -68,7 +67,7 @@ def logit_size(plan: InferencePlan) -> Array:
     Array
         (rows,). [B]
     """
-    return np.where(plan.sorted_sampling > 0.0, SORTED_LOGIT_SIZE, _LOGIT_SIZE)
+    return np.where(plan.sorted_sampling > 0.0, SORTED_LOGIT_SIZE, WORD)
 
 
 class _Kernels(NamedTuple):
