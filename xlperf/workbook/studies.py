@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -186,9 +187,12 @@ def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcom
     words += f"xlperf report STUDY.xlsx --study {study.name} -o REPORT.xlsx."
     put(sheet.cell(row + 1, 1), words, "xlperf note")
     sheet.merge_cells(start_row=row + 1, start_column=1, end_row=row + 1, end_column=last)
-    keep_together(sheet, blocks, sum(_LETTERS) * CM_PER_LETTER)
+    wide = sum(_LETTERS) * CM_PER_LETTER
+    short = shrunk(wide, height_of(sheet, 1, blocks[-1][1])) >= _SMALLEST_TEXT
+    if not short:
+        keep_together(sheet, blocks, wide)
     sheet.freeze_panes = "A3"
-    page_setup(sheet, area=printed)
+    page_setup(sheet, area=printed, pages_high=int(short))
 
 
 def _settings(sheet: Worksheet, study: Study, inputs: Inputs, row: int) -> int:
@@ -286,6 +290,8 @@ _PAIR, _GAP = (17.0, 9.5), 0.6
 """Size of charts that stand in pairs, which a window and a page take side by side, and what is between them. [cm]"""
 _BARS = 0.34
 """What the label of a bar takes down. [cm]"""
+_SMALLEST_TEXT = 0.68
+"""How much smaller than life the first sheet of a study is printed on one page; smaller, it takes several. [-]"""
 _SMALLEST = 0.55
 """How much smaller than life charts with their table are printed on one page; smaller, they take several. [-]"""
 _FIRST_ROWS = 12
@@ -317,6 +323,9 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int, si
     def header(name: str) -> Cells:
         return Cells(sheet, names.index(name) + 1, top, top)
 
+    every = [name for name in chart.y if any(source.values(name)[first:last])]  # no legend for what is nothing
+    if every and len(every) < len(chart.y):
+        chart = replace(chart, y=every)
     drawn_values = [value for name in chart.y for value in source.values(name)]
     number = axis_number(_reached(source, chart, drawn_values))
     if chart.kind in ("bars", "columns"):
