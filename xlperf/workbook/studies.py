@@ -135,11 +135,21 @@ def study_sheets(workbook: Workbook, study: Study, inputs: Inputs, outcome: Outc
         drawn += [(chart, source, sheet, top) for chart in source.charts]
     firsts = [one for i, one in enumerate(drawn) if i == 0 or one[2] is not drawn[i - 1][2]]
     lead = (firsts if len(firsts) > 1 else drawn)[:_LEAD]
-    _study_sheet(front, study, inputs, outcome, [study_chart(*one, size=_LEAD_SIZE) for one in lead])
+    high = max((_height(chart, source) for chart, source, _, _ in lead), default=0.0)
+    size = _LEAD_SIZE[0], min(max(_LEAD_SIZE[1], high), _MOST_HIGH)
+    _study_sheet(front, study, inputs, outcome, [study_chart(*_named(one), size=size) for one in lead])
     workbook.active = 0
     for sheet in workbook.worksheets:  # one sheet is selected, or typing would go into several at once
         view: Any = sheet.sheet_view
         view.tabSelected = sheet is front
+
+
+def _named(one: tuple[Chart, StudySheet, Worksheet, int]) -> tuple[Chart, StudySheet, Worksheet, int]:
+    """A chart with the name of its sheet in its title, for another sheet."""
+    chart, source, sheet, top = one
+    name = f"{source.name[:1].upper()}{source.name[1:]}"
+    known = source.name.casefold() in chart.title.casefold()
+    return (chart if known else replace(chart, title=f"{name}: {chart.title}")), source, sheet, top
 
 
 _LEAD, _LEAD_SIZE = 2, (14.8, 8.0)
@@ -165,7 +175,7 @@ def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcom
     row = finding_rows(sheet, [Finding("Question", study.question), *outcome.short], 3, last, across)
     row = began(3, finding_rows(sheet, [Finding("What to do", study.advice)], row, last, across))
     if lead:
-        end = row + chart_rows(_LEAD_SIZE[1])
+        end = row + chart_rows(lead[0].height)
         even_rows(sheet, row, end)
         for place, chart in enumerate(lead):
             place_chart(sheet, chart, row, place * (_LEAD_SIZE[0] + _GAP))
@@ -288,6 +298,8 @@ _MARKERS = ("circle", "square", "diamond", "triangle", "x", "plus", "star", "das
 SIZE = (22.0, 11.0)
 _PAIR, _GAP = (17.0, 9.5), 0.6
 """Size of charts that stand in pairs, which a window and a page take side by side, and what is between them. [cm]"""
+_MOST_HIGH = 16.0
+"""Height of a chart at the most. [cm]"""
 _BARS = 0.34
 """What the label of a bar takes down. [cm]"""
 _SMALLEST_TEXT = 0.68
@@ -303,13 +315,15 @@ _OF_HEADING = 0.19
 def _size(source: StudySheet) -> tuple[float, float]:
     """Width and height of the charts of a sheet: as high as their labels need."""
     width, height = _PAIR if source.charts[1:] else SIZE
-    for chart in source.charts:
-        first, last = chart.rows or (0, len(source.rows))
-        if chart.kind == "bars":
-            height = max(
-                height, 4.2 + _BARS * (last - first) * (1.0 if chart.stacked else max(1.0, 0.4 * len(chart.y)))
-            )
-    return width, min(height, 19.0)
+    needed = [_height(chart, source) for chart in source.charts]
+    return width, min(max(height, *needed), _MOST_HIGH) if needed else height
+
+
+def _height(chart: Chart, source: StudySheet) -> float:
+    """Height of a chart that its labels need; 0 for those without a label for each row. [cm]"""
+    first, last = chart.rows or (0, len(source.rows))
+    each = 1.0 if chart.stacked else max(1.0, 0.4 * len(chart.y))
+    return 4.2 + _BARS * (last - first) * each if chart.kind == "bars" else 0.0
 
 
 def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int, size: tuple[float, float] = SIZE) -> Any:
