@@ -259,7 +259,7 @@ def _answers(sheet: Any, data: Any, chosen: Sequence[str], r: Mapping[str, Pair]
     most = f'INDEX({names},{at})&" ("&TEXT(INDEX({sizes},{at}),"0.000")&" ms of an accelerator per token "'
     way = f'IF(INDEX({changes},{at})<0,"less)","more)")'
     found = (
-        f'{chosen[1]}&" yields "&TEXT({other}/{rate},"0.00")&" x the tokens per accelerator of "&{chosen[0]}'
+        f'{chosen[1]}&" yields "&TEXT({other}/{rate},"0.00")&"× the tokens per accelerator of "&{chosen[0]}'
         f'&"; most of the difference is "&{most}&{way}&"."'
     )
     no = [f'IF(ISNUMBER({cell}),"",{name}&": "&{why}&" ")'
@@ -274,7 +274,7 @@ def _answers(sheet: Any, data: Any, chosen: Sequence[str], r: Mapping[str, Pair]
     tiles(
         sheet,
         (
-            ("B over A, token/s", f"{other}/{rate}", '0.00" x"', '"per accelerator"'),
+            ("B over A, token/s", f"{other}/{rate}", '0.00"×"', '"per accelerator"'),
             ("B: token/s each", other, "#,##0", held_against("rate", "#,##0")),
             ("B: $ per M tokens", r["cost"][1], '"$"0.00', held_against("cost", "0.00")),
             ("B: time", r["time"][1], "#,##0.0", f"{held_against('time', '#,##0.0', ' ')}&{per}"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from openpyxl.worksheet.datavalidation import DataValidation
 from xlperf.catalog.schema import Column, results_of, table_schema
 from xlperf.workbook.checks import VERDICT
 from xlperf.workbook.data_sheets import CARD_TOP, DATA_SHEETS, column_reference, plan_names, sheet_columns
-from xlperf.workbook.live import Live
+from xlperf.workbook.live import Live, worded
 from xlperf.workbook.question_look import (
     AMBER,
     BADGES,
@@ -103,22 +102,6 @@ _SENTENCE = {
 }
 """What a card says of a plan, and the cost that it adds where there is one."""
 _PRICED = ", ${{{}:0.00}} per million tokens"
-_PLACE = re.compile(r"\{(\w+)(?::([^}]*))?\}")
-
-
-def worded(words: str, cells: Mapping[str, str]) -> str:
-    """A formula that joins words and cells, those with a number format as it writes them.
-
-    >>> worded("{a}: {b:0.0} s", {"a": "A1", "b": "B1"})
-    'A1&": "&TEXT(B1,"0.0")&" s"'
-    """
-    parts, end = [], 0
-    for found in _PLACE.finditer(words):
-        parts += [f'"{words[end : found.start()]}"'] if found.start() > end else []
-        cell = cells[found[1]]
-        parts.append(f'TEXT({cell},"{found[2]}")' if found[2] else cell)
-        end = found.end()
-    return "&".join([*parts, f'"{words[end:]}"'] if words[end:] else parts)
 
 
 def plan_cards(book: Any, data: Any, live: Live) -> None:
