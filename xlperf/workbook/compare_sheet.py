@@ -260,16 +260,18 @@ def _answers(sheet: Any, data: Any, chosen: Sequence[str], r: Mapping[str, Pair]
     way = f'IF(INDEX({changes},{at})<0,"less)","more)")'
     found = (
         f'{chosen[1]}&" yields "&TEXT({other}/{rate},"0.00")&"× the tokens per accelerator of "&{chosen[0]}'
-        f'&"; most of the difference is "&{most}&{way}&"."'
+        f'&"; the largest part: "&{most}&{way}&"."'
     )
     no = [f'IF(ISNUMBER({cell}),"",{name}&": "&{why}&" ")'
           for cell, name, why in zip(r["rate"], chosen, r["reason"], strict=True)]  # fmt: skip
-    wrong = f'"No answer: "&IF({kind}="","choose two plans of one sheet",{no[0]}&{no[1]})'
+    named = sheet.parent.defined_names[ALL_PLANS].attr_text
+    lost = [f'IF(COUNTIF({named},{cell})=0,"no plan is named """&{cell}&"""; ","")' for cell in chosen]
+    wrong = f'"No answer: "&IF({kind}="",{lost[0]}&{lost[1]}&"choose two plans of one sheet",{no[0]}&{no[1]})'
     answer(sheet, f"=IF(AND(ISNUMBER({rate}),ISNUMBER({other})),{found},{wrong})", live)
     per = f'IF({kind}="training","s a step","ms a token")'
 
     def held_against(name: str, code: str, unit: str = "") -> str:
-        return f'"A: "&TEXT({r[name][0]},"{code}")&"{unit}"'
+        return f'"A: "&TEXT({r[name][0]}*1,"{code}")&"{unit}"'
 
     tiles(
         sheet,
@@ -284,8 +286,8 @@ def _answers(sheet: Any, data: Any, chosen: Sequence[str], r: Mapping[str, Pair]
         live,
     )
     far = f"OR({r['low'][1]}>{r['high'][0]},{r['high'][1]}<{r['low'][0]})"
-    sure = f'IF({far},"CLEAR","BANDS OVERLAP")'
-    bands = [f'"{word}: "&TEXT({r["low"][which]},"#,##0.00")&" to "&TEXT({r["high"][which]},"#,##0.00")'
+    sure = f'IF(AND(ISNUMBER({rate}),ISNUMBER({other})),IF({far},"CLEAR","BANDS OVERLAP"),NA())'
+    bands = [f'"{word}: "&TEXT({r["low"][which]}*1,"#,##0.00")&" to "&TEXT({r["high"][which]}*1,"#,##0.00")'
              for which, word in enumerate("AB")]  # fmt: skip
     told = f'"80 % bands: "&{bands[0]}&"; "&{bands[1]}&" "&{per}'
     how_sure(sheet, 29, sure, (told, '"an error that both share leaves their order as it is"'), live)

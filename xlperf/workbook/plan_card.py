@@ -238,7 +238,7 @@ def _card(sheet: Any, data: Any, kind: str, cells: Mapping[str, str], live: Live
     for words, colour in BADGES[1:3]:
         in_colour(sheet, f"A{row + 2}", f'$A${row + 2}="{words}"', "FFFFFF", colour)
     put(sheet, f"A{row + 3}", f'=IFERROR({cells["trust_reason"]}&"","")', "text", last=f"A{row + 5}", live=live)
-    put(sheet, f"A{row + 6}", f"={VERDICT}", "chosen", live=live)
+    put(sheet, f"A{row + 6}", f"={VERDICT}", "verdict", live=live)
     in_colour(sheet, f"A{row + 6}", f'RIGHT($A${row + 6},2)<>"ok"', BAD_INK, BAD_FILL)
     words, cost = _SENTENCE[kind]
     priced = f'IF(ISNUMBER({cells[cost]}),{worded(_PRICED.format(cost), cells)},"")'
@@ -252,7 +252,7 @@ def _card(sheet: Any, data: Any, kind: str, cells: Mapping[str, str], live: Live
     letters = letters_from(FIRST[kind], 8)
     middle, last, words_at = at[in_sight[3]], at[in_sight[-1]], at["trust"]
     edges = [get_column_letter(names.index(name)) for name in (in_sight[3], in_sight[-1], "trust")]
-    words_end = get_column_letter(names.index("trust") + 3)
+    words_end = get_column_letter(names.index("trust") + 3 - (kind == "inference"))
     unit = "s a step" if kind == "training" else "ms a decode step"
     for area, top, count, words, number, colours in (
         ((left, edges[0]), 2, len(TIME[kind]), f"Time by part ({unit})", "0.00", (BLUE, ORANGE)),

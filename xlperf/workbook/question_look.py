@@ -46,7 +46,7 @@ SHEETS = ("Serve", "Train", "Build a chip", "Compare")
 NUMBERS = ("calc serve", "calc train", "calc chip", "calc compare")
 """Sheets that hold the numbers of the front sheets."""
 DASH = "\N{EN DASH}"
-AS_TYPED = "[<1000]General;#,##0"
+_AS_TYPED = "[<1000]General;#,##0"
 """Number format of entries with a unit: as they are typed, thousands parted."""
 _INPUT_FILL, _INPUT_RULE = "FFF9DF", "E5D9A6"
 _WIDTHS = {"A": 1.5, "B": 25, "C": 21, "D": 15, "E": 2, "L": 2, "S": 1} | dict.fromkeys("FGHIJKMNOPQR", 9.5)
@@ -89,6 +89,7 @@ _LOOKS: Mapping[str, _Look] = {
     "cell left": _Look(),
     "text": _Look(9, wrapped=True, indent=1),
     "link": _Look(9, colour=BLUE, fill=CARD, indent=1),
+    "verdict": _Look(9, colour=MUTED, fill=CARD, indent=1),
     "badge": _Look(9, True, "FFFFFF", GREEN, "center"),
 }
 
@@ -193,7 +194,7 @@ def form(sheet: Any, kind: str, live: Live) -> tuple[str, dict[str, str]]:
         put(sheet, f"B{row}", column.header, "label", live=live)
         number = number_of(own.value)
         is_number = column.kind == "number"
-        code = (number_format(column) if column.unit == "-" else AS_TYPED) if is_number else ""
+        code = (number_format(column) if column.unit == "-" else _AS_TYPED) if is_number else ""
         put(sheet, f"C{row}", number if is_number and number == number else own.value, "input", code, live=live)
         border(sheet, f"C{row}:C{row}", bottom=("thin", _INPUT_RULE))
         cells[own.column] = f"{place}$C${row}"
@@ -263,7 +264,7 @@ def foot(sheet: Any, numbers: str, live: Live) -> None:
     words = f'"scenario: "&{SCENARIO}&IF({SCENARIO}="base",", change it"," prices and bands")'
     put(sheet, "B33", f'=HYPERLINK("#start!{SCENARIO_CELL}",{words})', "link", live=live)
     in_colour(sheet, "B33:D33", f'{SCENARIO}<>"base"', ORANGE)
-    put(sheet, "B32", f"={VERDICT}", "chosen", last="D32", live=live)
+    put(sheet, "B32", f"={VERDICT}", "verdict", last="D32", live=live)
     in_colour(sheet, "B32:D32", 'RIGHT($B$32,2)<>"ok"', BAD_INK, BAD_FILL)
 
 
@@ -282,7 +283,7 @@ def how_sure(sheet: Any, row: int, badge: str, lines: Sequence[str], live: Live)
     """The badge in its colour, and lines of text below a heading."""
     heading(sheet, f"F{row}", "How sure", "K", live)
     put(sheet, f"F{row + 1}", f'=IFERROR({badge}&"","{DASH}")', "badge", last=f"G{row + 1}", live=live)
-    for words, colour in BADGES[1:]:
+    for words, colour in (*BADGES[1:], (DASH, GREY)):
         in_colour(sheet, f"F{row + 1}:G{row + 1}", f'$F${row + 1}="{words}"', "FFFFFF", colour)
     put(sheet, f"H{row + 1}", f'=IFERROR({lines[0]},"")', "text", last=f"K{row + 2}", live=live)
     for number, formula in enumerate(lines[1:], start=row + 3):

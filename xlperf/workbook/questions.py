@@ -18,7 +18,6 @@ from xlperf.workbook.live import Live
 from xlperf.workbook.package import Formulas, data_rows
 from xlperf.workbook.question_look import (
     AMBER,
-    AS_TYPED,
     BLUE,
     FACE,
     GREY,
@@ -99,6 +98,9 @@ def question_sheets(workbook: Workbook, tables: Mapping[str, Table], live: Live)
         numbers_look(data)
 
 
+_DIGITS = "[<1]0.0###;[<100]0.0##;#,##0"
+
+
 def numbers_look(data: Any) -> None:
     """The look of a sheet that holds numbers of front sheets or cards."""
     data.sheet_properties.tabColor = GREY
@@ -106,7 +108,7 @@ def numbers_look(data: Any) -> None:
         for cell in row:
             cell.font = Font(name=FACE, size=9)
             if cell.number_format == "General" and (cell.data_type == "f" or isinstance(cell.value, float)):
-                cell.number_format = AS_TYPED
+                cell.number_format = _DIGITS
     wide = {"A": 34, "B": 26, "D": 20}
     for letters in {cell.column_letter for row in data.iter_rows() for cell in row if cell.value is not None}:
         data.column_dimensions[letters].width = wide.get(letters, 16)
