@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlperf.base import resources
-from xlperf.catalog.cells import number_of
 from xlperf.catalog.schema import Column, results_of, table_schema
 from xlperf.cli.options import Command, catalog_of, catalog_option, examples, output_option
 from xlperf.cli.output import deliver, parts, rounded, say, took
@@ -77,6 +76,7 @@ def _question(kind: str, short: str, words: str, *lines: str) -> click.Command:
 
 def _answered(kind: str, given: Words, output: str | None, catalog: str | None) -> int:
     """Answer a form and say or write it; 1 where there is no answer."""
+    from xlperf.catalog.cells import number_of
     from xlperf.catalog.parse import table_from_rows
     from xlperf.explore.forms import evaluate_forms
 
