@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from openpyxl.styles import Alignment
 from openpyxl.workbook.defined_name import DefinedName
 from openpyxl.worksheet.datavalidation import DataValidation
 
@@ -96,7 +97,8 @@ def _form(sheet: Any, data: Any, live: Live) -> None:
     first = FIRST_CHOICE if set(FIRST_CHOICE) <= set(names) else [*names[:2], None, None]
     for row, words, name in ((6, "plan A", first[0]), (7, "plan B", first[1])):
         put(sheet, f"B{row}", words, "label")
-        put(sheet, f"C{row}", None, "input", last=f"D{row}")
+        entry = put(sheet, f"C{row}", None, "input", last=f"D{row}")
+        entry.alignment = Alignment(vertical="center", indent=1, shrink_to_fit=True)
         live.text(sheet[f"C{row}"], name)
         border(sheet, f"C{row}:D{row}", bottom=("thin", RULE))
     reference = f"'{data.title}'!${_LIST}$3:${_LIST}${_names(data, live)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.datavalidation import DataValidation
 
@@ -228,7 +229,7 @@ def _card(sheet: Any, data: Any, kind: str, cells: Mapping[str, str], live: Live
     left, end = at[in_sight[0]], at[names[-4]]
     row = CARD_TOP
     put(sheet, f"A{row}", "Plan shown here: choose one", "group")
-    put(sheet, f"A{row + 1}", None, "input")
+    put(sheet, f"A{row + 1}", None, "input").alignment = Alignment(vertical="center", indent=1, shrink_to_fit=True)
     border(sheet, f"A{row + 1}:A{row + 1}", bottom=("thin", RULE))
     choice = DataValidation("list", formula1=plan_names(kind), allow_blank=True, showErrorMessage=False)
     choice.add(f"A{row + 1}")
