@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import openpyxl
 import pytest
+from conftest import show
 from report_samples import faults_on_paper
 from study_samples import cell, outcome, sheet
 
 from xlperf.base.errors import InputError
-from xlperf.catalog.xlsx import show
 from xlperf.engine import evaluate
 from xlperf.studies import NAMES, study
 from xlperf.studies import outcome as outcome_module

@@ -41,21 +41,6 @@ WARN_FILL = "FFF1D6"
 WARN_INK = "8A5A00"
 GOOD_INK = "1E7B4F"
 
-# Style names of the cells that our sheets are made of.
-STYLES = (
-    "xlperf title",
-    "xlperf subtitle",
-    "xlperf heading",
-    "xlperf text",
-    "xlperf note",
-    "xlperf link",
-    "xlperf header",
-    "xlperf header result",
-    "xlperf key",
-    "xlperf input",
-    "xlperf computed",
-    "xlperf reason",
-)
 _TOP_STYLES = ("xlperf text", "xlperf note")
 _FORMULA_START = ("=", "+", "-", "@")
 
@@ -117,7 +102,7 @@ def put(
 ) -> Cell | MergedCell:
     """Set a cell to a value in one of our styles; text never becomes a formula, NaN becomes blank.
 
-    ``cell``: changed in place. ``value``: what it shows. ``style``: one of ``STYLES``. ``number``: number format.
+    ``cell``: changed in place. ``value``: what it shows. ``style``: of :func:`add_styles`. ``number``: number format.
     ``wrapped``: stand to the left, on several lines or on one; as the style says when not given. Returns the cell.
     """
     if isinstance(value, float) and not math.isfinite(value):
