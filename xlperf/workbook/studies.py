@@ -80,7 +80,10 @@ def study_package(study: Study) -> bytes:
     sheet = book.create_sheet(SHEET)
     title(sheet, study.title, study.question)
     column_widths(sheet, 34, 44, 12, 100)
-    for column, words in enumerate(("setting", "value", "unit", "meaning"), start=1):
+    what = "settings, plans and rows" if study.settings else "plans and rows (this study has no settings)"
+    put(sheet["A3"], f"Change {what}, then: xlperf report FILE --study {study.name} -o report.xlsx", "xlperf note")
+    sheet["A3"].alignment = Alignment(horizontal="left", wrap_text=False)
+    for column, words in enumerate(("setting", "value", "unit", "meaning") if study.settings else (), start=1):
         put(sheet.cell(_TOP, column), words, "xlperf header")
     for row, setting in enumerate(study.settings, start=_TOP + 1):
         entries = (setting.name.replace("_", " "), setting_text(setting.default), setting.unit, setting.meaning)
