@@ -11,6 +11,7 @@ from serving_simulator import Outcome, pools, replica
 from xlperf.base.arrays import Array
 from xlperf.equations.serving.batch_times import BatchTimes, Times
 from xlperf.equations.serving.continuous import Replicas
+from xlperf.equations.serving.deployment import RequestLatency
 from xlperf.equations.serving.load import RequestLoad
 from xlperf.equations.serving.pools import PoolLoad, PoolState, pool_state
 from xlperf.equations.serving.queueing import Service, Steady, closed_state, spread_quantiles
@@ -65,9 +66,9 @@ def pooled(
     prompts: float = 1.0,
     prompt: float = 0.0,
 ) -> PoolState:
-    columns = (*counts, 1e4, 0.01, rate, 0.0)
+    columns = (np.array([float(each)]) for each in (*counts, 1e4, 0.01, rate, 0.0))
     load = PoolLoad(
-        linear(times, prompt), requests_of(times[3], prompts), *(np.array([float(each)]) for each in columns)
+        linear(times, prompt), requests_of(times[3], prompts), *columns, RequestLatency(np.zeros(1), np.zeros(1))
     )
     return pool_state(load, np.array([requests]))
 
@@ -119,6 +120,19 @@ def test_prompts_are_batched_as_the_queue_grows(load: float, prompt: float) -> N
     seen = replica(*times, seed=8, rate=load * most, most_prompts=16, prompt=prompt)
     _, found = opened(times, load * most, 16.0, prompt)
     agrees(found, seen, 100.0, 0.35)
+
+
+@pytest.mark.parametrize("outside", [0.3, 3.0])
+@pytest.mark.parametrize("requests", [1, 4, 48])
+def test_a_replica_works_while_requests_are_handled_outside_of_it(requests: int, outside: float) -> None:
+    """Little work for each: 0.2 s of prefill and 0.2 s of steps alone. Were the replica to stand still, 48 requests
+    would take 3 s longer for each request; it is busy, and they take no longer at all.
+    """
+    times = (0.2, 0.01, 0.0, 20.0)
+    seen = replica(*times, seed=9, requests=requests, outside=outside)
+    found = closed_state(service(*times), np.array([float(requests)]), np.array([1e4]), np.array([outside]))
+    assert found.rate[0] == pytest.approx(seen.rate, rel=0.1)
+    assert found.first_token[0] + found.decode_time[0] == pytest.approx(requests / seen.rate, rel=0.1)
 
 
 def test_a_full_cache_makes_requests_wait() -> None:
