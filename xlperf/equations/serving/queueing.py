@@ -201,7 +201,7 @@ def closed_state(service: Service, requests: Array, places: Array, outside: Nume
         Requests c in flight, (rows,). [-]
     places : Array
         Requests that the cache has room for, (rows,). [-]
-    outside : Array, default 0
+    outside : numeric, default 0.0
         Time tau that a request spends outside the engine before its prefill, (rows,). [s]
 
     Returns
