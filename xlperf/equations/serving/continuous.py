@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, divide
+from xlperf.base.arrays import Array, divide, some
 from xlperf.equations.serving.batch_times import BatchTimes
 from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.load import (
@@ -147,7 +147,7 @@ class Replicas(NamedTuple):
         sides = np.concatenate([lower, upper])
         # Of a whole batch only the step of the smaller one is asked for.
         mean = workload.prompts(np.concatenate([np.where(requests == upper, upper, lower), upper]))
-        steps, passes = self.times.at(
+        steps, passes, step_parts, pass_parts = self.times.at(
             np.concatenate([*(each[None] for each in batches), sides]),
             np.concatenate([*(each[None] for each in prompts), np.floor(mean), np.ceil(mean)]),
             detailed,
@@ -155,6 +155,10 @@ class Replicas(NamedTuple):
         low, high = steps[len(batches) :][:number], steps[len(batches) :][number:]
         step = np.concatenate([low, bounded_rise(lower, upper, low, high)])
         smaller, larger = passes[len(prompts) :][: 2 * number], passes[len(prompts) :][2 * number :]
+        if some(workload.mixed):
+            beside, parts = step_parts[len(batches) :], pass_parts[len(prompts) :]
+            smaller = smaller - workload.spared(sides, np.floor(mean), beside, parts[: 2 * number])
+            larger = larger - workload.spared(sides, np.ceil(mean), beside, parts[2 * number :])
         # Some passes take a prompt more than the others.
         more = mean - np.floor(mean)
         prefill = (1.0 - more) * smaller + more * larger
@@ -269,7 +273,7 @@ def operating(deployment: Deployment) -> Operation:
         Times and state of a replica.
     """
     plan, memory, times = deployment.plan, memory_of(deployment), BatchTimes.of(deployment)
-    workload = request_load(plan, plan, deployment.burst_fraction)
+    workload = request_load(plan, plan, deployment.burst_fraction, deployment.mixed)
     replicas = np.maximum(plan.num_replicas, 1.0)
     arriving = ~np.isnan(plan.request_rate)
     # A plan that has room for no request keeps its numbers.

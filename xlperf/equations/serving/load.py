@@ -41,6 +41,12 @@ class RequestLoad(NamedTuple):
         Pipeline stages of the decode replica. [-]
     tokens_checked : Array
         Tokens of a sequence in one decode step: 1 plus the drafted ones. [-]
+    own_tokens : Array
+        New tokens of a prompt on one of the ranks that share it. [-]
+    pass_tokens : Array
+        Tokens of a pass of the prefill at most. [-]
+    mixed : Array
+        1 where a pass of the prefill is computed together with a decode step, 0 where they take turns. [-]
     """
 
     decode_steps: Array
@@ -52,6 +58,9 @@ class RequestLoad(NamedTuple):
     gathering_steps: Array
     decode_stages: Array
     tokens_checked: Array
+    own_tokens: Array
+    pass_tokens: Array
+    mixed: Array
 
     def take(self, rows: np.ndarray) -> RequestLoad:
         """The same of some of the plans."""
@@ -95,7 +104,36 @@ class RequestLoad(NamedTuple):
         """
         line, (_, wait) = step_line(requests, cycle.step, half_of(requests), half), self._admission(requests)
         share = cycle.prefills / requests
-        return Service(cycle.prefill, share, *line, self.decode_steps, self.burst_fraction, wait)
+        turn = wait + self.mixed_passes(requests, np.floor(cycle.prompts))
+        return Service(cycle.prefill, share, *line, self.decode_steps, self.burst_fraction, turn)
+
+    def passes(self, prompts: Array) -> Array:
+        """Passes that the prefill of some prompts takes. [-]"""
+        own = np.ceil(prompts / self.attention_replicas) * self.own_tokens
+        return np.asarray(np.maximum(np.ceil(own / self.pass_tokens), 1.0))
+
+    def mixed_passes(self, batch: Array, prompts: Array) -> Array:
+        """Passes of the prefill of some prompts that are computed with a step: no more than the batch decodes. [-]"""
+        steps = self.decode_steps * prompts / batch
+        return np.asarray(self.mixed * np.minimum(self.passes(prompts), steps) * np.minimum(batch - 1.0, 1.0))
+
+    def spared(self, batch: Array, prompts: Array, step_parts: Array, prefill_parts: Array) -> Array:
+        r"""Time that the prefill of some prompts takes less beside decode steps than by itself. [s]
+
+        Both are products with the same weights, which are read once, with the same gaps between kernels. Products of
+        more rows are never faster, nor slower per row: that bounds those of C and b tokens together.
+
+        .. math:: t(C + b) = \max\left(t(C), t(b),
+            \min\left(t(C) \left(1 + \frac{b}{C}\right), t(b) \left(1 + \frac{C}{b}\right)\right)\right)
+        """
+        passes = self.passes(prompts)
+        chunk = prompts * self.own_tokens / passes
+        more = chunk / (batch * self.tokens_checked)
+        step, alone = step_parts[..., 0], prefill_parts[..., 0] / passes
+        both = np.minimum(alone * (1.0 + 1.0 / more), step * (1.0 + more))
+        both = np.maximum(np.maximum(step, alone), both)
+        fixed = np.minimum(step_parts[..., 1], prefill_parts[..., 1] / passes)
+        return np.asarray(self.mixed_passes(batch, prompts) * (step + alone - both + fixed))
 
     def shared(self, batch: Array, prompts: Array, prefill: Array) -> Array:
         """Time of the replica per prompt, where passes of the prefill follow each other through the stages. [s]"""
@@ -249,7 +287,9 @@ def bounded_rise(lower: Array, upper: Array, time: Array, upper_time: Array) -> 
     return np.asarray(np.minimum(np.maximum(upper_time, least), least * (array(upper) / array(lower))))
 
 
-def request_load(plan: InferencePlan, prefilling: InferencePlan, burst_fraction: Array) -> RequestLoad:
+def request_load(
+    plan: InferencePlan, prefilling: InferencePlan, burst_fraction: Array, mixed: Array
+) -> RequestLoad:
     """Per-request workload of the replicas of plans.
 
     Parameters
@@ -260,6 +300,8 @@ def request_load(plan: InferencePlan, prefilling: InferencePlan, burst_fraction:
         Of those that prefill, (rows,).
     burst_fraction : Array
         Fraction of the in-flight requests that arrive at the same moment, (rows,). [-]
+    mixed : Array
+        1 where a pass of the prefill is computed together with a decode step, else 0, (rows,). [-]
 
     Returns
     -------
@@ -277,6 +319,9 @@ def request_load(plan: InferencePlan, prefilling: InferencePlan, burst_fraction:
         plan.gathering_steps,
         plan.pipeline_parallel,
         1.0 + plan.draft_tokens,
+        prefilling.own_tokens,
+        prefilling.prefill_tokens,
+        mixed,
     )
 
 
