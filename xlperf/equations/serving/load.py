@@ -104,8 +104,10 @@ class RequestLoad(NamedTuple):
         """
         line, (_, wait) = step_line(requests, cycle.step, half_of(requests), half), self._admission(requests)
         share = cycle.prefills / requests
-        turn = wait + self.mixed_passes(requests, np.floor(cycle.prompts))
-        return Service(cycle.prefill, share, *line, self.decode_steps, self.burst_fraction, turn)
+        prompts = np.floor(cycle.prompts)
+        mixed = self.mixed_passes(requests, prompts)
+        longest = np.where(mixed > 0.0, cycle.prefill / self.passes(prompts), np.inf)
+        return Service(cycle.prefill, share, *line, self.decode_steps, self.burst_fraction, wait + mixed, longest)
 
     def passes(self, prompts: Array) -> Array:
         """Passes that the prefill of some prompts takes. [-]"""

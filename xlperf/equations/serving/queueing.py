@@ -15,7 +15,7 @@ from xlperf.base.arrays import Array, Numeric, array, divide, log, side_by_side
 QUANTILES = (0.5, 0.9, 0.99)
 _NORMAL = (0.0, 1.2815515655446004, 2.3263478740408408)
 _ROOT_OF_THREE = 1.7320508075688772
-_HALF = np.full(1, 0.5)
+_HALF, _ENDLESS = np.full(1, 0.5), np.full(1, np.inf)
 _HALVINGS = 24
 """Of ten million requests down to one. [-]"""
 
@@ -39,6 +39,9 @@ class Service(NamedTuple):
         Share of the requests in flight whose prefills a new one waits for: 1 where all come and go together. [-]
     turn_steps : Array, default a half
         Decode steps that pass before a request is admitted. [-]
+    longest_pass : Array, default infinite
+        Time by which a pass of the prefill lengthens the decode step that it is computed with: no step has two of them.
+        Infinite where prefill and decoding take turns. [s]
     """
 
     prefill_time: Array
@@ -48,11 +51,12 @@ class Service(NamedTuple):
     decode_steps: Array
     burst_fraction: Array
     turn_steps: Array = _HALF
+    longest_pass: Array = _ENDLESS
 
     @property
-    def per_request(self) -> tuple[Array, Array, Array]:
-        """Decode steps, burst fraction and steps before a request is admitted, whatever the times. [-]"""
-        return self.decode_steps, self.burst_fraction, self.turn_steps
+    def per_request(self) -> tuple[Array, Array, Array, Array]:
+        """Decode steps, burst fraction, steps before a request is admitted, and the longest pass beside a step."""
+        return self.decode_steps, self.burst_fraction, self.turn_steps, self.longest_pass
 
     def step_time(self, running: Array) -> Array:
         """Time of a step with a number of requests. [s]"""
@@ -188,8 +192,9 @@ def closed_state(service: Service, requests: Array, places: Array, outside: Nume
 
     A replica with one request stands still while it waits, :math:`T = p + B + h`. One that only prefills is busy,
     :math:`T = c\,s`, unless h is longer than all other prefills. Requests that come in a burst wait together: their
-    prefills are no part of A. With a cache that has room for r requests the wait for a place is longer than h, or
-    nobody waits for one:
+    prefills are no part of A. Where chunks are computed with steps, one with each, decoding takes no longer than N such
+    steps: if prefills take more of the cycle, prompts wait for them before their first token. With a cache that has
+    room for r requests the wait for a place is longer than h, or nobody waits for one:
 
     .. math:: X = \min\left(\frac{c}{T}, \frac{r}{r\,s + N\,t(r)}\right), \qquad r = \min(c, c_{max})
 
@@ -242,6 +247,7 @@ def closed_state(service: Service, requests: Array, places: Array, outside: Nume
     behind = np.maximum(inside - service.prefill_time, 0.0)
     # Where nothing is decoded, a prompt waits for all others.
     wait = np.where(decodes, 0.5 * burst * np.maximum(active * share - service.prefill_time, 0.0), behind)
+    wait = np.maximum(wait, behind - steps - np.maximum(service.decode_steps, 1.0) * service.longest_pass)
     decode = np.where(decodes, np.maximum(behind - wait, 0.0), 0.0)
     queue = np.where(count <= active, 0.0 * cycle, cycle - late - inside)
     rate = count / cycle
