@@ -335,6 +335,12 @@ def sweep(
     A sweep to .csv or .parquet may have any number of plans: they are computed in blocks by all cores. Blocks that are
     done stand in a folder beside the output, RESULTS.parts, until all are: after a kill or a crash the same command
     goes on with those that are missing, and the file is the same as without.
+
+    With --scheduler the workers of a Dask cluster compute the blocks: pip install 'xlperf[cluster]' on every machine,
+    the same version; dask scheduler on one; dask worker tcp://HOST:8786 --nworkers -1 --nthreads 1 on each, or from
+    Slurm, Kubernetes or a cloud with dask-jobqueue and its like. Files are read and written by the machine that the
+    command runs on; what a worker that dies had begun is computed by another, and the bytes are those of one process.
+    One machine writes about 350,000 plans a second with all results; name those that you want with --result.
     """
     from xlperf.cli.blocks import Blocks, write_sweep
     from xlperf.explore.candidates import with_auto

@@ -66,7 +66,11 @@ class DecodeStep(NamedTuple):
 
 
 class _Known(NamedTuple):
+<<<<<<< HEAD
     """What is known of one phase: batches, (number, rows), and the times that they take with parts, (.., rows, 3)."""
+=======
+    """Cached times of one phase by batch size, (number, rows)."""
+>>>>>>> main
 
     batches: Array
     times: Array
