@@ -66,11 +66,7 @@ class DecodeStep(NamedTuple):
 
 
 class _Known(NamedTuple):
-<<<<<<< HEAD
-    """What is known of one phase: batches, (number, rows), and the times that they take with parts, (.., rows, 3)."""
-=======
-    """Cached times of one phase by batch size, (number, rows)."""
->>>>>>> main
+    """Cached times of one phase by batch size, (number, rows), with two of their parts, (number, rows, 3)."""
 
     batches: Array
     times: Array

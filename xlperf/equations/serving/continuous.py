@@ -310,13 +310,9 @@ def operating(deployment: Deployment) -> Operation:
     )
     cycle, full = (Cycle(*(values[at] for values in cycles)) for at in (0, 1))
     service = workload.service(active, cycle, np.where(ends, steps[1], cycle.step))
-<<<<<<< HEAD
     outside = deployment.request_latency.time(requests)
     steady = closed_state(service, requests, places, outside)
-    capacity = places / (workload.decode_steps * full.step + full.prefills)
-=======
-    steady, capacity = closed_state(service, requests, places), places / _cycle_time(workload, full)
->>>>>>> main
+    capacity = places / _cycle_time(workload, full)
     if ends.any():
         share, one = workload.shared(active, burst, passes[1]), np.ones_like(burst)
         line = service.step_base, service.step_slope

@@ -289,9 +289,7 @@ def bounded_rise(lower: Array, upper: Array, time: Array, upper_time: Array) -> 
     return np.asarray(np.minimum(np.maximum(upper_time, least), least * (array(upper) / array(lower))))
 
 
-def request_load(
-    plan: InferencePlan, prefilling: InferencePlan, burst_fraction: Array, mixed: Array
-) -> RequestLoad:
+def request_load(plan: InferencePlan, prefilling: InferencePlan, burst_fraction: Array, mixed: Array) -> RequestLoad:
     """Per-request workload of the replicas of plans.
 
     Parameters

@@ -76,7 +76,9 @@ class PoolLoad(NamedTuple):
         """The same of some of the plans."""
         times, workload, *numbers, latency = self
         columns = (values[rows] for values in numbers)
-        return PoolLoad(times.take(rows), workload.take(rows), *columns, RequestLatency(*(one[rows] for one in latency)))
+        return PoolLoad(
+            times.take(rows), workload.take(rows), *columns, RequestLatency(*(one[rows] for one in latency))
+        )
 
     def state(self, times: PoolTimes, requests: Array) -> tuple[Steady, Array]:
         """State with a constant number of requests in flight or with requests that arrive, and prompts of a pass."""
