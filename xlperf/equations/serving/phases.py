@@ -199,8 +199,8 @@ def _host(
     if architecture.linear_attention:
         more = more + linear_share(model)[:, None] * kernels["linear_attention"]["prefill_kernels"]
     # Small passes are launched as graphs of the products between two kernels of attention.
-    captured = (prefill > 0.0) & (shape.prefill_tokens[:, None] <= software["graph_tokens"])
-    launches = prefill * software["kernel_overhead_time"] * np.where(captured, attended + 1.0, more)
+    captured = (shape.prefill_tokens <= software["graph_tokens"][:, 0]) & (plan.graphs != 0.0)
+    launches = prefill * software["kernel_overhead_time"] * np.where(captured[:, None], attended + 1.0, more)
     if np.any(plan.graphs == 0.0):
         # The gaps between the kernels of a graph are part of what the host takes without one.
         waited = kernels["serving_eager"]["launch_time"] * launched - layer_overhead

@@ -75,10 +75,9 @@ class PoolLoad(NamedTuple):
     def take(self, rows: np.ndarray) -> PoolLoad:
         """The same of some of the plans."""
         times, workload, *numbers, latency = self
-        columns = (values[rows] for values in numbers)
-        return PoolLoad(
-            times.take(rows), workload.take(rows), *columns, RequestLatency(*(one[rows] for one in latency))
-        )
+        outside = RequestLatency(*(values[rows] for values in latency))
+        columns = [values[rows] for values in numbers]
+        return PoolLoad(times.take(rows), workload.take(rows), *columns, latency=outside)
 
     def state(self, times: PoolTimes, requests: Array) -> tuple[Steady, Array]:
         """State with a constant number of requests in flight or with requests that arrive, and prompts of a pass."""
