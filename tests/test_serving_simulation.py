@@ -11,7 +11,6 @@ from serving_simulator import Outcome, pools, replica
 from xlperf.base.arrays import Array
 from xlperf.equations.serving.batch_times import BatchTimes, Times
 from xlperf.equations.serving.continuous import Replicas
-from xlperf.equations.serving.deployment import RequestLatency
 from xlperf.equations.serving.load import RequestLoad
 from xlperf.equations.serving.pools import PoolLoad, PoolState, pool_state
 from xlperf.equations.serving.queueing import Service, Steady, closed_state, spread_quantiles
@@ -66,9 +65,9 @@ def pooled(
     prompts: float = 1.0,
     prompt: float = 0.0,
 ) -> PoolState:
-    columns = (np.array([float(each)]) for each in (*counts, 1e4, 0.01, rate, 0.0))
+    columns = (*counts, 1e4, 0.01, rate, 0.0, 0.0, 0.0)
     load = PoolLoad(
-        linear(times, prompt), requests_of(times[3], prompts), *columns, RequestLatency(np.zeros(1), np.zeros(1))
+        linear(times, prompt), requests_of(times[3], prompts), *(np.array([float(each)]) for each in columns)
     )
     return pool_state(load, np.array([requests]))
 

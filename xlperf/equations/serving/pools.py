@@ -58,8 +58,10 @@ class PoolLoad(NamedTuple):
         Requests that arrive; NaN: the number in flight is constant. [request/s]
     prompt_variation : Array
         Coefficient of variation of the prompts. [-]
-    latency : RequestLatency
-        Time of requests outside the engine.
+    request_latency : Array
+        Time that a request which is alone spends outside the engine. [s]
+    crowd_latency : Array
+        What each further request on a decoding replica adds. [s]
     """
 
     times: BatchTimes
@@ -70,18 +72,18 @@ class PoolLoad(NamedTuple):
     transfer: Array
     request_rate: Array
     prompt_variation: Array
-    latency: RequestLatency
+    request_latency: Array
+    crowd_latency: Array
 
     def take(self, rows: np.ndarray) -> PoolLoad:
         """The same of some of the plans."""
-        times, workload, *numbers, latency = self
-        outside = RequestLatency(*(values[rows] for values in latency))
-        columns = [values[rows] for values in numbers]
-        return PoolLoad(times.take(rows), workload.take(rows), *columns, latency=outside)
+        times, workload, *numbers = self
+        return PoolLoad(times.take(rows), workload.take(rows), *(values[rows] for values in numbers))
 
     def state(self, times: PoolTimes, requests: Array) -> tuple[Steady, Array]:
         """State with a constant number of requests in flight or with requests that arrive, and prompts of a pass."""
-        closed = pooled_state(times, requests, self.latency.time(requests / self.decoders))
+        outside = RequestLatency(self.request_latency, self.crowd_latency)
+        closed = pooled_state(times, requests, outside.time(requests / self.decoders))
         arriving = ~np.isnan(self.request_rate)
         if not arriving.any():
             return closed
@@ -179,7 +181,7 @@ def pools_of(every: Deployment, requests: Array, split: np.ndarray) -> Pools:
         _transfer_time(prefilling, decoding, memory),
         plan.request_rate,
         plan.prompt_variation,
-        decoding.request_latency,
+        *decoding.request_latency,
     )
     return Pools(decoding, prefilling, memory, load, every.take(slice(2 * number, None)), split)
 
@@ -347,7 +349,7 @@ def pooled_results(pools: Pools, requests: Array) -> dict[str, Array]:
     whole = plan.replaced(num_accelerators=count)
     prefillers = pools.load.prefillers
     found = streamed(whole, service, steady, results, best, steady.rate, prefillers, np.zeros_like(prefillers))
-    found = with_request_latency(found, plan, arriving_latency(plan, steady, pools.load.latency))
+    found = with_request_latency(found, plan, arriving_latency(plan, steady, pools.decoding.request_latency))
     return {**found, "prefill_share": other.num_accelerators / whole.num_accelerators}
 
 
