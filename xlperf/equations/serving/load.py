@@ -104,26 +104,25 @@ class RequestLoad(NamedTuple):
         """
         line, (_, wait) = step_line(requests, cycle.step, half_of(requests), half), self._admission(requests)
         share = cycle.prefills / requests
-        prompts = np.floor(cycle.prompts)
-        mixed = self.mixed_passes(requests, prompts)
-        longest = np.where(mixed > 0.0, cycle.prefill / self.passes(prompts), np.inf)
-        return Service(cycle.prefill, share, *line, self.decode_steps, self.burst_fraction, wait + mixed, longest)
+        longest = np.where(cycle.own_steps > 0.0, cycle.prefill / self.passes(np.floor(cycle.prompts)), np.inf)
+        fixed = self.decode_steps, self.burst_fraction, wait
+        return Service(cycle.prefill, share, *line, *fixed, longest, cycle.own_steps)
 
     def passes(self, prompts: Array) -> Array:
         """Passes that the prefill of some prompts takes. [-]"""
         own = np.ceil(prompts / self.attention_replicas) * self.own_tokens
         return np.asarray(np.maximum(np.ceil(own / self.pass_tokens), 1.0))
 
-    def mixed_passes(self, batch: Array, prompts: Array) -> Array:
-        """Passes of the prefill of some prompts that are computed with a step: no more than the batch decodes. [-]"""
-        steps = self.decode_steps * prompts / batch
-        return np.asarray(self.mixed * np.minimum(self.passes(prompts), steps) * np.minimum(batch - 1.0, 1.0))
+    def own_steps(self, batch: Array, prompts: Array) -> Array:
+        """Decode steps of others that the passes of some prompts are computed with; none without others. [-]"""
+        return np.asarray(self.mixed * self.passes(prompts) * np.minimum(batch - 1.0, 1.0))
 
     def spared(self, batch: Array, prompts: Array, step_parts: Array, prefill_parts: Array) -> Array:
         r"""Time that the prefill of some prompts takes less beside decode steps than by itself. [s]
 
         Both are products with the same weights, which are read once, with the same gaps between kernels. Products of
-        more rows are never faster, nor slower per row: that bounds those of C and b tokens together.
+        more rows are never faster, nor slower per row: that bounds those of C and b tokens together. A batch decodes
+        no more steps than its requests have.
 
         .. math:: t(C + b) = \max\left(t(C), t(b),
             \min\left(t(C) \left(1 + \frac{b}{C}\right), t(b) \left(1 + \frac{C}{b}\right)\right)\right)
@@ -135,7 +134,8 @@ class RequestLoad(NamedTuple):
         both = np.minimum(alone * (1.0 + 1.0 / more), step * (1.0 + more))
         both = np.maximum(np.maximum(step, alone), both)
         fixed = np.minimum(step_parts[..., 1], prefill_parts[..., 1] / passes)
-        return np.asarray(self.mixed_passes(batch, prompts) * (step + alone - both + fixed))
+        shared = np.minimum(self.decode_steps * prompts / (batch * passes), 1.0)
+        return np.asarray(self.own_steps(batch, prompts) * shared * (step + alone - both + fixed))
 
     def shared(self, batch: Array, prompts: Array, prefill: Array) -> Array:
         """Time of the replica per prompt, where passes of the prefill follow each other through the stages. [s]"""
@@ -168,12 +168,15 @@ class Cycle(NamedTuple):
         Prompts of a pass, mean. [-]
     prefills : Array
         Time of the passes that prefill all of them. [s]
+    own_steps : Array
+        Decode steps of others that a pass is computed with. [-]
     """
 
     step: Array
     prefill: Array
     prompts: Array
     prefills: Array
+    own_steps: Array
 
 
 def admission(

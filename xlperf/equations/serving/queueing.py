@@ -15,7 +15,7 @@ from xlperf.base.arrays import Array, Numeric, array, divide, log, side_by_side
 QUANTILES = (0.5, 0.9, 0.99)
 _NORMAL = (0.0, 1.2815515655446004, 2.3263478740408408)
 _ROOT_OF_THREE = 1.7320508075688772
-_HALF, _ENDLESS = np.full(1, 0.5), np.full(1, np.inf)
+_NONE, _HALF, _ENDLESS = np.zeros(1), np.full(1, 0.5), np.full(1, np.inf)
 _HALVINGS = 24
 """Of ten million requests down to one. [-]"""
 
@@ -42,6 +42,8 @@ class Service(NamedTuple):
     longest_pass : Array, default infinite
         Time by which a pass of the prefill lengthens the decode step that it is computed with: no step has two of them.
         Infinite where prefill and decoding take turns. [s]
+    own_steps : Array, default 0
+        Decode steps of others that the passes of a prompt are computed with. [-]
     """
 
     prefill_time: Array
@@ -52,6 +54,7 @@ class Service(NamedTuple):
     burst_fraction: Array
     turn_steps: Array = _HALF
     longest_pass: Array = _ENDLESS
+    own_steps: Array = _NONE
 
     @property
     def per_request(self) -> tuple[Array, Array, Array, Array]:
@@ -107,7 +110,7 @@ class Service(NamedTuple):
         decode = np.where(keeps, self.decode_steps * step / left, np.inf)
         begun = np.where(
             self.decode_steps > 0.0,
-            np.minimum(running, 1.0) * np.minimum(self.turn_steps, self.decode_steps) * step,
+            np.minimum(np.minimum(running, 1.0) * self.turn_steps + self.own_steps, self.decode_steps) * step,
             0.0,
         )
         first = self.prefill_time + wait + np.where(keeps, begun, np.inf)
@@ -233,8 +236,8 @@ def closed_state(service: Service, requests: Array, places: Array, outside: Nume
     step = service.step_time(active)
     steps = service.decode_steps * step
     # An engine that decodes nothing takes prompts up at once: none waits for more steps than another request takes.
-    turn = np.minimum(service.turn_steps, service.decode_steps) * np.minimum(active - 1.0, 1.0)
-    late = (1.0 - burst) * turn * step + outside
+    turn = service.turn_steps * np.minimum(active - 1.0, 1.0) + service.own_steps
+    late = (1.0 - burst) * np.minimum(turn, service.decode_steps) * step + outside
     own = np.minimum(service.prefill_time, active * share)
     others = count * share - own
     spread = (1.0 - burst) * others
