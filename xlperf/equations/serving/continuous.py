@@ -43,7 +43,7 @@ _GRID = np.array([1.0, 8.0])
 """Requests in flight that are tried first where they arrive at a rate. [-]"""
 
 
-_STEP, _PREFILLS, _OWN = (Cycle._fields.index(name) for name in ("step", "prefills", "own_steps"))
+_STEP, _PREFILLS, _OWN = (Cycle._fields.index(name) for name in ("step", "prefills", "own_time"))
 
 
 def _cycle_time(workload: RequestLoad, cycle: Cycle | Array) -> Array:
@@ -71,8 +71,8 @@ class OpenState(NamedTuple):
         Time of the replica per prompt. [s]
     step_slope : Array
         Time that a request adds to a step. [s]
-    own_steps : Array
-        Decode steps of others that a pass is computed with. [-]
+    own_time : Array
+        Time of the decode steps of others that a pass is computed with. [s]
     least_share : Array
         Time of the replica per prompt with a full cache. [s]
     capacity : Array
@@ -85,7 +85,7 @@ class OpenState(NamedTuple):
     prompts: Array
     share: Array
     step_slope: Array
-    own_steps: Array
+    own_time: Array
     least_share: Array
     capacity: Array
 
@@ -101,7 +101,7 @@ class OpenState(NamedTuple):
         Where the rate exceeds the capacity, and where there is none, they stay as they are.
         """
         line = self.step - self.step_slope * self.running, self.step_slope
-        found = Service(self.prefill, self.share, *line, *service.per_request, self.own_steps)
+        found = Service(self.prefill, self.share, *line, *service.per_request, self.own_time)
         known = np.isfinite(self.running)
         return Service(*(np.where(known, *pair) for pair in zip(found, service, strict=True)))
 
@@ -176,7 +176,7 @@ class Replicas(NamedTuple):
             smaller = smaller - workload.spared(sides, np.floor(mean), beside, parts[: 2 * number])
             larger = larger - workload.spared(sides, np.ceil(mean), beside, parts[2 * number :])
             fewer, others = (workload.own_steps(sides, count) for count in (np.floor(mean), np.ceil(mean)))
-            own = (1.0 - more) * fewer + more * others
+            own = ((1.0 - more) * fewer + more * others) * step
         prefill = (1.0 - more) * smaller + more * larger
         ends = np.stack([step, prefill, mean, sides * workload.shared(sides, mean, prefill), own])
         share = divide(requests - lower, upper - lower, 1.0)
@@ -331,7 +331,7 @@ def operating(deployment: Deployment) -> Operation:
             state.service(service),
             np.where(arriving, state.capacity, capacity),
         )
-        interval = state.prefill / workload.pipeline_stages
+        interval = (state.prefill + state.own_time) / workload.pipeline_stages
         opened = service.open_state(rate, plan.prompt_variation, state.running, state.least_share, interval)
         steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened, steady, strict=True)))
     running = times.step(batch)

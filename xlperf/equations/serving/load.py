@@ -104,9 +104,9 @@ class RequestLoad(NamedTuple):
         """
         line, (_, wait) = step_line(requests, cycle.step, half_of(requests), half), self._admission(requests)
         share = cycle.prefills / requests
-        longest = np.where(cycle.own_steps > 0.0, cycle.prefill / self.passes(np.floor(cycle.prompts)), np.inf)
+        longest = np.where(cycle.own_time > 0.0, cycle.prefill / self.passes(np.floor(cycle.prompts)), np.inf)
         fixed = self.decode_steps, self.burst_fraction, wait
-        return Service(cycle.prefill, share, *line, *fixed, longest, cycle.own_steps)
+        return Service(cycle.prefill, share, *line, *fixed, longest, cycle.own_time)
 
     def passes(self, prompts: Array) -> Array:
         """Passes that the prefill of some prompts takes. [-]"""
@@ -168,15 +168,15 @@ class Cycle(NamedTuple):
         Prompts of a pass, mean. [-]
     prefills : Array
         Time of the passes that prefill all of them. [s]
-    own_steps : Array
-        Decode steps of others that a pass is computed with. [-]
+    own_time : Array
+        Time of the decode steps of others that a pass is computed with. [s]
     """
 
     step: Array
     prefill: Array
     prompts: Array
     prefills: Array
-    own_steps: Array
+    own_time: Array
 
 
 def admission(

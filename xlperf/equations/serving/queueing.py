@@ -42,8 +42,8 @@ class Service(NamedTuple):
     longest_pass : Array, default infinite
         Time by which a pass of the prefill lengthens the decode step that it is computed with: no step has two of them.
         Infinite where prefill and decoding take turns. [s]
-    own_steps : Array, default 0
-        Decode steps of others that the passes of a prompt are computed with. [-]
+    own_time : Array, default 0
+        Time of the decode steps of others that the passes of a prompt are computed with. [s]
     """
 
     prefill_time: Array
@@ -54,7 +54,7 @@ class Service(NamedTuple):
     burst_fraction: Array
     turn_steps: Array = _HALF
     longest_pass: Array = _ENDLESS
-    own_steps: Array = _NONE
+    own_time: Array = _NONE
 
     @property
     def per_request(self) -> tuple[Array, Array, Array, Array]:
@@ -110,7 +110,7 @@ class Service(NamedTuple):
         decode = np.where(keeps, self.decode_steps * step / left, np.inf)
         begun = np.where(
             self.decode_steps > 0.0,
-            np.minimum(np.minimum(running, 1.0) * self.turn_steps + self.own_steps, self.decode_steps) * step,
+            np.minimum(np.minimum(running, 1.0) * self.turn_steps * step + self.own_time, self.decode_steps * step),
             0.0,
         )
         first = self.prefill_time + wait + np.where(keeps, begun, np.inf)
@@ -236,8 +236,8 @@ def closed_state(service: Service, requests: Array, places: Array, outside: Nume
     step = service.step_time(active)
     steps = service.decode_steps * step
     # An engine that decodes nothing takes prompts up at once: none waits for more steps than another request takes.
-    turn = service.turn_steps * np.minimum(active - 1.0, 1.0) + service.own_steps
-    late = (1.0 - burst) * np.minimum(turn, service.decode_steps) * step + outside
+    turn = service.turn_steps * np.minimum(active - 1.0, 1.0) * step + service.own_time
+    late = (1.0 - burst) * np.minimum(turn, steps) + outside
     own = np.minimum(service.prefill_time, active * share)
     others = count * share - own
     spread = (1.0 - burst) * others
