@@ -121,18 +121,17 @@ class RequestLoad(NamedTuple):
         r"""Time that the prefill of some prompts takes less beside decode steps than by itself. [s]
 
         Both are products with the same weights, which are read once, with the same gaps between kernels. Products of
-        more rows are never faster, nor slower per row: that bounds those of C and b tokens together. A batch decodes
-        no more steps than its requests have.
+        more rows are never faster, nor slower per row: C and b tokens together take as much per row as C do, and no
+        longer than each by itself. A batch decodes no more steps than its requests have.
 
         .. math:: t(C + b) = \max\left(t(C), t(b),
-            \min\left(t(C) \left(1 + \frac{b}{C}\right), t(b) \left(1 + \frac{C}{b}\right)\right)\right)
+            \min\left(t(C) \left(1 + \frac{b}{C}\right), t(C) + t(b)\right)\right)
         """
         passes = self.passes(prompts)
         chunk = prompts * self.own_tokens / passes
-        more = chunk / (batch * self.tokens_checked)
+        more = batch * self.tokens_checked / chunk
         step, alone = step_parts[..., 0], prefill_parts[..., 0] / passes
-        both = np.minimum(alone * (1.0 + 1.0 / more), step * (1.0 + more))
-        both = np.maximum(np.maximum(step, alone), both)
+        both = np.maximum(np.maximum(step, alone), np.minimum(alone * (1.0 + more), step + alone))
         fixed = np.minimum(step_parts[..., 1], prefill_parts[..., 1] / passes)
         shared = np.minimum(self.decode_steps * prompts / (batch * passes), 1.0)
         return np.asarray(self.own_steps(batch, prompts) * shared * (step + alone - both + fixed))
