@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, divide, some
+from xlperf.base.arrays import Array, divide
 from xlperf.equations.serving.batch_times import BatchTimes
 from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.load import (
@@ -43,7 +43,7 @@ _GRID = np.array([1.0, 8.0])
 """Requests in flight that are tried first where they arrive at a rate. [-]"""
 
 
-_STEP, _PREFILLS, _OWN = (Cycle._fields.index(name) for name in ("step", "prefills", "own_time"))
+_STEP, _PREFILLS = (Cycle._fields.index(name) for name in ("step", "prefills"))
 
 
 def _cycle_time(workload: RequestLoad, cycle: Cycle | Array) -> Array:
@@ -71,8 +71,6 @@ class OpenState(NamedTuple):
         Time of the replica per prompt. [s]
     step_slope : Array
         Time that a request adds to a step. [s]
-    own_time : Array
-        Time of the decode steps of others that a pass is computed with. [s]
     least_share : Array
         Time of the replica per prompt with a full cache. [s]
     capacity : Array
@@ -85,7 +83,6 @@ class OpenState(NamedTuple):
     prompts: Array
     share: Array
     step_slope: Array
-    own_time: Array
     least_share: Array
     capacity: Array
 
@@ -101,7 +98,7 @@ class OpenState(NamedTuple):
         Where the rate exceeds the capacity, and where there is none, they stay as they are.
         """
         line = self.step - self.step_slope * self.running, self.step_slope
-        found = Service(self.prefill, self.share, *line, *service.per_request, self.own_time)
+        found = Service(self.prefill, self.share, *line, *service.per_request)
         known = np.isfinite(self.running)
         return Service(*(np.where(known, *pair) for pair in zip(found, service, strict=True)))
 
@@ -161,7 +158,7 @@ class Replicas(NamedTuple):
         sides = np.concatenate([lower, upper])
         # Of a whole batch only the step of the smaller one is asked for.
         mean = workload.prompts(np.concatenate([np.where(requests == upper, upper, lower), upper]))
-        steps, passes, step_parts, pass_parts = self.times.at(
+        steps, passes = self.times.at(
             np.concatenate([*(each[None] for each in batches), sides]),
             np.concatenate([*(each[None] for each in prompts), np.floor(mean), np.ceil(mean)]),
             detailed,
@@ -170,15 +167,9 @@ class Replicas(NamedTuple):
         step = np.concatenate([low, bounded_rise(lower, upper, low, high)])
         smaller, larger = passes[len(prompts) :][: 2 * number], passes[len(prompts) :][2 * number :]
         # Some passes take a prompt more than the others.
-        more, own = mean - np.floor(mean), 0.0 * mean
-        if some(workload.mixed):
-            beside, parts = step_parts[len(batches) :], pass_parts[len(prompts) :]
-            smaller = smaller - workload.spared(sides, np.floor(mean), beside, parts[: 2 * number])
-            larger = larger - workload.spared(sides, np.ceil(mean), beside, parts[2 * number :])
-            fewer, others = (workload.own_steps(sides, count) for count in (np.floor(mean), np.ceil(mean)))
-            own = ((1.0 - more) * fewer + more * others) * step
+        more = mean - np.floor(mean)
         prefill = (1.0 - more) * smaller + more * larger
-        ends = np.stack([step, prefill, mean, sides * workload.shared(sides, mean, prefill), own])
+        ends = np.stack([step, prefill, mean, sides * workload.shared(sides, mean, prefill)])
         share = divide(requests - lower, upper - lower, 1.0)
         cycle = ends[:, :number] + (ends[:, number:] - ends[:, :number]) * share
         return Found(Cycle(*cycle), steps[: len(batches)], passes[: len(prompts)])
@@ -204,13 +195,13 @@ class Replicas(NamedTuple):
         grid = np.concatenate([grid, self.places[None]])
         cycles = np.stack(self.cycles(grid).cycle)
         work = _cycle_time(self.workload, cycles)
-        found = np.full((7, len(rate)), np.nan)
+        found = np.full((6, len(rate)), np.nan)
         found[0] = np.where(np.isnan(work[-1] + rate), np.nan, np.inf)
         rows = np.flatnonzero(rate * work[-1] < self.places)
         first = np.argmax(rate * work < grid, axis=0)[rows]
         search, rate, high = self.take(rows), rate[rows], grid[first, rows]
         above, before = cycles[:, first, rows], np.maximum(first - 1, 0)
-        single = cycles[:, 0, rows] * np.array([1.0, 1.0, 1.0, 0.0, 1.0])[:, None]
+        single = cycles[:, 0, rows] * np.array([1.0, 1.0, 1.0, 0.0])[:, None]
         low = np.where(first > 0, grid[before, rows], 0.0)
         below = np.where(first > 0, cycles[:, before, rows], single)
         for turn in range(_MOST_TRIES):
@@ -224,7 +215,7 @@ class Replicas(NamedTuple):
             rise = (above - below) / (high - low)
             state = below + rise * (running - low)
             share = np.where(running > 0.0, state[_PREFILLS] / np.where(running > 0.0, running, 1.0), rise[_PREFILLS])
-            found[:, rows[done]] = np.stack([running, *state[:_PREFILLS], share, rise[_STEP], state[_OWN]])[:, done]
+            found[:, rows[done]] = np.stack([running, *state[:_PREFILLS], share, rise[_STEP]])[:, done]
             left = np.flatnonzero(~done)
             rows, search, rate, low, high = rows[left], search.take(left), rate[left], low[left], high[left]
             below, above, guess = below[:, left], above[:, left], np.maximum(running[left], 1.0)
@@ -289,7 +280,7 @@ def operating(deployment: Deployment) -> Operation:
         Times and state of a replica.
     """
     plan, memory, times = deployment.plan, memory_of(deployment), BatchTimes.of(deployment)
-    workload = request_load(plan, plan, deployment.burst_fraction, deployment.mixed)
+    workload = request_load(plan, plan, deployment.burst_fraction)
     replicas = np.maximum(plan.num_replicas, 1.0)
     arriving = ~np.isnan(plan.request_rate)
     # A plan that has room for no request keeps its numbers.
@@ -331,7 +322,7 @@ def operating(deployment: Deployment) -> Operation:
             state.service(service),
             np.where(arriving, state.capacity, capacity),
         )
-        interval = (state.prefill + state.own_time) / workload.pipeline_stages
+        interval = state.prefill / workload.pipeline_stages
         opened = service.open_state(rate, plan.prompt_variation, state.running, state.least_share, interval)
         steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened, steady, strict=True)))
     running = times.step(batch)

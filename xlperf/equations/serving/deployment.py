@@ -131,16 +131,6 @@ class Deployment:
         return self.software["waiting_share"][:, 0]
 
     @property
-    def mixed(self) -> Array:
-        """1 where a pass of the prefill is computed together with a decode step, (rows,). [-]
-
-        Not where requests arrive by themselves: how often a pass then meets a step is not known.
-        """
-        alternates = (self.plan.prefill_first > 0.0) | (self.plan.pipeline_parallel > 1.0)
-        alternates = alternates | ~np.isnan(self.plan.request_rate)
-        return np.where(alternates, 0.0, self.software["mixed_steps"][:, 0])
-
-    @property
     def request_latency(self) -> RequestLatency:
         """Time that requests spend outside the loop of the engine, (rows,)."""
         each, token, crowd = (self.software[name][:, 0] for name in _LATENCY)

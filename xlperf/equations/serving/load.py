@@ -41,12 +41,6 @@ class RequestLoad(NamedTuple):
         Pipeline stages of the decode replica. [-]
     tokens_checked : Array
         Tokens of a sequence in one decode step: 1 plus the drafted ones. [-]
-    own_tokens : Array
-        New tokens of a prompt on one of the ranks that share it. [-]
-    pass_tokens : Array
-        Tokens of a pass of the prefill at most. [-]
-    mixed : Array
-        1 where a pass of the prefill is computed together with a decode step, 0 where they take turns. [-]
     """
 
     decode_steps: Array
@@ -58,9 +52,6 @@ class RequestLoad(NamedTuple):
     gathering_steps: Array
     decode_stages: Array
     tokens_checked: Array
-    own_tokens: Array
-    pass_tokens: Array
-    mixed: Array
 
     def take(self, rows: np.ndarray) -> RequestLoad:
         """The same of some of the plans."""
@@ -104,37 +95,7 @@ class RequestLoad(NamedTuple):
         """
         line, (_, wait) = step_line(requests, cycle.step, half_of(requests), half), self._admission(requests)
         share = cycle.prefills / requests
-        longest = np.where(cycle.own_time > 0.0, cycle.prefill / self.passes(np.floor(cycle.prompts)), np.inf)
-        fixed = self.decode_steps, self.burst_fraction, wait
-        return Service(cycle.prefill, share, *line, *fixed, longest, cycle.own_time)
-
-    def passes(self, prompts: Array) -> Array:
-        """Passes that the prefill of some prompts takes. [-]"""
-        own = np.ceil(prompts / self.attention_replicas) * self.own_tokens
-        return np.asarray(np.maximum(np.ceil(own / self.pass_tokens), 1.0))
-
-    def own_steps(self, batch: Array, prompts: Array) -> Array:
-        """Decode steps of others that the passes of some prompts are computed with; none without others. [-]"""
-        return np.asarray(self.mixed * self.passes(prompts) * np.minimum(batch - 1.0, 1.0))
-
-    def spared(self, batch: Array, prompts: Array, step_parts: Array, prefill_parts: Array) -> Array:
-        r"""Time that the prefill of some prompts takes less beside decode steps than by itself. [s]
-
-        Both are products with the same weights, which are read once, with the same gaps between kernels. Products of
-        more rows are never faster, nor slower per row: C and b tokens together take as much per row as C do, and no
-        longer than each by itself. A batch decodes no more steps than its requests have.
-
-        .. math:: t(C + b) = \max\left(t(C), t(b),
-            \min\left(t(C) \left(1 + \frac{b}{C}\right), t(C) + t(b)\right)\right)
-        """
-        passes = self.passes(prompts)
-        chunk = prompts * self.own_tokens / passes
-        more = batch * self.tokens_checked / chunk
-        step, alone = step_parts[..., 0], prefill_parts[..., 0] / passes
-        both = np.maximum(np.maximum(step, alone), np.minimum(alone * (1.0 + more), step + alone))
-        fixed = np.minimum(step_parts[..., 1], prefill_parts[..., 1] / passes)
-        shared = np.minimum(self.decode_steps * prompts / (batch * passes), 1.0)
-        return np.asarray(self.own_steps(batch, prompts) * shared * (step + alone - both + fixed))
+        return Service(cycle.prefill, share, *line, self.decode_steps, self.burst_fraction, wait)
 
     def shared(self, batch: Array, prompts: Array, prefill: Array) -> Array:
         """Time of the replica per prompt, where passes of the prefill follow each other through the stages. [s]"""
@@ -167,15 +128,12 @@ class Cycle(NamedTuple):
         Prompts of a pass, mean. [-]
     prefills : Array
         Time of the passes that prefill all of them. [s]
-    own_time : Array
-        Time of the decode steps of others that a pass is computed with. [s]
     """
 
     step: Array
     prefill: Array
     prompts: Array
     prefills: Array
-    own_time: Array
 
 
 def admission(
@@ -291,7 +249,7 @@ def bounded_rise(lower: Array, upper: Array, time: Array, upper_time: Array) -> 
     return np.asarray(np.minimum(np.maximum(upper_time, least), least * (array(upper) / array(lower))))
 
 
-def request_load(plan: InferencePlan, prefilling: InferencePlan, burst_fraction: Array, mixed: Array) -> RequestLoad:
+def request_load(plan: InferencePlan, prefilling: InferencePlan, burst_fraction: Array) -> RequestLoad:
     """Per-request workload of the replicas of plans.
 
     Parameters
@@ -302,8 +260,6 @@ def request_load(plan: InferencePlan, prefilling: InferencePlan, burst_fraction:
         Of those that prefill, (rows,).
     burst_fraction : Array
         Fraction of the in-flight requests that arrive at the same moment, (rows,). [-]
-    mixed : Array
-        1 where a pass of the prefill is computed together with a decode step, else 0, (rows,). [-]
 
     Returns
     -------
@@ -321,9 +277,6 @@ def request_load(plan: InferencePlan, prefilling: InferencePlan, burst_fraction:
         plan.gathering_steps,
         plan.pipeline_parallel,
         1.0 + plan.draft_tokens,
-        prefilling.own_tokens,
-        prefilling.prefill_tokens,
-        mixed,
     )
 
 

@@ -25,7 +25,7 @@ from xlperf.equations.model.serving import (
 )
 from xlperf.equations.model.sparse import sparse_shares
 from xlperf.equations.plan.records import WORD, OffloadTarget
-from xlperf.equations.plan.serving_plan import LayerPart
+from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
 from xlperf.equations.serving.communication import (
     ALL_REDUCE,
     CONTEXT,
@@ -44,8 +44,30 @@ MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
 BOUNDS = ("compute", "memory", "network", "overhead")
 
 VECTOR_FLOP = 2.0
+SORTED_LOGIT_SIZE = 200.0
+"""Bytes that each of the two passes over a logit stands for where top-p sampling sorts them. [B]
+
+Counted in vLLM's own sampler: a radix sort of FP32 keys with positions (two stable sorts of 8 bits a pass, 230 B), the
+softmax, sums and masks of the sorted logits (50 B), their way back (70 B), softmax, noise and maximum (50 B).
+"""
 _Rows = TypeVar("_Rows", ServingShape, Batching)
 _DEVICES = ("device", "attention_device", "wide_device")
+
+
+def logit_size(plan: InferencePlan) -> Array:
+    """Bytes of a logit in each of the passes over the logits in which tokens are sampled.
+
+    Parameters
+    ----------
+    plan : InferencePlan
+        Whether sampling sorts the logits, (rows,).
+
+    Returns
+    -------
+    Array
+        (rows,). [B]
+    """
+    return np.where(plan.sorted_sampling > 0.0, SORTED_LOGIT_SIZE, WORD)
 
 
 class _Kernels(NamedTuple):
@@ -101,8 +123,7 @@ def _kernels(deployment: Deployment, shape: ServingShape, batching: Batching, ph
     traffic, time = product_times(deployment, products)
     names = products.gemms.names[: len(products.gemms.names) // number]
     traffic, time, calls = (by_phase(values, number) for values in (traffic, time, products.calls))
-    logit_size = np.full_like(plan.activation_size, WORD)
-    vectors = serving_vectors(model, shape, architecture, plan.activation_size, logit_size, phases)
+    vectors = serving_vectors(model, shape, architecture, plan.activation_size, logit_size(plan), phases)
     work = vectors.traffic * (VECTOR_FLOP / plan.activation_size[:, None])
     moved = vector_time(deployment.device, deployment.kernels["vector"], vectors.traffic, work)
     attention, flop = attention_kernels(deployment, batching, phases)
@@ -167,14 +188,9 @@ class _Host(NamedTuple):
 
 
 def _host(
-    deployment: Deployment,
-    shape: ServingShape,
-    batching: Batching,
-    launched: Array,
-    attended: Array,
-    phases: tuple[int, ...],
+    deployment: Deployment, shape: ServingShape, batching: Batching, launched: Array, phases: tuple[int, ...]
 ) -> _Host:
-    """Time of the host; ``launched`` are kernels and messages of a layer, ``attended`` of attention, (rows, phases)."""
+    """Time of the host; ``launched`` are kernels and messages of a layer, (rows, phases)."""
     model, plan, software, kernels = deployment.model, deployment.plan, deployment.software, deployment.kernels
     architecture = deployment.architecture
     sequences = np.ceil(batching.sequences / plan.data_parallel_attention)
@@ -198,9 +214,7 @@ def _host(
         more = more + kernels["attention_latent"]["prefill_kernels"]
     if architecture.linear_attention:
         more = more + linear_share(model)[:, None] * kernels["linear_attention"]["prefill_kernels"]
-    # Small passes are launched as graphs of the products between two kernels of attention.
-    captured = (shape.prefill_tokens <= software["graph_tokens"][:, 0]) & (plan.graphs != 0.0)
-    launches = prefill * software["kernel_overhead_time"] * np.where(captured[:, None], attended + 1.0, more)
+    launches = prefill * software["kernel_overhead_time"] * more
     if np.any(plan.graphs == 0.0):
         # The gaps between the kernels of a graph are part of what the host takes without one.
         waited = kernels["serving_eager"]["launch_time"] * launched - layer_overhead
@@ -235,9 +249,8 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
         shape = shape._replace(absorbed_share=share)
     kernels = _resident(deployment, shape, batching, _kernels(deployment, shape, batching, phases), phases)
     messages = serving_messages(deployment, shape, batching, phases)
-    attended = kernels.attention.layer_calls()
-    launched = kernels.gemms.layer_calls() + kernels.vectors.layer_calls() + attended
-    host = _host(deployment, shape, batching, launched + total(messages.calls)[:, None], attended, phases)
+    launched = kernels.gemms.layer_calls() + kernels.vectors.layer_calls() + kernels.attention.layer_calls()
+    host = _host(deployment, shape, batching, launched + total(messages.calls)[:, None], phases)
     exposed = messages.time
     if PREFILL in phases and np.any(plan.context_parallel > 1.0):
         hiding = total(kernels.attention.time[:, 0] * kernels.attention.calls[:, 0])

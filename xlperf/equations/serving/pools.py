@@ -174,7 +174,7 @@ def pools_of(every: Deployment, requests: Array, split: np.ndarray) -> Pools:
     places = np.maximum(memory.max_batch_size, 1.0)
     load = PoolLoad(
         BatchTimes.of_pools(every, number, split),
-        request_load(plan, other, burst_fraction, np.zeros(number)),
+        request_load(plan, other, burst_fraction),
         np.maximum(other.num_replicas, 1.0),
         np.maximum(plan.num_replicas, 1.0),
         np.where(~np.isnan(plan.request_rate) & ~(memory.max_batch_size >= 1.0), UNBOUNDED, places),
@@ -301,12 +301,12 @@ def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolS
     alone, filled = known.prefills[-2], bounded_rise(one, most, *known.prefills[-2:])
     last = bounded_rise(knot, places, *known.steps[-2:])
     decoded = divide(load.decoders * places, workload.decode_steps * last, np.inf)
-    ends, times = _Ends(alone, filled, last, places, decoded), Times(*(values[:-2] for values in known))
+    ends, times = _Ends(alone, filled, last, places, decoded), Times(known.steps[:-2], known.prefills[:-2])
     values, prompts, step, prefill = _settled(load, ends, requests, sides, times, _MOST_MOVES)
     running = np.clip(np.where(np.isinf(values[0]), 1.0, values[0]), 1.0, places)
     batch, fewer = np.ceil(running), np.floor(prompts)
     half = np.where(arriving, half_of(batch), batch)
-    steps, passes, *_ = load.times.at(np.concatenate([batch, half]), fewer, detailed)
+    steps, passes = load.times.at(np.concatenate([batch, half]), fewer, detailed)
     line = step, 0.0 * step
     if arriving.any():
         line = step_line(running, step, half, np.where(arriving, np.minimum(steps[number:], step), step))

@@ -15,7 +15,7 @@ from xlperf.base.arrays import Array, Numeric, array, divide, log, side_by_side
 QUANTILES = (0.5, 0.9, 0.99)
 _NORMAL = (0.0, 1.2815515655446004, 2.3263478740408408)
 _ROOT_OF_THREE = 1.7320508075688772
-_NONE, _HALF, _ENDLESS = np.zeros(1), np.full(1, 0.5), np.full(1, np.inf)
+_HALF = np.full(1, 0.5)
 _HALVINGS = 24
 """Of ten million requests down to one. [-]"""
 
@@ -39,11 +39,6 @@ class Service(NamedTuple):
         Share of the requests in flight whose prefills a new one waits for: 1 where all come and go together. [-]
     turn_steps : Array, default a half
         Decode steps that pass before a request is admitted. [-]
-    longest_pass : Array, default infinite
-        Time by which a pass of the prefill lengthens the decode step that it is computed with: no step has two of them.
-        Infinite where prefill and decoding take turns. [s]
-    own_time : Array, default 0
-        Time of the decode steps of others that the passes of a prompt are computed with. [s]
     """
 
     prefill_time: Array
@@ -53,13 +48,11 @@ class Service(NamedTuple):
     decode_steps: Array
     burst_fraction: Array
     turn_steps: Array = _HALF
-    longest_pass: Array = _ENDLESS
-    own_time: Array = _NONE
 
     @property
-    def per_request(self) -> tuple[Array, Array, Array, Array]:
-        """Decode steps, burst fraction, steps before a request is admitted, and the longest pass beside a step."""
-        return self.decode_steps, self.burst_fraction, self.turn_steps, self.longest_pass
+    def per_request(self) -> tuple[Array, Array, Array]:
+        """Decode steps, burst fraction and steps before a request is admitted, whatever the times. [-]"""
+        return self.decode_steps, self.burst_fraction, self.turn_steps
 
     def step_time(self, running: Array) -> Array:
         """Time of a step with a number of requests. [s]"""
@@ -110,7 +103,7 @@ class Service(NamedTuple):
         decode = np.where(keeps, self.decode_steps * step / left, np.inf)
         begun = np.where(
             self.decode_steps > 0.0,
-            np.minimum(np.minimum(running, 1.0) * self.turn_steps * step + self.own_time, self.decode_steps * step),
+            np.minimum(running, 1.0) * np.minimum(self.turn_steps, self.decode_steps) * step,
             0.0,
         )
         first = self.prefill_time + wait + np.where(keeps, begun, np.inf)
@@ -195,9 +188,8 @@ def closed_state(service: Service, requests: Array, places: Array, outside: Nume
 
     A replica with one request stands still while it waits, :math:`T = p + B + h`. One that only prefills is busy,
     :math:`T = c\,s`, unless h is longer than all other prefills. Requests that come in a burst wait together: their
-    prefills are no part of A. Where chunks are computed with steps, one with each, decoding takes no longer than N such
-    steps: if prefills take more of the cycle, prompts wait for them before their first token. With a cache that has
-    room for r requests the wait for a place is longer than h, or nobody waits for one:
+    prefills are no part of A. With a cache that has room for r requests the wait for a place is longer than h, or
+    nobody waits for one:
 
     .. math:: X = \min\left(\frac{c}{T}, \frac{r}{r\,s + N\,t(r)}\right), \qquad r = \min(c, c_{max})
 
@@ -236,8 +228,8 @@ def closed_state(service: Service, requests: Array, places: Array, outside: Nume
     step = service.step_time(active)
     steps = service.decode_steps * step
     # An engine that decodes nothing takes prompts up at once: none waits for more steps than another request takes.
-    turn = service.turn_steps * np.minimum(active - 1.0, 1.0) * step + service.own_time
-    late = (1.0 - burst) * np.minimum(turn, steps) + outside
+    turn = np.minimum(service.turn_steps, service.decode_steps) * np.minimum(active - 1.0, 1.0)
+    late = (1.0 - burst) * turn * step + outside
     own = np.minimum(service.prefill_time, active * share)
     others = count * share - own
     spread = (1.0 - burst) * others
@@ -250,7 +242,6 @@ def closed_state(service: Service, requests: Array, places: Array, outside: Nume
     behind = np.maximum(inside - service.prefill_time, 0.0)
     # Where nothing is decoded, a prompt waits for all others.
     wait = np.where(decodes, 0.5 * burst * np.maximum(active * share - service.prefill_time, 0.0), behind)
-    wait = np.maximum(wait, behind - steps - np.maximum(service.decode_steps, 1.0) * service.longest_pass)
     decode = np.where(decodes, np.maximum(behind - wait, 0.0), 0.0)
     queue = np.where(count <= active, 0.0 * cycle, cycle - late - inside)
     rate = count / cycle
