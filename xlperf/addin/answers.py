@@ -133,13 +133,13 @@ def _frontier(session: Session, _: Function, given: Given) -> Block:
 def _points(session: Session, plans: Plans, catalog: Catalog, given: Given) -> Block:
     from xlperf.explore.candidates import with_auto
     from xlperf.explore.frontier import SHOWN, Frontier, distinguishing_columns
-    from xlperf.explore.vary import read_values
+    from xlperf.explore.vary import read_variation
 
-    is_auto = [[str(cell).strip().casefold() for cell in cells] == ["auto"] for _, cells in given["vary"]]
-    stated = [line for line, auto in zip(given["vary"], is_auto, strict=True) if not auto]
-    searched = [str(name) for (name, _), auto in zip(given["vary"], is_auto, strict=True) if auto]
-    values = read_values(plans.kind, stated, "vary")
-    table = with_auto(read_plans_of(plans), searched, "vary")
+    asked = read_variation(plans.kind, _lines(given), "vary")
+    if asked.varied:
+        raise FunctionError("#VALUE!", f"vary: {asked.varied[0].column.name}: write values of a column of the plans")
+    values = asked.values
+    table = with_auto(read_plans_of(plans), asked.auto, "vary")
     found, reached = session.engine.frontier(table, catalog, values)
     if not len(found):
         raise FunctionError("#N/A", "no plan at no load is legal, fits in memory and keeps the targets")

@@ -358,18 +358,26 @@ def vary_line(text: str) -> tuple[str, list[str]]:
 def varied(
     table: Table, vary: Sequence[str], of_catalog: bool = False
 ) -> tuple[Table, dict[str, np.ndarray], tuple[Varied, ...]]:
-    """Plans whose columns of ``--vary COLUMN=auto`` say so, values of the other ones, and numbers of the catalog."""
+    """Plans whose columns of ``--vary COLUMN=auto`` say so, values of the other ones, and what is searched one by one.
+
+    The latter, with ``of_catalog``: values of the catalog, factors of columns of the plans, and targets.
+    """
     from xlperf.explore.candidates import with_auto
-    from xlperf.explore.vary import read_variation
+    from xlperf.explore.objectives import TARGETS
+    from xlperf.explore.vary import Varied, read_variation
 
     found = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
     for one in found.varied:
-        if not of_catalog:
-            problem = f"{one.column.name} is of the catalog; xlperf search, sweep and solve vary it"
-            raise InputError(Fault("--vary", problem))
         if one.shape:
             raise InputError(Fault("--vary", f"{one.column.name}: a search needs values, not a range"))
-    return with_auto(table, found.auto, "--vary"), found.values, found.varied
+        if not of_catalog:
+            what = "a factor" if one.sheet == table.kind else "of the catalog"
+            problem = f"{one.column.name} is {what}; xlperf search, sweep and solve vary it"
+            raise InputError(Fault("--vary", problem))
+    targets = [name for name in found.values if of_catalog and name in TARGETS.values()]
+    alone = [Varied(table.kind, name, found.values[name], False) for name in targets]
+    values = {name: tried for name, tried in found.values.items() if name not in targets}
+    return with_auto(table, found.auto, "--vary"), values, (*alone, *found.varied)
 
 
 def catalog_for(given: str | None, plans: str, tables: list[Table]) -> Catalog:

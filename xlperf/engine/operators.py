@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, added
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
@@ -161,7 +161,7 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
     def add(column: str, *calls: tuple[str, Collective, float]) -> None:
         """Calls of one kind; what is exposed of all of them is shared out by their times."""
         exposed = float(done.results[column][0])
-        whole = sum(often * float(collective.time[0]) for _, collective, often in calls)
+        whole = added(often * float(collective.time[0]) for _, collective, often in calls)
         for name, collective, often in calls:
             time = float(collective.time[0])
             if often > 0 and time > 0:
@@ -175,7 +175,7 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
     mlp_again, moe_again = (share * float(plan.again(name)[0]) for name in ("mlp", "moe"))
     blocks_again = mlp_again * float(counts["mlp"][0]) + moe_again * mixtures * shared
     exchanges = batches * mixtures * (passes + moe_again)
-    outside = sum(float(counts[place][0]) for place in ("head", "embedding", "mtp"))
+    outside = added(float(counts[place][0]) for place in ("head", "embedding", "mtp"))
     calls = batches * (passes * blocks + blocks_again + outside)
     split = float(plan.sequence_parallel[0]) > 0
     gathers = calls + batches * blocks  # twice in each backward pass
@@ -373,7 +373,7 @@ def _split_rows(attention: Deployment, experts: Deployment) -> list[Row]:
             rows.append(_repeated({**row, "operator": f"{words}: {row['operator']}"}, batches, often))
     layers, times = float(step.work[0].layers[0, 0]), [float(time[0]) for time in step.messages]
     # Where links set the pace each of the two directions is busy: the step is shared out by the times of messages.
-    paced = float(step.parts.sum()) / (layers * sum(times)) if min(repeats[:2]) == 0.0 < repeats[2] else repeats[2]
+    paced = float(step.parts.sum()) / (layers * added(times)) if min(repeats[:2]) == 0.0 < repeats[2] else repeats[2]
     for words, time in zip(("tokens to experts", "tokens from experts"), times, strict=True):
         row = _row(_PHASES[1], words, "point_to_point", layers, time, flop=0.0)
         rows.append(_repeated({**row, "bound": "network"}, batches, paced))
@@ -431,7 +431,7 @@ def explain_inference(plans: Table, catalog: Catalog) -> Table:
                 found = _split_rows(*deployments[1:])
             else:
                 found = _phase_rows(deployment, serving_work(deployment), side, 0.0 if side else outside)
-            spent = sum(float(str(row["exposed_time"])) for row in found)
+            spent = added(float(str(row["exposed_time"])) for row in found)
             step = float((deployment.plan.tokens_per_step if side else np.ones(1))[0])
             waited = step * float(results[("ttft", "tpot")[side]][0]) - spent
             if abs(waited) > _ROUNDING * spent:

@@ -12,7 +12,7 @@ from xlperf.base.arrays import Array, exp, log
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.units import UNITS
 from xlperf.catalog.cells import number_of
-from xlperf.catalog.schema import Column, results_of, split_header, unit_of
+from xlperf.catalog.schema import Column, results_of, split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.explore.samples import normal_scores
 
@@ -74,9 +74,17 @@ class Objective(NamedTuple):
         """``least step time`` or ``most tokens per second``."""
         return f"{'most' if self.larger else 'least'} {self.column.name.replace('_', ' ')}"
 
-    def loss(self, results: Table) -> Array:
-        """What is made smallest, one per row; NaN where there is no result."""
-        values = results.number(self.column.name)
+    @property
+    def is_result(self) -> bool:
+        """Whether it is computed; else it is a column of the plans."""
+        return self.column.is_result
+
+    def loss(self, results: Table, plans: Table | None = None) -> Array:
+        """What is made smallest, one per row; NaN where there is no result.
+
+        ``plans``: needed where the objective is a column of theirs.
+        """
+        values = (results if self.is_result or plans is None else plans).number(self.column.name)
         return -values if self.larger else values
 
 
@@ -104,9 +112,18 @@ class Limit(NamedTuple):
         score = float(normal_scores(np.array([self.probability]))[0])
         return values * band_factor(results, self.column.name, score if self.sign in ("<", "<=") else -score)
 
+    def used(self, results: Table) -> Array:
+        """Share of the bound that rows use up, of a lower bound its inverse; NaN where there is no result."""
+        with np.errstate(all="ignore"):
+            ratio = self._values(results) / self.bound
+            return ratio if self.sign in ("<", "<=") else 1.0 / ratio
+
     def kept(self, results: Table) -> np.ndarray:
         """Rows that keep the bound; those without the result do not."""
-        values = self._values(results)
+        return self.keeps(self._values(results))
+
+    def keeps(self, values: Array) -> np.ndarray:
+        """Which values of the result keep the bound; NaN does not."""
         compare = {"<=": np.less_equal, ">=": np.greater_equal, "<": np.less, ">": np.greater}[self.sign]
         return np.asarray(compare(values, self.bound))
 
@@ -173,6 +190,26 @@ def objective_of(kind: str, name: str, place: str = "objective") -> Objective:
     """
     column = _result(kind, name, place)
     return Objective(column, column.name in LARGER)
+
+
+COUNT = "num_accelerators"
+"""Column of plans that may be an objective: the fewest of them."""
+
+
+def is_number_of_accelerators(objective: str) -> bool:
+    """Whether an objective is the fewest accelerators."""
+    return split_header(objective)[0] == COUNT
+
+
+def rival_of(kind: str, name: str, place: str = "objective") -> Objective:
+    """As :func:`objective_of`, or the number of accelerators.
+
+    >>> rival_of("training", "num accelerators").words
+    'least num accelerators'
+    """
+    if is_number_of_accelerators(name):
+        return Objective(table_schema(kind).by_name[COUNT], False)
+    return objective_of(kind, name, place)
 
 
 def limit_of(kind: str, text: str, place: str = "limit") -> Limit:

@@ -12,7 +12,7 @@ import numpy as np
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.units import YEAR
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import Column, column, results_of, table_schema, unit_of
+from xlperf.catalog.schema import Column, results_of, table_schema, unit_of
 from xlperf.catalog.table import CASES, Table, uncertain_columns, values_in_case
 from xlperf.engine.devices import designs_with_devices
 from xlperf.engine.tables import Progress
@@ -22,7 +22,7 @@ from xlperf.explore.candidates import Bounds
 from xlperf.explore.found import Search
 from xlperf.explore.objectives import TARGETS, Limit, Objective, objective_of
 from xlperf.explore.search import search
-from xlperf.explore.vary import Varied, changed_catalog, read_variation, sheet_rows
+from xlperf.explore.vary import Varied, changed_catalog, read_variation, sheet_rows, with_value
 from xlperf.explore.workers import worked
 
 STEP = 1.01
@@ -37,6 +37,7 @@ _WITH_AREA = (
     "l2_capacity",
     "l2_bandwidth",
 )
+RATE = "tokens_per_second_per_accelerator"
 MONTH = YEAR / 12.0
 """[s]"""
 
@@ -85,7 +86,7 @@ def read_changes(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place: s
     asked = read_variation(kind, lines, place)
     known = table_schema(kind).by_name
     texts = [name for name in asked.values if known[name].kind != "number"]
-    if asked.auto or texts or any(one.shape for one in asked.varied):
+    if asked.auto or texts or any(one.shape or one.column.kind != "number" for one in asked.varied):
         raise InputError(Fault(place, "what a change is worth takes numbers, as 'accelerators.memory bandwidth=x1.1'"))
     return [*(Varied(kind, name, values, False) for name, values in asked.values.items()), *asked.varied]
 
@@ -177,7 +178,8 @@ def break_even(
 ) -> Table:
     """At which cost of an hour other accelerators make tokens as cheaply as that of a plan.
 
-    The cost of a token is that of an hour over the tokens of an hour, so the best plan does not depend on the price.
+    The cost of a token is that of an hour over the tokens of an hour: the best plan does not depend on the price, which
+    may be unknown.
 
     ``plan``: one training or inference plan; its cells that say ``auto`` are chosen for each accelerator. ``others``:
     accelerators, each with its default network. ``limits``: what they must keep. ``progress``: called with the number
@@ -187,18 +189,25 @@ def break_even(
     """
     cost = objective_of(plan.kind, "cost").column.name
 
-    def best(own: Table) -> Search:
-        return search(own, catalog, cost, limits, progress=progress, processes=processes, **bounds)
+    def best(own: Table, objective: str) -> Search:
+        return search(own, catalog, objective, limits, progress=progress, processes=processes, **bounds)
 
     def cost_of(found: Search) -> float:
         return float(found.results[cost][0]) if found.found else np.nan
 
-    here = best(plan)
+    here = best(plan, cost)
     lines: list[dict[str, object]] = []
     for other in others:
         swapped = {"accelerator": np.array([other], dtype=object), "network": np.array([""], dtype=object)}
-        there = best(replace(plan, columns={**plan.columns, **swapped}))
+        own = replace(plan, columns={**plan.columns, **swapped})
+        there = best(own, cost)
         hour = float(there.results["accelerator_hour_cost"][0])
+        if hour == hour:
+            even = break_even_cost_rate(hour, cost_of(there), cost_of(here))
+        else:  # without a price tokens decide, and what they cost at one dollar a second tells the rest
+            there = best(own, RATE)
+            made = float(there.results[RATE][0]) if there.found else np.nan
+            even = break_even_cost_rate(1.0, 1.0 / made, cost_of(here))
         lines.append(
             {
                 "plan": str(plan.text("name")[0]) or plan.place(0, "name"),
@@ -207,7 +216,7 @@ def break_even(
                 "cost": cost_of(here),
                 "cost_against": cost_of(there),
                 "hour_cost_against": hour,
-                "break_even_hour_cost": float(break_even_cost_rate(hour, cost_of(there), cost_of(here))),
+                "break_even_hour_cost": float(even),
                 "chosen": there.chosen_words if there.found else there.words,
             }
         )
@@ -229,7 +238,7 @@ def _line(
     cost: Objective,
     found: tuple[Search, Search, Search | None],
 ) -> dict[str, object]:
-    declared = one.column if isinstance(one, Limit) else column(one.sheet, one.name)
+    declared = one.column if isinstance(one, Limit) else one.declared
     unit = unit_of(declared).factor
     first, second = (value / unit for value in values)  # of a network with several tiers that of the innermost
     before, after, less = found
@@ -265,7 +274,7 @@ def _stated(plan: Table, catalog: Catalog, one: Varied) -> np.ndarray:
     """Value that the plan, or the catalog row that it names, states."""
     if one.sheet == plan.kind:
         return plan.number(one.name)
-    return np.asarray(catalog.tables[one.sheet].number(one.name)[sheet_rows(catalog, plan, one)])
+    return np.asarray(catalog.tables[one.sheet].number(one.stored)[sheet_rows(catalog, plan, one)])
 
 
 def changed(
@@ -275,11 +284,8 @@ def changed(
     if isinstance(one, Limit):
         return plan, catalog, [limit._replace(bound=value) if limit == one else limit for limit in limits]
     ratio = value / first
-    if one.sheet == plan.kind:
-        changed = plan.number(one.name) * ratio if one.factors else np.full(len(plan), value)
-        return replace(plan, columns={**plan.columns, one.name: changed}), catalog, limits
     if (one.sheet, one.name) != ("accelerators", AREA):
-        return plan, changed_catalog(catalog, plan, [(one, ratio if one.factors else value)]), limits
+        return *with_value(plan, catalog, one, ratio if one.factors else value), limits
     table = catalog.tables["accelerators"]
     rows = sheet_rows(catalog, plan, one)
     names = [name for name in (AREA, *_WITH_AREA) if not np.isnan(table.number(name)[rows]).any()]

@@ -235,7 +235,7 @@ def _findings(
         words += f"and breaks even at {_said(rents, place)}"
         if np.isfinite(base[place]):
             words += f"; owned at {base[place]:,.0f} USD"
-            price = f"price now {stated[place]:,.0f}" if np.isfinite(stated[place]) else "the sheet prices has none"
+            price = f"price now {stated[place]:,.0f}" if np.isfinite(stated[place]) else "its own price is not known"
             words += f", {price}"
         tone = "good" if room[place] >= 0.0 else "warning"
         yield Finding(_WORK[pair.kind].capitalize(), f"{words}.", tone)
