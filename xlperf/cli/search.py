@@ -155,7 +155,7 @@ def search(
 
     from xlperf.catalog.schema import PLAN_TABLES
     from xlperf.explore.candidates import with_mapping
-    from xlperf.explore.objectives import limits_of
+    from xlperf.explore.objectives import limits_of, rival_of
     from xlperf.explore.search import own_targets
     from xlperf.explore.search import search as best
     from xlperf.explore.uncertainty import MOST_DRAWN
@@ -178,6 +178,9 @@ def search(
     if len(kinds) > 1 and output is not None and not is_workbook(output):
         raise InputError(Fault(plans, f"holds both kinds of plans: give --sheet {kinds[0]}, or an .xlsx output"))
     kept = {kind: limits_of(kind, limits, "--limit", probability) for kind in kinds}
+    goals = [(kind, rival_of(kind, name, "--objective").column.name) for kind in kinds for name in objectives]
+    if len(set(goals)) < len(goals):
+        raise InputError(Fault("--objective", "the same result twice: give each once"))
     known = catalog_for(catalog, plans, [one for one, *_ in rows])
 
     def kept_of(one: Table) -> list[Limit]:

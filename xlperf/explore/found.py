@@ -167,7 +167,7 @@ def limiting(results: Table, limits: Sequence[Limit]) -> np.ndarray:
     """
     with np.errstate(all="ignore"):
         if "bound" in results.schema.by_name:
-            spent = [f"decode step by {word}" if word else "" for word in results.text("bound").tolist()]
+            spent = [f"decode limited by {word}" if word else "" for word in results.text("bound").tolist()]
         else:
             names = [name for name in results.schema.by_name if name.startswith("time_")]
             shares = np.nan_to_num(np.array([results.number(name) for name in names]) / results.number("step_time"))

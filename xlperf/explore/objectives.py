@@ -237,6 +237,11 @@ def limit_of(kind: str, text: str, place: str = "limit") -> Limit:
     if found is None:
         raise InputError(Fault(place, f'must be as "ttft<=500" or "memory<=70 GiB", got "{text}"'))
     name, sign, number, symbol = found.groups()
+    asked = split_header(name)[0]
+    if asked in table_schema(kind).by_name and asked not in results_of(kind).by_name:
+        words = asked.replace("_", " ")
+        hint = " or --most-accelerators" if asked == COUNT else ""
+        raise InputError(Fault(place, f"{words} is a column of plans, no result: say with --vary{hint} what is tried"))
     column = _result(kind, name, place)
     symbol = symbol or split_header(name)[1] or column.unit or "-"
     unit = UNITS.get(_SPELLED.get(symbol, symbol))

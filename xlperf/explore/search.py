@@ -104,7 +104,7 @@ def search(
     Every plan is evaluated as any other. A plan that fits and keeps the limits and its own targets (of ttft and tpot)
     comes before one that does not; of these the one with the better objective, of equal ones that with less memory,
     of these the first of the candidates: smaller degrees first. Where the numbers of accelerators are too many to try
-    them all they are tried in steps, then all between the neighbours of the best.
+    them all they are tried in steps, then all between the neighbours of the best, with rivals of every one kept.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def search(
 
     found = best()
     while found.counts is not None:
-        near = found.counts.between(float(found.plans["num_accelerators"][0]))
+        near = found.counts.between(found.plans[COUNT] if others else found.plans[COUNT][:1])
         if found.kind == ILLEGAL or not len(near):
             break
         found = _joined(found, best(near), top)
