@@ -382,6 +382,7 @@ def sweep(
     drawn = Sampling(samples, sampling, seed) if samples is not None else None
     whole = Sweep(table, known, asked.values, asked.varied, drawn, bounds)
     named = {"name", *asked.values, *table.auto, *(one.column.name for one in asked.varied)}
+    named |= {one.name for one in asked.varied if one.sheet == table.kind}
     results = _named_results(table.kind, wanted)
     if top is not None or objective is not None or limits:
         goal = objective_of(table.kind, objective, "--objective") if objective else default_objective(table, [*named])

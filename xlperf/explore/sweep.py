@@ -24,7 +24,16 @@ from xlperf.explore.objectives import Limit, Objective
 from xlperf.explore.samples import Sampling, uniforms
 from xlperf.explore.search import stacked
 from xlperf.explore.space import MOST_PLANS
-from xlperf.explore.vary import CALIBRATION, NAMING, Varied, changed_catalog, picked, row_catalog, unmarked
+from xlperf.explore.vary import (
+    CALIBRATION,
+    NAMING,
+    Varied,
+    changed_catalog,
+    multiplied,
+    picked,
+    row_catalog,
+    unmarked,
+)
 from xlperf.explore.workers import worked
 
 BLOCK = 32_768
@@ -141,7 +150,7 @@ class Sweep:
         changes = list(zip(self.varied, numbers, strict=True))
         for one, drawn in changes:
             if one.sheet == self.plans.kind:
-                columns[one.name] = spread.filled(one.name) * drawn if one.factors else drawn
+                columns[one.name] = multiplied(spread, one, drawn)
         order = [column.name for column in table_schema(self.plans.kind).columns if column.name in columns]
         auto = {name: mask for name, mask in spread.auto.items() if name not in self.values}
         table = Table(self.plans.kind, {name: columns[name] for name in order}, spread.place, auto)

@@ -424,7 +424,7 @@ def robust(
     p90 = np.sort(loss, axis=1)[:, min(int(np.ceil(_SURE * draws)), draws) - 1]
     measures = {"average": _mean(np.where(np.isfinite(loss), loss, np.nan)), "p90": p90, "regret": _mean(regret)}
     score = np.where(probable >= _SURE, measures[measure], np.inf)
-    score = np.nan_to_num(score, nan=np.inf)
+    score = np.where(np.isnan(score), np.inf, score)
     lead = (
         np.zeros(len(score)) if found.lead is None else plans.number(found.lead[0]) * (-1.0 if found.lead[1] else 1.0)
     )

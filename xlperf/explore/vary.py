@@ -101,6 +101,8 @@ class Varied:
 
     def drawn(self, share: Array) -> Array:
         """Values at shares of what is likely: the inverse of the cumulative distribution; a normal one ends above 0."""
+        if not self.shape:
+            return picked(self.values, share)
         first, last = float(self.values[0]), float(self.values[-1])
         if self.shape == NORMAL:
             found = np.maximum(first + last * normal_scores(share), 0.01 * first)
@@ -108,14 +110,12 @@ class Varied:
             found = first * exp(last * normal_scores(share))
         elif self.shape == UNIFORM:
             found = first + (last - first) * share
-        elif self.shape == TRIANGULAR:
+        else:
             mode, width = float(self.values[1]), last - first
             rising = first + np.sqrt(share * width * (mode - first))
             falling = last - np.sqrt((1.0 - share) * width * (last - mode))
             found = np.where(share * width < mode - first, rising, falling)
-        else:
-            found = picked(self.values, share)
-        return np.asarray(np.maximum(np.round(found), 1.0) if self.is_whole and self.shape else found)
+        return np.asarray(np.maximum(np.round(found), 1.0) if self.is_whole else found)
 
     def words(self, value: float | str) -> str:
         """A value in words: ``accelerators memory bandwidth 4 TB/s``."""
@@ -386,11 +386,25 @@ def with_value(plan: Table, catalog: Catalog, varied: Varied, value: float | str
     """A plan and a catalog with another value of a column of the plan, or of the rows of a sheet that it names."""
     if varied.sheet != plan.kind:
         return plan, changed_catalog(catalog, plan, [(varied, value)])
-    own = plan.filled(varied.name) * value if varied.factors else np.full(len(plan), value)
-    columns = {**plan.columns, varied.name: own}
+    columns = {**plan.columns, varied.name: multiplied(plan, varied, np.full(len(plan), value))}
     order = [column.name for column in plan.schema.columns if column.name in columns]
     auto = {name: mask for name, mask in plan.auto.items() if name != varied.name}
     return replace(plan, columns={name: columns[name] for name in order}, auto=auto), catalog
+
+
+def multiplied(plans: Table, varied: Varied, values: Array) -> Array:
+    """Values of a column of plans, or what the plans have times factors.
+
+    Raises InputError where there is nothing to multiply.
+    """
+    if not varied.factors:
+        return values
+    stated = plans.filled(varied.name)
+    blank = np.flatnonzero(np.isnan(stated))
+    if len(blank):
+        problem = f"{varied.name.replace('_', ' ')} is blank there: give values, not factors"
+        raise InputError(Fault(plans.place(int(blank[0]), varied.name), problem))
+    return np.asarray(stated * values)
 
 
 def sheet_rows(catalog: Catalog, plans: Table, varied: Varied) -> np.ndarray:

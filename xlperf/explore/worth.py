@@ -30,6 +30,8 @@ STEP = 1.01
 AREA = "die_area"
 LONG = 3.0
 """Time of all searches from which on processes share them: as long as these take to start. [s]"""
+ROUNDING = 1e-12
+"""Share by which equal costs may differ, as sums of other numbers round. [-]"""
 SMALL = 0.1
 """Share of a number up to which a change is small: what the last unit is worth is then asked as well. [-]"""
 _WITH_AREA = (
@@ -51,15 +53,19 @@ def usual_changes(plan: Table, catalog: Catalog, limits: Sequence[Limit] = ()) -
 
     Memory bandwidth, memory, peak rate, area of the compute dies (with rates and cache in proportion) and power of the
     accelerators, bandwidth of their links, and where the plan has them its targets and its power limit. Of accelerators
-    that follow from a device area and power of that device, and their memory and links.
+    that follow from a device area and power of that device, rate and capacity of its memory, and those links.
 
     ``limits``: what the plans must keep. Returns those of which the sheets have a number to change.
     """
     peak = f"peak_flop_rate_{PRECISIONS[str(plan.filled('precision')[0])].peak}"
     row = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
     if catalog.tables["accelerators"].text("device")[row][0]:
-        names = [("devices", AREA), ("devices", "power_budget"), ("memories", "data_rate"), ("links", "data_rate")]
-        names = [(sheet, name) for sheet, name in names if name in table_schema(sheet).by_name]
+        names = [
+            ("devices", AREA),
+            ("devices", "power_budget"),
+            ("memories", "pin_rate"),
+            ("memories", "layer_capacity"),
+        ]
     else:
         own = ("memory_bandwidth", "memory_capacity", peak, AREA, "thermal_design_power")
         names = [("accelerators", name) for name in own]
@@ -119,7 +125,7 @@ def worth(
     asked: list[tuple[int, float, float]] = []  # change, what the number is now, and what it changes to
     tasks: list[tuple[int, float, float]] = []
     for number, one in enumerate(changes):
-        first = one.bound if isinstance(one, Limit) else float(_stated(plan, catalog, one)[0])
+        first = one.bound if isinstance(one, Limit) else _first(plan, catalog, one)
         for second in _values(one, first):
             asked.append((number, first, second))
             tasks.append((number, first, second))
@@ -266,8 +272,12 @@ def _cost(found: Search, cost: Objective) -> float:
 
 
 def _gain(cheaper: Search, dear: float, cheap: float) -> float:
-    """What an accelerator may cost more a month until a token costs as before. [USD]"""
-    return float(cheaper.results["accelerator_hour_cost"][0]) * MONTH * (dear / cheap - 1.0)
+    """What an accelerator may cost more a month until a token costs as before; nothing where costs differ by rounding.
+
+    Returns a number of dollars. [USD]
+    """
+    gain = dear / cheap - 1.0
+    return float(cheaper.results["accelerator_hour_cost"][0]) * MONTH * (0.0 if abs(gain) < ROUNDING else gain)
 
 
 def _stated(plan: Table, catalog: Catalog, one: Varied) -> np.ndarray:
@@ -275,6 +285,17 @@ def _stated(plan: Table, catalog: Catalog, one: Varied) -> np.ndarray:
     if one.sheet == plan.kind:
         return plan.number(one.name)
     return np.asarray(catalog.tables[one.sheet].number(one.stored)[sheet_rows(catalog, plan, one)])
+
+
+def _first(plan: Table, catalog: Catalog, one: Varied) -> float:
+    """The number that changes; InputError where it is blank."""
+    found = float(_stated(plan, catalog, one)[0])
+    if np.isnan(found):
+        problem = (
+            f"{one.declared.name.replace('_', ' ')} of the sheet {one.sheet} is blank: there is no number to change"
+        )
+        raise InputError(Fault(plan.place(0, one.name if one.sheet == plan.kind else "accelerator"), problem))
+    return found
 
 
 def changed(
