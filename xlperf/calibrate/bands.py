@@ -39,10 +39,8 @@ _NARROWEST = 0.005
 """Half-width below which printed digits say nothing. [-]"""
 TRAINING_BAND = "training_band"
 _HELD_OUT = "error: median of rows whose model was left out, kernels as they are"
-SOFTWARE_FIRST = ("quantity", "band", "software", "generation")
-MACHINE_FIRST = ("quantity", "band", "generation", "software")
-"""Columns of errors that groups are made by, from the general to the special; of machines beyond those that the kinds
-of runs were measured on, the machine says more than the software."""
+LEVELS = ("quantity", "band", "software", "generation")
+"""Columns of errors that groups are made by, from the general to the special."""
 Group = tuple[str, ...]
 """Values of the first of these columns."""
 
@@ -97,23 +95,19 @@ def with_checks(
     return joined_tables(whole, calibration_table(bands)), found
 
 
-def fit_bands(
-    errors: Errors, order: Sequence[str], date: str, levels: Sequence[str] = SOFTWARE_FIRST
-) -> list[FittedConstant]:
+def fit_bands(errors: Errors, order: Sequence[str], date: str) -> list[FittedConstant]:
     """Bands of measured over predicted values by kind of run, by software, and by software and generation.
 
     ``errors``: of published rows of one kind, models left out. ``order``: names of all rows, in the order of their
-    table. ``date``: date that the rows carry. ``levels``: SOFTWARE_FIRST; with MACHINE_FIRST there is a band by
-    generation, and by generation and software. In a fixed order: the lower and the upper end of each band; a band for
+    table. ``date``: date that the rows carry. In a fixed order: the lower and the upper end of each band; a band for
     eight rows or more.
     """
     source = f"published rows of the sheet {errors.kind} in validation.xlsx"
     found = []
-    fewest = 2 if levels == SOFTWARE_FIRST else 3
-    for group, width in sorted(half_widths(errors, levels).items()):
-        if len(group) < fewest:
+    for group, width in sorted(half_widths(errors).items()):
+        if len(group) < 2:
             continue
-        named_by = dict(zip(levels, group, strict=False))
+        named_by = dict(zip(LEVELS, group, strict=False))
         software, generation = (named_by.get(name, ANY) for name in ("software", "generation"))
         band, some = group[1], errors.take(_members(errors, named_by))
         named = set(some.row_ids.tolist())
@@ -150,16 +144,15 @@ def family_of_band(band: str, kind: str) -> str:
     return BAND_FAMILIES[band.removeprefix("first_")] if kind == "inference" else TRAINING_BAND
 
 
-def half_widths(errors: Errors, levels: Sequence[str] = SOFTWARE_FIRST) -> dict[Group, float]:
+def half_widths(errors: Errors) -> dict[Group, float]:
     """Half-width of the band of every group of rows, pooled towards the group above it.
 
-    ``errors``: models left out; rows without a prediction do not count. ``levels``: columns that groups are made by,
-    from the general to the special. By the values of the first of these columns.
+    ``errors``: models left out; rows without a prediction do not count. By the values of the first of :data:`LEVELS`.
     """
     known = errors.take(~np.isnan(errors.by_models))
-    columns = [getattr(known, name).tolist() for name in levels]
+    columns = [getattr(known, name).tolist() for name in LEVELS]
     widths: dict[Group, float] = {}
-    for depth in range(1, len(levels) + 1):
+    for depth in range(1, len(LEVELS) + 1):
         groups = list(zip(*columns[:depth], strict=True))
         for group in sorted(set(groups)):
             width, count = _quantile(known.take(np.array([one == group for one in groups], dtype=bool)))
@@ -174,13 +167,13 @@ def bands_left_out(errors: Errors) -> Errors:
     ``errors``: of published rows of one kind, models left out.
     """
     width = np.full(len(errors), math.nan)
-    columns = [getattr(errors, name).tolist() for name in SOFTWARE_FIRST]
+    columns = [getattr(errors, name).tolist() for name in LEVELS]
     groups = list(zip(*columns, strict=True))
     for model in sorted(set(errors.model.tolist())):
         own = errors.model == model
         widths = half_widths(errors.take(~own))
         for row in np.flatnonzero(own).tolist():
-            nearest = (groups[row][:depth] for depth in range(len(SOFTWARE_FIRST), 0, -1))
+            nearest = (groups[row][:depth] for depth in range(len(LEVELS), 0, -1))
             width[row] = next((widths[group] for group in nearest if group in widths), math.nan)
     return replace(errors, low=np.exp(-width), high=np.exp(width))
 

@@ -153,11 +153,6 @@ class Solution:
     offsets: Array
     cost: float
 
-    @staticmethod
-    def in_cost(misfit: float) -> float:
-        """Cost of a weighted sum of absolute residuals."""
-        return misfit * SPREADS[-1]
-
 
 class _Scaled:
     """Free parameters, scaled to unknowns of the optimiser."""

@@ -361,6 +361,12 @@ def sweep(
     done stand in a folder beside the output, RESULTS.parts, until all are: after a kill or a crash the same command
     goes on with those that are missing, and the file is the same as without.
 
+    With --scheduler the workers of a Dask cluster compute the blocks: pip install 'xlperf[cluster]' on every machine,
+    the same version; dask scheduler on one; dask worker tcp://HOST:8786 --nworkers -1 --nthreads 1 on each, or from
+    Slurm, Kubernetes or a cloud with dask-jobqueue and its like. Files are read and written by the machine that the
+    command runs on; what a worker that dies had begun is computed by another, and the bytes are those of one process.
+    One machine writes about 350,000 plans a second with all results; name those that you want with --result.
+
     With --top, --objective or --limit only the best plans are kept, of those that fit and keep the limits: of a sweep
     of any length, also in a workbook with its charts. Exit code 1 where none does.
     """

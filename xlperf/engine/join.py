@@ -17,7 +17,13 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Keys, Table, Words, coded_words, combined_keys, default_value
 from xlperf.engine.catalog_arrays import DEVICE_COLUMNS, catalog_arrays, network_of, own_links, switched_networks
 from xlperf.equations.cost.tokens import Terms
-from xlperf.equations.hardware.power import PRODUCT_ENERGY, capped_clock_share, narrow_energy
+from xlperf.equations.hardware.power import (
+    PRODUCT_ENERGY,
+    energy_at_clock,
+    narrow_energy,
+    power_at_clock,
+    product_clock_share,
+)
 from xlperf.equations.hardware.roofline import Device
 from xlperf.equations.model.model import Model
 from xlperf.equations.network.topologies import Network
@@ -250,13 +256,12 @@ def _capped(
 
     What draws little (vector units, caches, memory) keeps its rate: no faster matrix unit may slow it.
     """
-    full = narrow_energy(PRODUCT_ENERGY, sizes) * columns["energy_ratio"] * peaks
-    share = capped_clock_share(full, asked[:, None], power_limit[:, None], columns["static_power"])
-    share = np.where(np.isnan(asked[:, None]) | np.isnan(share), 1.0, share)
+    energy = narrow_energy(PRODUCT_ENERGY, sizes) * columns["energy_ratio"]
+    share = product_clock_share(asked[:, None], power_limit[:, None], peaks, energy, columns["static_power"])
     # Under the lowered limit products are as near to it as they were: what their constants say of the own one holds.
     slowed = {
-        "energy_ratio": columns["energy_ratio"] * (share * share),
-        "thermal_design_power": columns["thermal_design_power"] * (share * share * share),
+        "energy_ratio": energy_at_clock(columns["energy_ratio"], share),
+        "thermal_design_power": power_at_clock(columns["thermal_design_power"], share),
     }
     return share, {**columns, **slowed}
 
@@ -389,11 +394,11 @@ def in_batches(
     evaluate: Callable[[Table, Named, int], Results],
     slow: np.ndarray | None = None,
 ) -> Results:
-    """Results of plans, evaluated in batches of one architecture; a large table also separates switched networks.
+    """Results of plans, evaluated in batches of one architecture; a large group also separates switched networks.
 
     ``codes``: what plans that are evaluated together have in common, (rows,). ``evaluate``: results of plans of one
     code, from the plans, the rows that they name, and the code. ``slow``: plans that take longer than others, (rows,):
-    in a large table they are batched separately.
+    in a large group they are batched separately.
     """
     distinct = sorted(set(codes.tolist()))  # np.unique would import numpy.ma, 30 ms in a fresh process
     if len(distinct) <= 1 and len(plans) <= BATCH:
@@ -403,7 +408,11 @@ def in_batches(
         kinds = switched_networks(catalog, named.accelerators, named.networks) * 2
         if slow is not None:
             kinds = kinds + slow
-        groups = [(code, rows[kinds[rows] == kind]) for code, rows in groups for kind in range(4)]
+        groups = [
+            (code, part)
+            for code, rows in groups
+            for part in ([rows[kinds[rows] == kind] for kind in range(4)] if len(rows) > BATCH else [rows])
+        ]
     results: Results = {}
     for code, alike in groups:
         for start in range(0, len(alike), BATCH):

@@ -1,4 +1,4 @@
-"""Models of the sheet as columns of the equations: shapes, and which layers attend how, as a row says it."""
+"""Rows of the sheet models as inputs of equations: shapes, and the kind of attention of each layer."""
 
 from __future__ import annotations
 
@@ -226,5 +226,5 @@ def architecture_of(code: int) -> Architecture:
 
 
 def architecture_codes_of(columns: Mapping[str, Array]) -> np.ndarray:
-    """Which operators the layers of models have at all, as bits in the order of :class:`Architecture`."""
+    """Operator kinds of models as bits in the order of :class:`Architecture`; one code, the same operators."""
     return np.asarray(sum((columns[name] > 0) * (1 << bit) for bit, name in enumerate(_PRESENT)))

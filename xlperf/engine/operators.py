@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from xlperf.equations.serving.expert_pools import split_step
 from xlperf.equations.serving.kernels import by_phase
 from xlperf.equations.serving.phases import FIXED
 from xlperf.equations.training import Part, Setting, Step, step
-from xlperf.equations.training.communication import Collective
+from xlperf.equations.training.calls import collective_calls
 from xlperf.equations.training.kernels import LAYER_PLACES, kernel_parts, selected_share
 
 Row = dict[str, object]
@@ -150,76 +151,19 @@ def _kernel_rows(setting: Setting, done: Step, bounds: list[np.ndarray]) -> list
 
 
 def _communication_rows(setting: Setting, done: Step) -> list[Row]:
-    plan, found, counts = setting.plan, done.communication, done.counts
-    batches = float(plan.num_micro_batches[0])
-    layers, mixtures = float(counts["attention"][0]), float(counts["moe"][0])
-    mixers = layers + float(counts["linear"][0] if "linear" in counts else 0.0)
-    share = min(float(plan.recompute_layers[0] / counts["layers"][0]), 1.0)
-    passes = 2.0 + share * float(plan.recompute[0] == Recompute.FULL)
+    """A row for each collective; what is exposed of those of one result is shared out by the time of their calls."""
     rows: list[Row] = []
-
-    def add(column: str, *calls: tuple[str, Collective, float]) -> None:
-        """Calls of one kind; what is exposed of all of them is shared out by their times."""
-        exposed = float(done.results[column][0])
-        whole = added(often * float(collective.time[0]) for _, collective, often in calls)
-        for name, collective, often in calls:
-            time = float(collective.time[0])
-            if often > 0 and time > 0:
-                size = float(collective.message_size[0])
-                shown = exposed * (time / whole)
-                row = _row("communication", name, collective.operation, often, time, shown, traffic=size, flop=0.0)
+    for result, found in groupby(collective_calls(setting, done), key=lambda one: one.result):
+        exposed, some_calls = float(done.results[result][0]), list(found)
+        times = [float(one.collective.time[0]) for one in some_calls]
+        often = [float(one.calls[0]) for one in some_calls]
+        whole = added(calls * time for calls, time in zip(often, times, strict=True))
+        for one, calls, time in zip(some_calls, often, times, strict=True):
+            if calls > 0 and time > 0:
+                size, shown = float(one.collective.message_size[0]), exposed * (time / whole)
+                operation = one.collective.operation
+                row = _row("communication", one.name, operation, calls, time, shown, traffic=size, flop=0.0)
                 rows.append({**row, "bound": "network"})
-
-    shared = float(setting.model.shared_ffn_hidden_size[0] > 0)
-    blocks = mixers + float(counts["mlp"][0]) + mixtures * shared
-    mlp_again, moe_again = (share * float(plan.again(name)[0]) for name in ("mlp", "moe"))
-    blocks_again = mlp_again * float(counts["mlp"][0]) + moe_again * mixtures * shared
-    exchanges = batches * mixtures * (passes + moe_again)
-    outside = added(float(counts[place][0]) for place in ("head", "embedding", "mtp"))
-    calls = batches * (passes * blocks + blocks_again + outside)
-    split = float(plan.sequence_parallel[0]) > 0
-    gathers = calls + batches * blocks  # twice in each backward pass
-    if split:
-        gather, scatter = (
-            ("tensor-parallel gather", found.tensor_gather),
-            ("tensor-parallel scatter", found.tensor_scatter),
-        )
-        add("time_tensor_parallel", (*gather, gathers), (*scatter, calls))
-    else:
-        add("time_tensor_parallel", ("tensor-parallel reduction", found.tensor_reduce, calls))
-    slower = float(setting.constants["experts"]["exchange_slowdown"][0, 0])
-    exchange = found.expert_exchange._replace(time=slower * found.expert_exchange.time)
-    add(
-        "time_expert_parallel",
-        ("expert exchange", exchange, 2.0 * exchanges),
-        ("expert gather", found.expert_gather, exchanges),
-        ("expert scatter", found.expert_scatter, exchanges),
-    )
-    attended = batches * layers
-    turns = float(plan.context_parallel[0]) - 1.0
-    add(
-        "time_context_parallel",
-        ("context exchange of a ring", found.context_step, attended * turns * (passes + 1.0)),
-        ("context gathering", found.context_gather, attended * (passes + 1.0)),
-        ("context exchange of heads", found.context_exchange, attended * passes),
-    )
-    transfers = batches * 2.0 * float(plan.virtual_pipeline[0]) * float(plan.pipeline_parallel[0] > 1)
-    add("time_pipeline_communication", ("stage transfer", found.stage_transfer, transfers))
-    sharded = bool(plan.regathers[0])
-    repeats = batches if sharded or bool(plan.scatters[0]) else 1.0
-    whole = float(plan.zero_stage[0]) < 1
-    reduce = found.group_reduce if whole else found.gradient_reduce
-    expert_reduce = found.expert_group_reduce if whole else found.expert_gradient_reduce
-    between = 0.0 if whole else 1.0
-    add(
-        "time_data_parallel",
-        ("gradient reduction", reduce, repeats),
-        ("expert gradient reduction", expert_reduce, repeats),
-        ("gradient reduction between groups", found.group_reduce, between),
-        ("expert gradient reduction between groups", found.expert_group_reduce, between),
-        ("weight gathering", found.weight_gather, 2.0 * repeats if sharded else 1.0),
-        ("expert weight gathering", found.expert_weight_gather, 2.0 * repeats if sharded else 1.0),
-    )
     return rows
 
 

@@ -120,12 +120,14 @@ def corrected_step(results: Mapping[str, Array], scale: Array) -> dict[str, Arra
     return changed
 
 
-def narrowed(results: dict[str, np.ndarray], share: Array) -> None:
-    """Narrow the bands of times, rates and what follows from them in place, about the prediction."""
+def narrowed(results: Mapping[str, np.ndarray], share: Array) -> dict[str, np.ndarray]:
+    """Bands of times, rates and what follows from them, narrower about the prediction."""
+    found = {}
     for name in [name for name in results if name.endswith(("_low", "_high")) and not name.startswith("memory")]:
         middle = results[name.rpartition("_")[0]]
         with np.errstate(all="ignore"):
-            results[name] = np.where(share < 1.0, middle * power(results[name] / middle, share), results[name])
+            found[name] = np.where(share < 1.0, middle * power(results[name] / middle, share), results[name])
+    return found
 
 
 def own_runs_note(found: Corrections, illegal: np.ndarray) -> Remark:

@@ -43,6 +43,8 @@ _STATES = {
     "host": ("time_overhead",),
 }
 """States of an accelerator and the parts of a decode step in which it is in them."""
+_NOT_SHOWN = ("memory_usable", "expert_memory_usable", "needed_batches")
+"""Results that remarks need and the sheet does not have."""
 
 
 def prompt_memory(pool: ServingSetting) -> tuple[tuple[Array, Array, Array], np.ndarray]:
@@ -57,34 +59,36 @@ def reported(
     served: Served,
     catalog: Catalog,
     mode: str,
-    results: dict[str, Array],
+    results: Mapping[str, Array],
     illegal: np.ndarray,
     reason: np.ndarray,
-    known: dict[str, np.ndarray],
+    known: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """Results with bands, costs, words and notes; NaN where a plan is illegal."""
-    setting, pool = served.setting, served.prefilling
-    results["tokens_per_second_per_user"] = 1.0 / results["tpot"]
-    results |= _costs(served, results)
-    results |= _shares(results)
-    results |= _bands(served, mode, results, known.pop("distance"))
-    if served.own is not None:
-        narrowed(results, served.own.width)
-        add_notes(reason, [own_runs_note(served.own, illegal)])
+    """Results with bands, costs, words and notes; NaN where a plan is illegal. Notes are added to ``reason``."""
+    setting, pool, own = served.setting, served.prefilling, served.own
+    lacking = _lacking_memory(served, results, illegal)
+    short = np.logical_or.reduce([remark.rows for remark in lacking])
+    whole = {name: values for name, values in results.items() if name not in _NOT_SHOWN}
+    whole |= {"fits": np.where(short, 0.0, results["fits"]), "tokens_per_second_per_user": 1.0 / results["tpot"]}
+    whole |= _costs(served, whole)
+    whole |= _shares(whole)
+    whole |= _bands(served, mode, whole, known["distance"])
+    if own is not None:
+        whole |= narrowed(whole, own.width)
+        add_notes(reason, [own_runs_note(own, illegal)])
     bound = np.full(len(illegal), "", dtype=object)
     for code, word in enumerate(BOUNDS):
         bound[(results["bound"] == code) & ~illegal] = word
-    add_notes(reason, _notes(served, catalog, results, illegal))
-    numbers = results
+    add_notes(reason, [*lacking, *_notes(served, catalog, results["needed_batches"], illegal)])
     if illegal.any():
-        numbers = {
+        whole = {
             name: values if name == "memory_capacity" else np.where(illegal, np.nan, values)
-            for name, values in results.items()
+            for name, values in whole.items()
         }
     rented = None if pool is None else pool.rented
-    basis = basis_words(setting.rented, numbers["accelerator_hour_cost"], rented)
-    known = {name: np.where(illegal, "", words) for name, words in known.items()}
-    return {**numbers, **known, "bound": bound, "cost_basis": basis, "reason": reason}
+    basis = basis_words(setting.rented, whole["accelerator_hour_cost"], rented)
+    words = {name: np.where(illegal, "", values) for name, values in known.items() if name != "distance"}
+    return {**whole, **words, "bound": bound, "cost_basis": basis, "reason": reason}
 
 
 def _bands(served: Served, mode: str, results: Mapping[str, Array], distance: Array) -> dict[str, Array]:
@@ -117,23 +121,27 @@ def _bands(served: Served, mode: str, results: Mapping[str, Array], distance: Ar
     return found
 
 
-def _notes(served: Served, catalog: Catalog, results: dict[str, Array], illegal: np.ndarray) -> list[Remark]:
-    """What a reader of legal plans should know; a prefill pool without room for a prompt does not fit."""
-    setting, pool = served.setting, served.prefilling
-    usable, capacity = results.pop("memory_usable"), results["memory_capacity"]
-    notes = [_memory_note(~illegal & (results["fits"] < 1), "", results["memory"], usable, capacity)]
-    if pool is not None:
-        sizes, lacking = prompt_memory(pool)
-        lacking = ~illegal & lacking
-        notes.append(_memory_note(lacking, "prefill pool: one prompt ", *sizes))
-        results["fits"] = np.where(lacking, 0.0, results["fits"])
-    needed, room = results.pop("needed_batches"), results.pop("expert_memory_usable")
+def _lacking_memory(served: Served, results: Mapping[str, Array], illegal: np.ndarray) -> list[Remark]:
+    """Which legal plans need more memory than there is: on replicas, for one prompt in a prefill pool, for experts."""
+    usable, capacity = results["memory_usable"], results["memory_capacity"]
+    remarks = [_memory_note(~illegal & (results["fits"] < 1), "", results["memory"], usable, capacity)]
+    if served.prefilling is not None:
+        sizes, lacking = prompt_memory(served.prefilling)
+        remarks.append(_memory_note(~illegal & lacking, "prefill pool: one prompt ", *sizes))
     if served.experts is not None:
-        held, whole = results["expert_memory"], np.full(len(illegal), np.nan)
+        held, room, whole = results["expert_memory"], results["expert_memory_usable"], np.full(len(illegal), np.nan)
         whole[served.split] = memory_of(served.experts.deployment).capacity
-        lacking = ~illegal & (held > room)
-        notes.append(_memory_note(lacking, "expert pool: ", held, room, whole))
-        results["fits"] = np.where(lacking, 0.0, results["fits"])
+        remarks.append(_memory_note(~illegal & (held > room), "expert pool: ", held, room, whole))
+    return remarks
+
+
+def _notes(served: Served, catalog: Catalog, needed: Array, illegal: np.ndarray) -> list[Remark]:
+    """What a reader of legal plans should know beside what does not fit.
+
+    ``needed``: micro-batches that would hide the messages of an expert pool; NaN where those of the plan do, (rows,).
+    """
+    setting, notes = served.setting, []
+    if served.experts is not None:
         stated = served.stated.ping_pong_batches
         words = "ping pong batches {} do not hide the messages between attention and experts: {} would"
         notes.append(Remark(~illegal & (needed > stated), words, (stated, needed)))

@@ -291,9 +291,9 @@ def _evaluate(
         if groups is not None:
             return _where_legal(results, illegal) | {"reason": reason}
         known = trust("training", catalog, named.models, named.accelerators, coordinates(plans, results))
-        results |= _bands(setting, results, known.pop("distance"))
+        results |= _bands(setting, results, known["distance"])
         if own is not None:
-            narrowed(results, own.width)
+            results |= narrowed(results, own.width)
     sizes = gibibytes(results["memory_reserved"]), gibibytes(results["memory_capacity"])
     longer = ~illegal & (plan.sequence_length > joined.max_sequence_length)
     lengths = plan.sequence_length, joined.max_sequence_length
@@ -308,10 +308,9 @@ def _evaluate(
     ]
     add_notes(reason, notes)
     results = _where_legal(results, illegal)
-    if some(illegal):
-        known = {name: np.where(illegal, "", words) for name, words in known.items()}
+    words = {name: np.where(illegal, "", values) for name, values in known.items() if name != "distance"}
     basis = basis_words(joined.rented, results["accelerator_hour_cost"])
-    return {**results, **known, "cost_basis": basis, "reason": reason}
+    return {**results, **words, "cost_basis": basis, "reason": reason}
 
 
 def _where_legal(results: dict[str, Array], illegal: np.ndarray) -> dict[str, Array]:

@@ -93,6 +93,8 @@ def measured_runs(kind: str) -> tuple[Measured, ...]:
 
 
 _traits: WeakKeyDictionary[Catalog, tuple[list[str], Array]] = WeakKeyDictionary()
+_pairs: WeakKeyDictionary[Catalog, dict[tuple[str, int], _Pair]] = WeakKeyDictionary()
+"""What is known of a kind of plan by model and accelerator of a catalog."""
 
 
 def model_traits(catalog: Catalog) -> tuple[list[str], Array]:
@@ -134,7 +136,9 @@ def trust(
     keys = (models * count + accelerators).tolist()
     place = {key: code for code, key in enumerate(dict.fromkeys(keys))}
     codes = np.array(list(map(place.__getitem__, keys)), dtype=np.int64)
-    pairs = [_pair(kind, catalog, *divmod(key, count)) for key in place]
+    known = _pairs.setdefault(catalog, {})
+    pairs = [known[kind, key] if (kind, key) in known else _pair(kind, catalog, *divmod(key, count)) for key in place]
+    known.update(zip(((kind, key) for key in place), pairs, strict=True))
     low, high = (
         np.array([getattr(one, end) for one in pairs]).reshape(-1, len(RANGES)).T[:, codes] for end in ("low", "high")
     )

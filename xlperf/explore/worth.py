@@ -17,6 +17,7 @@ from xlperf.catalog.table import CASES, Table, uncertain_columns, values_in_case
 from xlperf.engine.devices import designs_with_devices
 from xlperf.engine.tables import Progress
 from xlperf.equations.cost.tokens import break_even_cost_rate
+from xlperf.equations.hardware.derived_device import PEAKS
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.candidates import Bounds
 from xlperf.explore.found import Search
@@ -35,7 +36,7 @@ ROUNDING = 1e-12
 SMALL = 0.1
 """Share of a number up to which a change is small: what the last unit is worth is then asked as well. [-]"""
 _WITH_AREA = (
-    *(f"peak_flop_rate_{name}" for name in ("fp32", "tf32", "bf16", "fp8", "int8", "fp4")),
+    *(f"peak_flop_rate_{name}" for name in PEAKS),
     "l2_capacity",
     "l2_bandwidth",
 )

@@ -14,6 +14,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import evaluate_designs
+from xlperf.equations.hardware.derived_device import PEAKS
 from xlperf.explore.frontier import pareto_rows
 from xlperf.studies.inputs import with_rows
 from xlperf.studies.outcome import (
@@ -32,7 +33,6 @@ from xlperf.studies.outcome import (
 )
 from xlperf.studies.technology import for_each
 
-_PEAKS = ("fp32", "tf32", "bf16", "fp8", "int8", "fp4")
 _OUTPUT_COST = "cost_per_million_output_tokens_all_in"
 _TRAINING_COST = "cost_per_million_tokens"
 _RATE = "tokens_per_second_per_accelerator"
@@ -116,7 +116,7 @@ def _priced_devices(inputs: Inputs, names: Sequence[str], compute: np.ndarray, p
     row = int(catalog.rows("accelerators", plans["accelerator"][:1], plans, "accelerator")[0])
     reference = catalog.tables["accelerators"].take([row] * len(names))
     columns = {name: values.copy() for name, values in reference.columns.items()}
-    for column in (*(f"peak_flop_rate_{kind}" for kind in _PEAKS), "num_multiprocessors", "l2_bandwidth"):
+    for column in (*(f"peak_flop_rate_{kind}" for kind in PEAKS), "num_multiprocessors", "l2_bandwidth"):
         if column in columns:
             columns[column] = columns[column] * (compute / inputs.number("reference_area"))
     columns["num_multiprocessors"] = np.maximum(np.round(columns["num_multiprocessors"]), 1.0)

@@ -224,3 +224,116 @@ def capped_clock_share(
     capped = np.fmin(array(capped_limit), own)
     times = [clock_limited_time(1.0, full, arithmetic_power(limit, static)) for limit in (own, capped)]
     return np.asarray(np.minimum(times[0] / times[1], 1.0))
+
+
+def product_clock_share(
+    capped_limit: Numeric,
+    power_limit: Numeric,
+    peak_flop_rate: Numeric,
+    flop_energy: Numeric,
+    static_power: Numeric = np.nan,
+) -> Array:
+    r"""Clock of long products under a lowered power limit, from the rate and the energy of their operations.
+
+    .. math:: x = x(e R, P_{cap}, P_{max})
+
+    with the share x of :func:`capped_clock_share` at the power of all units at the boost clock; 1 where no limit is
+    lowered, or where the power is not known. Heuristic, this work.
+
+    Parameters
+    ----------
+    capped_limit : numeric
+        Lowered limit P_cap; NaN: none. [W]
+    power_limit : numeric
+        Limit P_max of the accelerator by its datasheet; NaN means unknown. [W]
+    peak_flop_rate : numeric
+        Peak R of the matrix units; NaN means unknown. [FLOP/s]
+    flop_energy : numeric
+        Energy e of an operation at the boost clock; NaN means unknown. [J/FLOP]
+    static_power : numeric, default NaN
+        Leakage and idle clocks; NaN: the usual share of the own limit. [W]
+
+    Returns
+    -------
+    share : numeric
+        1 at most. [-]
+
+    Examples
+    --------
+    A B300 at 2,250 TFLOP/s and 0.816 pJ, 1,836 W, limited to 900 W and not at all:
+
+    >>> product_clock_share(np.array([900.0, np.nan]), 1100.0, 2250e12, 0.816e-12).round(2).tolist()
+    [0.92, 1.0]
+    """
+    share = capped_clock_share(array(flop_energy) * array(peak_flop_rate), capped_limit, power_limit, static_power)
+    return np.asarray(np.where(np.isnan(array(capped_limit)) | np.isnan(share), 1.0, share))
+
+
+def energy_at_clock(energy: Numeric, clock_share: Numeric) -> Array:
+    r"""Energy of an operation at a share of the clock.
+
+    .. math:: e' = x^2 e
+
+    The voltage falls with the clock, and the energy with its square.
+
+    Parameters
+    ----------
+    energy : numeric
+        Energy e at the full clock; or its ratio to another one. [J]
+    clock_share : numeric
+        Share x of the clock. [-]
+
+    Returns
+    -------
+    energy : numeric
+        In the unit of the argument. [J]
+
+    References
+    ----------
+    .. [1] M. Horowitz, "Computing's energy problem (and what we can do about it)", ISSCC 2014,
+       doi:10.1109/ISSCC.2014.6757323.
+
+    Examples
+    --------
+    At half the clock a quarter:
+
+    >>> float(energy_at_clock(1.0, 0.5))
+    0.25
+    """
+    share = array(clock_share)
+    return np.asarray(array(energy) * (share * share))
+
+
+def power_at_clock(full_power: Numeric, clock_share: Numeric) -> Array:
+    r"""Power of clocked units at a share of the clock.
+
+    .. math:: P' = x^3 P
+
+    Operations per second fall with the clock, the energy of each with its square.
+
+    Parameters
+    ----------
+    full_power : numeric
+        Power P at the full clock. [W]
+    clock_share : numeric
+        Share x of the clock. [-]
+
+    Returns
+    -------
+    power : numeric
+        Power. [W]
+
+    References
+    ----------
+    .. [1] M. Horowitz, "Computing's energy problem (and what we can do about it)", ISSCC 2014,
+       doi:10.1109/ISSCC.2014.6757323.
+
+    Examples
+    --------
+    At half the clock an eighth:
+
+    >>> float(power_at_clock(800.0, 0.5))
+    100.0
+    """
+    share = array(clock_share)
+    return np.asarray(array(full_power) * (share * share * share))

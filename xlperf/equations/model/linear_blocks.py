@@ -184,7 +184,7 @@ def linear_vectors(
 
 
 def linear_kept_widths(model: Model) -> tuple[Array, Array]:
-    """Widths of what a trained block of linear attention keeps of a token inside: before its output, and the output.
+    """Activation widths per token of a trained linear-attention block: before its output projection, and the output.
 
     Projected inputs and the output of the scan; a gated delta net also keeps what its convolution puts out, the fused
     kernel of Mamba-2 makes that again.

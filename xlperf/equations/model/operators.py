@@ -138,7 +138,7 @@ def expert_gemms(model: Model, tokens_per_expert: Array, experts_per_rank: Array
 
 
 def latent_gemms(model: Model, tokens: Array) -> Gemms:
-    """Projections of tokens into the latent space of the routed experts, and of what comes back out of it.
+    """Down and up projections between the hidden size and the latent space of the routed experts.
 
     Parameters
     ----------
@@ -158,13 +158,8 @@ def latent_gemms(model: Model, tokens: Array) -> Gemms:
     """
     hidden, latent = model.hidden_size, np.maximum(model.moe_latent_size, 1.0)
     present = np.where(model.moe_latent_size > 0.0, 1.0, 0.0)
-    return Gemms(
-        ("expert compression", "expert expansion"),
-        side_by_side(tokens, tokens),
-        side_by_side(latent, hidden),
-        side_by_side(hidden, latent),
-        side_by_side(present, present),
-    )
+    columns = (tokens, tokens), (latent, hidden), (hidden, latent), (present, present)
+    return Gemms(("expert compression", "expert expansion"), *(side_by_side(*pair) for pair in columns))
 
 
 def router_gemm(model: Model, tokens: Array) -> Gemms:
@@ -235,7 +230,7 @@ def mtp_vectors(model: Model, tokens: Array, split: Array, element_size: Array, 
 
 
 def concatenated(*groups: Gemms) -> Gemms:
-    """Several groups of GEMMs as one.
+    """Groups of GEMMs joined along the axis of operators.
 
     Parameters
     ----------

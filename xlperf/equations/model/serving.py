@@ -431,7 +431,7 @@ def local_share(model: Model) -> Array:
 
 
 def attention_calls(model: Model, architecture: Architecture, phases: tuple[int, ...] = BOTH_PHASES) -> Array:
-    """Share of the layers that have each kind of attention: to everything, local, linear.
+    """Shares of the layers with full, local and linear attention.
 
     Parameters
     ----------

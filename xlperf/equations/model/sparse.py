@@ -188,7 +188,7 @@ def index_parameters(
 def grouped_output_parameters(
     hidden_size: Numeric, attention_size: Numeric, output_lora_rank: Numeric, output_groups: Numeric
 ) -> Array:
-    r"""Weights of an output projection in two steps: each group of heads to a rank of its own, all of these back.
+    r"""Weights of a grouped low-rank output projection: each group of heads to its rank, all ranks to the hidden size.
 
     .. math:: P = o r + g r h
 
@@ -419,7 +419,7 @@ def shared_vector_gemms(model: Model, tokens: Array, ranks: Array) -> Gemms:
 
 
 def sparse_keys(model: Model, sequence_length: Array) -> Array:
-    """Keys that a query at the end of a sequence sees in the sparse layers of a model, all of them together.
+    """Keys that the last query of a sequence attends to, summed over the sparse layers of a model.
 
     Parameters
     ----------
@@ -440,7 +440,7 @@ def sparse_keys(model: Model, sequence_length: Array) -> Array:
 
 
 def stream_passes(model: Model) -> Array:
-    """Passes over the residual stream that a block mixing several streams makes beyond one with a single stream.
+    """Extra passes over the residual stream of a block with several residual streams (hyper-connections).
 
     All are read and mixed into the input of the block; all are read and written again with its output.
 
@@ -463,7 +463,7 @@ def stream_passes(model: Model) -> Array:
 
 
 def sparse_attention_parameters(model: Model) -> Array:
-    """Weights of the indexes of all layers and of what compresses their caches, beside attention itself.
+    """Weights of index and cache compression of all sparse layers, excluding attention itself.
 
     Entries of several tokens are pooled with a gate as wide as they are; those of selected layers overlap, which takes
     twice the width of each.

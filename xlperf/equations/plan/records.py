@@ -99,6 +99,8 @@ ELEMENT_SIZES = np.array([precision.element_size for precision in PRECISIONS.val
 CASTS = np.array([(each.reads, each.fused_reads, each.turns) for each in PRECISIONS.values()]).T
 BLOCK_SCALED = np.array([precision.block_scaled for precision in PRECISIONS.values()])
 FP4 = PRECISION_CODES["fp4"]
+WORD = PRECISIONS["fp32"].element_size
+"""Bytes of an FP32 element: logits, scores, master weights, moments. [B]"""
 
 
 class PipelineSchedule:

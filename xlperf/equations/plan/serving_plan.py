@@ -39,7 +39,7 @@ POOL_DEGREES = (
 
 
 class LayerPart:
-    """What of its layers a pool computes: all, or what is not its feed-forward part, or that."""
+    """Which part of each layer a pool computes: all of it, attention, or the feed-forward part."""
 
     WHOLE, ATTENTION, EXPERTS = 0.0, 1.0, 2.0
 

@@ -50,7 +50,7 @@ class DecodeStep(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What is known of one phase: batches and the times that they take, (number, rows)."""
+    """Cached times of one phase by batch size, (number, rows)."""
 
     batches: Array
     times: Array

@@ -36,6 +36,17 @@ _GRID = np.array([1.0, 8.0])
 """Requests in flight that are tried first where they arrive at a rate. [-]"""
 
 
+_STEP, _PREFILLS = (Cycle._fields.index(name) for name in ("step", "prefills"))
+
+
+def _cycle_time(workload: RequestLoad, cycle: Cycle | Array) -> Array:
+    """Time in which a replica serves each request in flight once: its decode steps and all prefills, (rows,). [s]
+
+    ``cycle``: its times, or arrays in their order.
+    """
+    return np.asarray(workload.decode_steps * cycle[_STEP] + cycle[_PREFILLS])
+
+
 class OpenState(NamedTuple):
     """Replicas whose requests arrive at a rate, (rows,).
 
@@ -176,7 +187,7 @@ class Replicas(NamedTuple):
         grid = np.minimum(_GRID[:, None], self.places)
         grid = np.concatenate([grid, self.places[None]])
         cycles = np.stack(self.cycles(grid).cycle)
-        work = self.workload.decode_steps * cycles[0] + cycles[3]
+        work = _cycle_time(self.workload, cycles)
         found = np.full((6, len(rate)), np.nan)
         found[0] = np.where(np.isnan(work[-1] + rate), np.nan, np.inf)
         rows = np.flatnonzero(rate * work[-1] < self.places)
@@ -189,15 +200,15 @@ class Replicas(NamedTuple):
         for turn in range(_MOST_TRIES):
             if not len(rows):
                 break
-            before, after = (search.workload.decode_steps * each[0] + each[3] for each in (below, above))
+            before, after = (_cycle_time(search.workload, each) for each in (below, above))
             slope = (after - before) / (high - low)
             running = rate * (before - low * slope) / np.maximum(1.0 - rate * slope, 1e-12)
             running = np.minimum(np.maximum(running, low), high)
             done = high <= np.maximum(2.0 * low, 1.0)
             rise = (above - below) / (high - low)
             state = below + rise * (running - low)
-            share = np.where(running > 0.0, state[3] / np.where(running > 0.0, running, 1.0), rise[3])
-            found[:, rows[done]] = np.stack([running, *state[:3], share, rise[0]])[:, done]
+            share = np.where(running > 0.0, state[_PREFILLS] / np.where(running > 0.0, running, 1.0), rise[_PREFILLS])
+            found[:, rows[done]] = np.stack([running, *state[:_PREFILLS], share, rise[_STEP]])[:, done]
             left = np.flatnonzero(~done)
             rows, search, rate, low, high = rows[left], search.take(left), rate[left], low[left], high[left]
             below, above, guess = below[:, left], above[:, left], np.maximum(running[left], 1.0)
@@ -208,11 +219,11 @@ class Replicas(NamedTuple):
             first, second = octave(guess, high)
             tried = np.stack([first, np.where(second > first, second, np.minimum(2.0 * first, high))])
             for number, at in zip(tried, np.stack(search.cycles(tried).cycle).transpose(1, 0, 2), strict=True):
-                enough = rate * (search.workload.decode_steps * at[0] + at[3]) < number
+                enough = rate * _cycle_time(search.workload, at) < number
                 lower, higher = ~enough & (number > low), enough & (number < high)
                 low, high = np.where(lower, number, low), np.where(higher, number, high)
                 below, above = np.where(lower, at, below), np.where(higher, at, above)
-        return OpenState._make([*found, cycles[3, -1] / self.places, self.places / work[-1]])
+        return OpenState._make([*found, cycles[_PREFILLS, -1] / self.places, self.places / work[-1]])
 
 
 class Operation(NamedTuple):
@@ -288,10 +299,7 @@ def operating(deployment: Deployment) -> Operation:
     )
     cycle, full = (Cycle(*(values[at] for values in cycles)) for at in (0, 1))
     service = workload.service(active, cycle, np.where(ends, steps[1], cycle.step))
-    steady, capacity = (
-        closed_state(service, requests, places),
-        places / (workload.decode_steps * full.step + full.prefills),
-    )
+    steady, capacity = closed_state(service, requests, places), places / _cycle_time(workload, full)
     if ends.any():
         share, one = workload.shared(active, burst, passes[1]), np.ones_like(burst)
         line = service.step_base, service.step_slope

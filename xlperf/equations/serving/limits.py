@@ -19,7 +19,7 @@ _START = 64.0
 
 
 class _Trial(NamedTuple):
-    """What numbers of requests give, (number, rows): whether they pass, rate, running requests, what to try next."""
+    """Outcome of trial numbers of requests, (number, rows): whether they pass, rate, running requests, next trial."""
 
     good: np.ndarray
     rate: Array

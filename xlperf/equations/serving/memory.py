@@ -11,12 +11,12 @@ from xlperf.equations.model.linear_blocks import linear_widths
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.serving import cache_elements, linear_share
 from xlperf.equations.model.sparse import sparse_cache_entries
+from xlperf.equations.plan.records import WORD
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.kernels import state_size
 from xlperf.equations.serving.weights import rank_weights_size
 
-_LOGIT_SIZE = 4.0
 _BUFFERED_LAYERS = 2.0
 
 
@@ -376,7 +376,7 @@ def _sequence_activations(model: Model, plan: InferencePlan, architecture: Archi
         widest = np.where(model.num_dense_layers > 0.0, np.maximum(widest, copies), copies)
     widths = model.hidden_size, projected, attended, widest, model.gated_mlp, model.vocab_size
     tokens = plan.own_tokens, plan.prefill_tokens
-    working_set = prefill_working_set(*widths, *tokens, ranks, plan.activation_size, _LOGIT_SIZE)
+    working_set = prefill_working_set(*widths, *tokens, ranks, plan.activation_size, WORD)
     # Beside their own keys and values, the ranks of a prompt hold those they work on and those on their way.
     elements = cache_elements(model, ranks, architecture.one_vector)
     passing = np.where(plan.context_parallel > 1.0, 2.0 * elements * plan.attention_size, 0.0)

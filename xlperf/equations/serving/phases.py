@@ -24,7 +24,7 @@ from xlperf.equations.model.serving import (
     serving_vectors,
 )
 from xlperf.equations.model.sparse import sparse_shares
-from xlperf.equations.plan.records import OffloadTarget
+from xlperf.equations.plan.records import WORD, OffloadTarget
 from xlperf.equations.plan.serving_plan import LayerPart
 from xlperf.equations.serving.communication import (
     ALL_REDUCE,
@@ -44,7 +44,6 @@ MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
 BOUNDS = ("compute", "memory", "network", "overhead")
 
 VECTOR_FLOP = 2.0
-_LOGIT_SIZE = 4.0
 _Rows = TypeVar("_Rows", ServingShape, Batching)
 _DEVICES = ("device", "attention_device", "wide_device")
 
@@ -102,7 +101,7 @@ def _kernels(deployment: Deployment, shape: ServingShape, batching: Batching, ph
     traffic, time = product_times(deployment, products)
     names = products.gemms.names[: len(products.gemms.names) // number]
     traffic, time, calls = (by_phase(values, number) for values in (traffic, time, products.calls))
-    logit_size = np.full_like(plan.activation_size, _LOGIT_SIZE)
+    logit_size = np.full_like(plan.activation_size, WORD)
     vectors = serving_vectors(model, shape, architecture, plan.activation_size, logit_size, phases)
     work = vectors.traffic * (VECTOR_FLOP / plan.activation_size[:, None])
     moved = vector_time(deployment.device, deployment.kernels["vector"], vectors.traffic, work)

@@ -10,11 +10,10 @@ from xlperf.equations.hardware.roofline import transfer_time, vector_time
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.serving import cache_elements
 from xlperf.equations.model.sparse import entries_seen, index_flop, index_ranks, index_traffic
+from xlperf.equations.plan.records import WORD
 from xlperf.equations.serving.deployment import Batching, Deployment
 
 Work = tuple[Array, Array, Array]
-_WORD = 4.0
-"""Bytes of a score. [B]"""
 
 
 def scores_per_entry(model: Model, heads: Array) -> Array:
@@ -40,7 +39,7 @@ def _index(deployment: Deployment, queries: Array, seen: Array, cached: Array) -
     model, plan = deployment.model, deployment.plan
     heads = index_ranks(model, plan.attention_parallel)
     flop = index_flop(queries, seen, heads, model.index_size)[:, None]
-    sizes = (model.index_size, model.index_key_size, scores_per_entry(model, heads), _WORD)
+    sizes = (model.index_size, model.index_key_size, scores_per_entry(model, heads), WORD)
     traffic = index_traffic(queries, seen, cached, *sizes)[:, None]
     constants, device = deployment.kernels["attention"], deployment.attention_device
     compute = flop / (constants["compute_efficiency"] * device.peak_flop_rate)

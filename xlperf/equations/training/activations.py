@@ -236,7 +236,7 @@ def _freed_inputs(setting: Setting) -> _Inputs:
 
 
 class _Mixers(NamedTuple):
-    """What a feed-forward block has beside it, (rows,): one attention, and one layer, where a model is no hybrid.
+    """Mixers and layers per feed-forward block, (rows,): one attention and one layer unless the model is a hybrid.
 
     A hybrid is counted by its feed-forward blocks: mixers that outnumber them fall to each by their share. [-]
     """

@@ -59,7 +59,7 @@ def adapter_gemms(place: str, gemms: Gemms, plan: TrainingPlan) -> Gemms:
 
 
 def adapter_vectors(place: str, gemms: Gemms, plan: TrainingPlan, backward: bool) -> Vectors:
-    """Sums of what adapters put out with the output of their products; backward, of gradients of their inputs.
+    """Element-wise adds of LoRA outputs to those of their products; backward, of input gradients.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def model_adapters(model: Model, plan: TrainingPlan) -> Array:
 
 
 def frozen_products(names: tuple[str, ...], plan: TrainingPlan) -> np.ndarray:
-    """Where a product is the gradient of a frozen weight, which nothing asks for.
+    """Weight-gradient GEMMs of frozen weights, which are not computed.
 
     Parameters
     ----------

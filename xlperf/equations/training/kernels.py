@@ -37,11 +37,11 @@ from xlperf.equations.model.operators import (
     router_gemm,
 )
 from xlperf.equations.model.sparse import SPARSE, shared_vector_gemms, sparse_gemm_shares, sparse_gemms, stream_passes
-from xlperf.equations.plan.records import ContextMethod, CrossEntropy, Graphs, QuantizedCopies, TokenDispatch
+from xlperf.equations.plan.records import WORD, ContextMethod, CrossEntropy, Graphs, QuantizedCopies, TokenDispatch
 from xlperf.equations.plan.training_plan import LAYOUTS, TrainingPlan
 from xlperf.equations.training.adapters import PLACES as ADAPTED
 from xlperf.equations.training.adapters import adapter_gemms, adapter_vectors, frozen_products
-from xlperf.equations.training.setting import MASK, WORD, Part, Setting
+from xlperf.equations.training.setting import MASK, Part, Setting
 from xlperf.equations.training.sparse import sparse_cores
 
 LAYER_PLACES = ("attention", "core", "local core", "mlp", "moe", "linear")
@@ -104,7 +104,7 @@ class _Collected:
 
 
 def _local_shape(setting: Setting, length: Array) -> tuple[Array, Array, Array, Array]:
-    """Sequences, queries, keys and causality that have the pairs of a window or a chunk, per sequence."""
+    """Attention shape (sequences, queries, keys, causal) with as many query-key pairs as a window or chunk."""
     model = setting.model
     window = np.minimum(model.window, length)
     keys = np.where(model.chunked > 0, window, window * (1.0 - window / (2.0 * length)))
@@ -153,7 +153,7 @@ def _core_parts(setting: Setting) -> list[Part]:
 def _flash_parts(
     setting: Setting, name: str, place: str, calls: Array, shape: tuple[Array, ...], gathered: Array | None = None
 ) -> tuple[Part, Part]:
-    """Attention proper of some shape, forward and backward: batch, heads, groups, queries, keys, width, causality.
+    """Core attention, forward and backward, of a shape (batch, heads, groups, queries, keys, width, causal).
 
     Entries that are gathered go through the last-level cache; backward their gradients are added there too, in FP32.
     """
@@ -272,7 +272,7 @@ def _accumulation_parts(setting: Setting, products: list[Part]) -> list[Part]:
 
 
 def _of_sparse_layers(setting: Setting, part: Part) -> Part:
-    """A part with the calls of what only some layers have: products of the index and of pooled caches."""
+    """A part with the calls of operators that only some layers have: products of the index and of pooled caches."""
     if not part.names[0].startswith(SPARSE):
         return part
     shares = side_by_side(*sparse_gemm_shares(setting.model))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, side_by_side, some
-from xlperf.equations.plan.records import CrossEntropy, QuantizedCopies, Recompute, TensorOverlap
+from xlperf.equations.plan.records import WORD, CrossEntropy, QuantizedCopies, Recompute, TensorOverlap
 from xlperf.equations.plan.training_plan import LAYOUTS, TrainingPlan
 from xlperf.equations.training.activations import LayerActivations, layer_activations
 from xlperf.equations.training.setting import (
     MASK,
-    WORD,
     Setting,
     StageParameters,
     optimizer_element_size,
@@ -163,10 +162,7 @@ def _in_flight(plan: TrainingPlan, single: np.ndarray) -> Array:
     second = np.where(plan.gpipe > 0, batches, np.maximum(np.minimum(batches, first - step), 1.0))
     last = np.where(plan.gpipe > 0, batches, np.minimum(batches, ((chunks - 1.0) * stages + 1.0) / chunks))
     found = side_by_side(first, second, np.where(single, first, last))
-    both_ways = plan.dualpipe
-    if some(both_ways):
-        found = np.where(both_ways[:, None], np.minimum(batches, stages + 1.0)[:, None], found)
-    return found
+    return np.where(plan.dualpipe[:, None], np.minimum(batches, stages + 1.0)[:, None], found)
 
 
 def _kept(plan: TrainingPlan, size: LayerActivations, contents: StageContents) -> tuple[Array, Array]:
@@ -210,14 +206,12 @@ def _activations(setting: Setting, contents: StageContents, modules: Array) -> t
     in_flight = _in_flight(plan, single)
     kept, working = _kept(plan, layer_activations(setting), contents)
     layer_kept = in_flight * kept
-    if some(plan.offload_activations):  # two layers on their way stay
-        buffers = np.minimum(_BUFFERED_LAYERS * kept / np.maximum(contents.layers, 1.0), layer_kept)
-        layer_kept = layer_kept - plan.offload_activations[:, None] * (layer_kept - buffers)
+    buffers = np.minimum(_BUFFERED_LAYERS * kept / np.maximum(contents.layers, 1.0), layer_kept)
+    layer_kept = layer_kept - plan.offload_activations[:, None] * (layer_kept - buffers)
     tensor_ranks = np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
     whole_stream = plan.tokens * model.hidden_size * plan.element_size
     stream = whole_stream / tensor_ranks
-    if some(plan.mtp_layers):
-        layer_kept = layer_kept + in_flight * modules * (_MTP_STREAMS * stream)[:, None]
+    layer_kept = layer_kept + in_flight * modules * (_MTP_STREAMS * stream)[:, None]
     logits = logits_size(
         plan.tokens * ceil_div(model.vocab_size, plan.tensor_parallel),
         plan.element_size,
@@ -256,31 +250,33 @@ def _weights(setting: Setting, contents: StageContents, parameters: StageParamet
     master = np.maximum(element, WORD)
     resting = np.where(masters, master - plan.offload_optimizer[:, None] * (master - element), element)
     weights = _sharded(setting, resting, 3.0, parameters.dense, parameters.experts)
-    if some(plan.gathers_once):
-        gathered = np.where(plan.zero_shards[:, None] > 1, parameters.dense, 0.0)
-        gathered = gathered + np.where(plan.expert_zero_shards[:, None] > 1, parameters.experts, 0.0)
-        weights = weights + np.where(plan.gathers_once[:, None], element * gathered, 0.0)
-    if some(plan.keeps_copies):
-        quantized = quantized_weights(plan, setting.parameters, contents) + parameters.experts
-        weights = weights + np.where(plan.regathers, 0.0, _quantized_growth(setting))[:, None] * quantized
-    return weights
+    gathered = np.where(plan.zero_shards[:, None] > 1, parameters.dense, 0.0)
+    gathered = gathered + np.where(plan.expert_zero_shards[:, None] > 1, parameters.experts, 0.0)
+    weights = weights + np.where(plan.gathers_once[:, None], element * gathered, 0.0)
+    return weights + _quantized_copies(setting, contents, parameters)
+
+
+def _quantized_copies(setting: Setting, contents: StageContents, parameters: StageParameters) -> Array | float:
+    """What quantized copies that stay add to the weights of each stage, (rows, 3); 0 where no plan keeps any. [B]"""
+    plan = setting.plan
+    if not some(plan.keeps_copies):
+        return 0.0
+    quantized = quantized_weights(plan, setting.parameters, contents) + parameters.experts
+    return np.where(plan.regathers, 0.0, _quantized_growth(setting))[:, None] * quantized
 
 
 def _gradients(setting: Setting, parameters: StageParameters, heads: Array) -> tuple[Array, Array]:
     """Gradient buffer of each stage, and weight gradients on their way into it, (rows, 3). [B]"""
     model, plan, held = setting.model, setting.plan, setting.parameters
-    size, trained = plan.gradient_size[:, None], (parameters.trained, parameters.trained_experts)
-    gradients = _sharded(setting, size, 2.0, *trained)
+    dense, experts = parameters.trained, parameters.trained_experts
+    size, copy = plan.gradient_size[:, None], setting.constants["training_memory"]["gradient_copy_size"]
+    gradients = _sharded(setting, size, 2.0, dense, experts) + _sharded(setting, copy, 2.0, dense, experts)
     one_expert = held.experts * plan.expert_parallel / np.maximum(model.num_experts, 1.0)
     block = np.maximum(held.attention, held.linear) + np.where(model.num_dense_layers > 0, held.mlp, 0.0)
     block = block + np.where(model.num_experts > 0, held.shared + one_expert, 0.0)
-    passing = plan.element_size[:, None] * (block[:, None] + heads)
-    copy = setting.constants["training_memory"]["gradient_copy_size"]
-    if some(copy > 0.0):
-        gradients = gradients + _sharded(setting, copy, 2.0, *trained)
-        passing = np.maximum(passing - copy * (trained[0] + trained[1]), 0.0)
-    if some(plan.gathers_once):  # no gradient leaves before the last micro-batch
-        gradients = np.where(plan.gathers_once[:, None], size * (trained[0] + trained[1]), gradients)
+    passing = np.maximum(plan.element_size[:, None] * (block[:, None] + heads) - copy * (dense + experts), 0.0)
+    # Weights gathered once: no gradient leaves before the last micro-batch.
+    gradients = np.where(plan.gathers_once[:, None], size * (dense + experts), gradients)
     return gradients, np.where(plan.frozen[:, None], 0.0, passing)
 
 
@@ -311,7 +307,7 @@ def _regathered(setting: Setting, contents: StageContents, heads: Array) -> Arra
     plan, held = setting.plan, setting.parameters
     layers, mixtures = contents.layers, contents.mixtures
     split, experts_split = plan.zero_shards[:, None] > 1, plan.expert_zero_shards[:, None] > 1
-    growth = _quantized_growth(setting)[:, None] if some(plan.keeps_copies) else 0.0
+    growth = _quantized_growth(setting)[:, None]
     experts = np.where(experts_split & (mixtures > 0), held.experts[:, None], 0.0)
     block = np.where(mixtures > 0, held.shared[:, None], held.mlp[:, None])
     block = block + np.maximum(held.attention, held.linear)[:, None]
@@ -337,9 +333,9 @@ def memory_of(setting: Setting) -> dict[str, Array]:
     plan, held = setting.plan, setting.parameters
     contents, modules = setting.contents, setting.contents.mtp
     heads = contents.head * held.head[:, None]
-    if some(modules):  # they need a copy of the embedding, where their rank has none
-        copied = np.where((modules > 0) & ~plan.dualpipe[:, None], 1.0, contents.embedding)
-        contents = contents._replace(embedding=copied)
+    # MTP modules need a copy of the embedding, where their rank has none.
+    copied = np.where((modules > 0) & ~plan.dualpipe[:, None], 1.0, contents.embedding)
+    contents = contents._replace(embedding=copied)
     contents = contents.mirrored(plan.dualpipe)
     parameters = stage_parameters(setting.model, plan, held, contents)
 

@@ -15,10 +15,10 @@ from xlperf.equations.model.parameters import (
     parameter_count,
 )
 from xlperf.equations.model.sparse import index_flop, sparse_keys
-from xlperf.equations.plan.records import Recompute
+from xlperf.equations.plan.records import WORD, Recompute
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.adapters import model_adapters
-from xlperf.equations.training.setting import WORD, Setting, optimizer_element_size
+from xlperf.equations.training.setting import Setting, optimizer_element_size
 
 
 def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Array) -> Array:

@@ -23,7 +23,7 @@ from xlperf.equations.model.parameters import (
 )
 from xlperf.equations.model.sparse import sparse_attention_parameters
 from xlperf.equations.network.topologies import Network
-from xlperf.equations.plan.records import Recompute, derived
+from xlperf.equations.plan.records import WORD, Recompute, derived
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.adapters import AdapterParameters, adapter_parameters
 from xlperf.equations.training.stages import Pipeline, StageContents, pipeline_contents
@@ -258,8 +258,6 @@ def fullest_parameters(model: Model, plan: TrainingPlan, held: RankParameters, p
     return StageParameters(*(np.where(plan.mtp_layers > 0, *pair) for pair in zip(with_mtp, found, strict=True)))
 
 
-WORD = 4.0
-"""Bytes of an FP32 element: logits, master weights, moments. [B]"""
 MASK = 1.0
 """Bytes of an element of a dropout mask. [B]"""
 STORED = 1.0 + WORD / 128.0

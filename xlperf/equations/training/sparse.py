@@ -1,4 +1,4 @@
-"""Attention proper of sparse layers in training: what queries see, forward and backward, and the index."""
+"""Kernels of sparse attention in training: scores over the visible entries, forward and backward, and the index."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 from xlperf.base.arrays import Array, divide
 from xlperf.equations.hardware.roofline import vector_time
 from xlperf.equations.model.sparse import entries_seen, index_flop, index_ranks, index_traffic, sparse_shares
-from xlperf.equations.training.setting import WORD, Part, Setting
+from xlperf.equations.plan.records import WORD
+from xlperf.equations.training.setting import Part, Setting
 
 _GRADIENT_WORK = 2.0
 
@@ -32,7 +33,7 @@ class SparseCores(NamedTuple):
 
 
 def selected_everything(setting: Setting) -> np.ndarray:
-    """Where the index selects all tokens of a sequence: selected layers then attend as others do.
+    """Plans whose index selects the whole sequence: their selected layers are full attention.
 
     Parameters
     ----------
@@ -49,7 +50,7 @@ def selected_everything(setting: Setting) -> np.ndarray:
 
 
 def sparse_cores(setting: Setting) -> SparseCores:
-    """Attention proper and index of sparse layers, for one micro-batch.
+    """Core attention and index kernels of sparse layers, for one micro-batch.
 
     Latent attention is absorbed: the compressed vector is key and value of all heads. Every query gathers entries of
     its own through the last-level cache. The index is trained beside the model by a loss of its own, which takes two

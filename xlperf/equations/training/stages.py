@@ -1,4 +1,4 @@
-"""What the stages of a pipeline hold, layers by kind, embedding, output head and MTP modules, and how long they idle.
+"""Contents of pipeline stages (layers by kind, embedding, output head, MTP modules) and the bubbles of schedules.
 
 Kernels, communication and memory of a step are made from the contents of three stages: the first, one in the middle,
 and the last.
@@ -310,7 +310,7 @@ def _layer_kinds(model: Model, layers: Array, mtp: Array, mixtures: Array) -> tu
 
 
 def pacing_contents(model: Model, plan: TrainingPlan, pipeline: Pipeline, contents: StageContents) -> StageContents:
-    """What the pace of the pipeline depends on: contents of the stages.
+    """Stage contents that set the pace of the pipeline.
 
     Unless a plan settles its layers, the first stage counts as full as those in between: they set the pace anyway.
 

@@ -13,7 +13,7 @@ import numpy as np
 from xlperf.base.arrays import Array, ceil_div, side_by_side, some, total
 from xlperf.equations.hardware.memory import exposed_offload_time, host_update_time
 from xlperf.equations.hardware.roofline import vector_time
-from xlperf.equations.plan.records import Graphs, OffloadTarget, PipelineSchedule, QuantizedCopies, Recompute
+from xlperf.equations.plan.records import WORD, Graphs, OffloadTarget, PipelineSchedule, QuantizedCopies, Recompute
 from xlperf.equations.plan.training_plan import LAYOUTS
 from xlperf.equations.training.communication import (
     Communication,
@@ -26,7 +26,6 @@ from xlperf.equations.training.communication import (
 from xlperf.equations.training.kernels import kernel_parts, selected_share
 from xlperf.equations.training.memory import kept_activations, memory_of
 from xlperf.equations.training.setting import (
-    WORD,
     Part,
     Setting,
     optimizer_element_size,
@@ -55,11 +54,16 @@ MESSAGE_PARTS = (
 )
 """Results in which nothing but messages are under way."""
 STEP_PARTS = (
-    *COMPUTE_PARTS[:3],
-    *MESSAGE_PARTS[:4],
+    "time_forward",
+    "time_backward",
+    "time_recompute",
+    "time_tensor_parallel",
+    "time_context_parallel",
+    "time_expert_parallel",
+    "time_pipeline_communication",
     "time_pipeline_bubble",
-    MESSAGE_PARTS[4],
-    COMPUTE_PARTS[3],
+    "time_data_parallel",
+    "time_optimizer",
     "time_overhead",
 )
 """Results that add up to the step time."""
@@ -240,19 +244,13 @@ def _stage_times(setting: Setting, blocks: _BlockTimes, contents: StageContents)
     whole_waiting = waiting * (passes - 1.0) + waiting_backward
     whole_context = context * (passes - 1.0) + context_backward
 
-    blocks_again: Array | float = 0.0
-    exchanges = mixtures * passes
-    if some(plan.more_modules):
-        mlp, moe = share * plan.again("mlp")[:, None], share * plan.again("moe")[:, None]
-        blocks_again = mlp * contents.dense + moe * (block_count - contents.mixers - contents.dense)
-        exchanges = exchanges + moe * mixtures
+    mlp_again, moe_again = (share * plan.again(module)[:, None] for module in ("mlp", "moe"))
+    blocks_again = mlp_again * contents.dense + moe_again * (block_count - contents.mixers - contents.dense)
+    exchanges = mixtures * passes + moe_again * mixtures
     exchange = exchanges * blocks.exchange[:, None]
-    saved = np.zeros_like(exchange)
-    if some(plan.expert_overlap):
-        computed = layer_forward + layer_backward + again + whole_waiting + whole_context
-        hidden = plan.expert_overlap[:, None] * np.minimum(exchange, computed)
-        saved = (1.0 - setting.constants["experts"]["overlap_tax"]) * hidden
-        exchange = exchange - saved
+    computed = layer_forward + layer_backward + again + whole_waiting + whole_context
+    overlapped = plan.expert_overlap[:, None] * np.minimum(exchange, computed)
+    hidden = (1.0 - setting.constants["experts"]["overlap_tax"]) * overlapped
     outside = total(calls[..., _OUTSIDE])
     return _StageTimes(
         forward=whole_forward,
@@ -261,12 +259,12 @@ def _stage_times(setting: Setting, blocks: _BlockTimes, contents: StageContents)
         weight_gradients=total(calls * blocks.weight_gradients[:, None]),
         tensor=tensor * ((passes - 1.0) * block_count + blocks_again + outside) + tensor_backward * block_count,
         context=whole_context,
-        expert=exchange + exchanges * blocks.expert[:, None],
+        expert=exchange - hidden + exchanges * blocks.expert[:, None],
         waiting=whole_waiting,
         backward_waiting=whole_waiting - waiting,
         forward_span=whole_forward + waiting + context,
         backward_span=whole_backward + again + whole_waiting - waiting + whole_context - context,
-        hidden=saved,
+        hidden=hidden,
     )
 
 
@@ -332,9 +330,12 @@ def _data_parallel_time(
     return np.asarray((repeats - 1.0) * (seen(behind_backward, hidden) + again) + last)
 
 
-def _copied_weights(setting: Setting, quantized: Array) -> Array:
+def _copied_weights(setting: Setting) -> Array | float:
     """Bytes moved once a step to cast the quantized copies of the weights, unless they are cast when gathered. [B]"""
     plan = setting.plan
+    if not some(plan.keeps_copies):
+        return 0.0
+    quantized = quantized_weights(plan, setting.parameters, setting.pipeline.middle) + setting.fullest.experts
     share = 1.0 - plan.wide_layers / setting.model.num_layers
     cast = plan.cast_reads * plan.element_size + LAYOUTS * plan.product_size
     turned = LAYOUTS * plan.product_size  # gathered in one layout, read and written once more in the other
@@ -356,19 +357,16 @@ def _optimizer_traffic(setting: Setting) -> Array:
         trained / np.where(sharded, owners, 1.0) + trained_experts / np.where(sharded, expert_owners, 1.0)
     )
     own = trained / owners + trained_experts / expert_owners
-    traffic = touched * own + cleared
-    if some(plan.offload_optimizer):  # gradients are read for the host, weights written that come from it
-        away = plan.offload_optimizer * own
-        traffic = traffic - away * (touched - plan.gradient_size - plan.element_size)
-    if some(plan.keeps_copies):
-        quantized = quantized_weights(plan, setting.parameters, setting.pipeline.middle)
-        traffic = traffic + _copied_weights(setting, quantized + fullest.experts)
-    return traffic
+    # Of what is updated on the host gradients are read here, and weights written that come back.
+    on_host = plan.offload_optimizer * own * (touched - plan.gradient_size - plan.element_size)
+    return np.asarray(touched * own + cleared - on_host + _copied_weights(setting))
 
 
-def _host_optimizer_time(setting: Setting, behind: Array) -> Array:
+def _host_optimizer_time(setting: Setting, behind: Array) -> Array | float:
     """Time of the optimizer on the host that nothing hides: gradients leave while the last backward pass runs. [s]"""
     plan, device, fullest = setting.plan, setting.device, setting.fullest
+    if not some(plan.offload_optimizer):
+        return 0.0
     owners = np.where(plan.zero_stage > 0, plan.zero_shards, 1.0)
     expert_owners = np.where(plan.zero_stage > 0, plan.expert_zero_shards, 1.0)
     number = plan.offload_optimizer * (fullest.trained / owners + fullest.trained_experts / expert_owners)
@@ -382,13 +380,22 @@ def _host_optimizer_time(setting: Setting, behind: Array) -> Array:
     return np.where(plan.offload_optimizer > 0.0, exposed + update, 0.0)
 
 
-def _offloaded_activations_time(setting: Setting, which: Array, stage: _StageTimes) -> Array:
+def _offloaded_activations_time(setting: Setting, which: Array, stage: _StageTimes) -> Array | float:
     """Exposed time of a micro-batch in which its activations leave for the host and come back. [s]"""
     plan, link = setting.plan, setting.device.host_bandwidth[:, 0]
+    if not some(plan.offload_activations):
+        return 0.0
     kept = kept_activations(setting)[np.arange(len(which)), which]
     size = plan.offload_activations * kept
     there = exposed_offload_time(size, link, stage.forward_span)
     return there + exposed_offload_time(size, link, stage.backward_span)
+
+
+def _reserved_memory(setting: Setting) -> Array:
+    """What the allocator holds; 0 where no software asks the driver again when it runs out, (rows,). [B]"""
+    if not some(setting.constants["training_calls"]["retry_time"]):
+        return np.zeros(len(setting.plan))
+    return memory_of(setting)["memory_reserved"]
 
 
 def step(setting: Setting) -> Step:
@@ -423,20 +430,15 @@ def step(setting: Setting) -> Step:
     overlapped = np.where(((chunks > 1) | plan.dualpipe) & (plan.pipeline_overlap > 0), 1.0, 0.0)
     traffic = _optimizer_traffic(setting)
     optimizer = vector_time(setting.device, setting.constants["vector"], traffic[:, None], 0.0)[:, 0]
-    waiting: Array = np.asarray(batches * critical.waiting)
-    layers, reserved = setting.pipeline.middle.layers, 0.0 * batches
-    if some(setting.constants["training_calls"]["retry_time"]):
-        reserved = memory_of(setting)["memory_reserved"]
+    layers = setting.pipeline.middle.layers
     overlap = plan.data_overlap * setting.constants["training_software"]["data_parallel_overlap"][:, 0]
     data_parallel, all_data = (
         _data_parallel_time(setting, communication, times.stage(FIRST), share) for share in (overlap, 0.0)
     )
     # The host's link and the network run side by side: what a pass waits for one of them hides the other.
-    if some(plan.offload_optimizer):
-        optimizer = optimizer + _host_optimizer_time(setting, critical.backward_span + data_parallel)
-    if some(plan.offload_activations):
-        offloaded = batches * _offloaded_activations_time(setting, which, critical)
-        waiting = waiting + np.maximum(offloaded - data_parallel, 0.0)
+    optimizer = optimizer + _host_optimizer_time(setting, critical.backward_span + data_parallel)
+    offloaded = batches * _offloaded_activations_time(setting, which, critical)
+    waiting = batches * critical.waiting + np.maximum(offloaded - data_parallel, 0.0)
     exposed = exposed_transfer_time(transfer_time, *critical.passes(), batches, stages, chunks, overlapped)
     times_of_parts = (
         batches * critical.forward,
@@ -449,7 +451,7 @@ def step(setting: Setting) -> Step:
         _bubble(setting, times, which, both_ways),
         data_parallel,
         optimizer,
-        waiting + waits_of_calls(setting, layers, reserved),
+        waiting + waits_of_calls(setting, layers, _reserved_memory(setting)),
     )
     transfers = np.maximum(batches * both_ways - exposed, 0.0)
     hidden = all_data - data_parallel + transfers + batches * critical.hidden
