@@ -66,6 +66,16 @@ RESULTS = OutputFile(".xlsx", ".csv", ".parquet", ".json", STANDARD)
 """A table in a workbook, a CSV, Parquet or JSON file, or as CSV on standard output."""
 
 
+TOP = 10
+"""Plans that are shown of each row by default. [-]"""
+VARY = (
+    "Values to try for a column of the plans, with commas between, 1..64 for all whole numbers between, or auto; or of "
+    "a catalog sheet for the rows that the plans name: 'accelerators.memory bandwidth=2,4,8' or factors, "
+    "'networks.link bandwidth=x1,x2', 'technology.flop energy=x0.5,x1' of what a derived device is made of."
+)
+"""Help of --vary, wherever it stands."""
+
+
 catalog_option = click.option(
     "--catalog",
     metavar="WORKBOOK",
@@ -414,6 +424,14 @@ def read_chosen(plans: str, chosen: Chosen) -> list[Table]:
 
     tables = read_plans(plans, sheet=chosen.sheet)
     return [_picked(tables, plans, chosen)] if chosen.is_one else tables
+
+
+def read_one_kind(plans: str, chosen: Chosen) -> Table:
+    """The plans that are meant, all training or all inference."""
+    tables = read_chosen(plans, chosen)
+    if len(tables) > 1:
+        raise InputError(Fault(plans, f"holds both kinds of plans: give --sheet {tables[0].kind}"))
+    return tables[0]
 
 
 def read_one(plans: str, chosen: Chosen) -> Table:

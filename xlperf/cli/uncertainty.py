@@ -20,7 +20,7 @@ from xlperf.cli.options import (
     examples,
     output_option,
     processes_option,
-    read_chosen,
+    read_one_kind,
     vary_line,
     without_auto,
 )
@@ -28,7 +28,6 @@ from xlperf.cli.output import deliver, is_workbook, parts, progress, say, text_t
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
-    from xlperf.catalog.table import Table
     from xlperf.explore.candidates import Bounds
     from xlperf.explore.found import Search
     from xlperf.explore.uncertainty import Robust
@@ -115,7 +114,7 @@ def uncertainty(
     from xlperf.explore.vary import read_variation
     from xlperf.explore.workers import all_processes
 
-    table = _of_one_kind(plans, chosen)
+    table = read_one_kind(plans, chosen)
     asked = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
     if asked.auto:
         raise InputError(Fault("--vary", f"{asked.auto[0]} is auto: write a range, or auto in the plans"))
@@ -201,7 +200,7 @@ def worth(
     from xlperf.explore.worth import break_even, read_changes, usual_changes
     from xlperf.explore.worth import worth as worth_of
 
-    table = _of_one_kind(plans, chosen)
+    table = read_one_kind(plans, chosen)
     if against and vary:
         raise click.UsageError("give --vary or --against, not both")
     changes = read_changes(table.kind, [vary_line(text) for text in vary], "--vary")
@@ -218,13 +217,6 @@ def worth(
                 wanted = changes or usual_changes(one, known, kept)
                 found.append(worth_of(one, known, wanted, kept, done, cores, **bounds))
     deliver(output, "worth", parts(stacked(found)), "accelerator" if against else "change")
-
-
-def _of_one_kind(plans: str, chosen: Chosen) -> Table:
-    tables = read_chosen(plans, chosen)
-    if len(tables) > 1:
-        raise InputError(Fault(plans, f"holds both kinds of plans: give --sheet {tables[0].kind}"))
-    return tables[0]
 
 
 class Doubts(NamedTuple):

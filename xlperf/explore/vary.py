@@ -257,7 +257,7 @@ def _is_continuous(kind: str, header: str, texts: Sequence[str]) -> bool:
     field = next(iter(parse_header(kind, [header]).fields), None)
     if field is None or field.column.kind != "number":
         return False
-    factors = all(word[:1].casefold() == "x" for word in words)
+    factors = all(word[:1].casefold() == "x" and np.isfinite(number_of(word[1:])) for word in words)
     return factors or shape not in ("", UNIFORM) or (shape == UNIFORM and not is_count(field.column))
 
 
