@@ -35,6 +35,13 @@ class Outcome:
     err: str
 
 
+def show(path: Path | str) -> str:
+    """Sheets of a workbook as text, as the command of that name prints it."""
+    from xlperf.catalog.xlsx import shown_lines
+
+    return "".join(f"{line}\n" for line in shown_lines(path))
+
+
 def csv_rows(text: str) -> list[dict[str, str]]:
     """Rows of a CSV file by the names of their columns, which headers write with spaces and the unit."""
     from xlperf.catalog.schema import split_header

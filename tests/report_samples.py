@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from openpyxl.utils import column_index_from_string, range_boundaries
+from openpyxl.utils.cell import coordinate_from_string
 from openpyxl.worksheet.worksheet import Worksheet
 
 from xlperf.base.units import factor
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import results_of, table_schema
 from xlperf.catalog.table import Table
+from xlperf.workbook import style
 from xlperf.workbook.package import table_name
 from xlperf.workbook.report import write_report
 
@@ -403,3 +407,50 @@ def records(sheet: Worksheet, table: str | None = None) -> list[dict[str, object
 def words(sheet: Worksheet) -> str:
     """All text of a sheet."""
     return "\n".join(str(cell.value) for row in sheet.iter_rows() for cell in row if cell.value is not None)
+
+
+def faults_on_paper(sheet: Worksheet) -> list[str]:
+    """What paper or Excel would cut of the charts of a sheet that was just made.
+
+    A page that ends inside a chart, by itself or by a break; a chart wider than the print area in the narrowest font;
+    an offset beyond the column that a chart is anchored to.
+    """
+    inside: Any = sheet
+    found, spans, wide = [], [], 0.0
+    for number, chart in enumerate(inside._charts, start=1):
+        if isinstance(chart.anchor, str):
+            letter, row = coordinate_from_string(chart.anchor)
+            column, rest = column_index_from_string(letter) - 1, 0.0
+        else:
+            column, row = chart.anchor._from.col, chart.anchor._from.row + 1
+            rest = chart.anchor._from.colOff / EMU_PER_CM
+            if rest > style.CM_PER_LETTER * style.width_of(sheet, column + 1, column + 1):
+                found.append(f"chart {number} is {rest:.1f} cm beyond the start of column {column + 1}")
+        right = style.CM_PER_LETTER * style.width_of(sheet, 1, column) + rest + chart.width
+        last = row
+        while style.height_of(sheet, row, last) < chart.height:
+            last += 1
+        spans.append((row, last, right))
+        wide = max(wide, right)
+    printed_areas = [area.rpartition("!")[2].replace("$", "") for area in str(sheet.print_area or "").split(",")]
+    areas = [range_boundaries(area) for area in printed_areas if area]
+    for first, last, right in spans:
+        printed = [area for area in areas if int(area[1] or 1) <= first <= int(area[3] or 1)]
+        if printed and right > style.CM_PER_LETTER * style.width_of(sheet, 1, int(printed[0][2] or 1)):
+            found.append(f"the chart of row {first} is wider than what is printed")
+        if any(first <= each.id < last for each in sheet.row_breaks.brk):
+            found.append(f"a page ends inside the chart of row {first}")
+    if sheet.page_setup.fitToHeight == 0 and not areas:
+        wide = max(wide, style.CM_PER_LETTER * style.width_of(sheet, 1, sheet.max_column))
+        ends, used = {each.id for each in sheet.row_breaks.brk}, 0.0
+        for row in range(1, sheet.max_row + 1):
+            used += style.height_of(sheet, row, row)
+            if used > style.page_height(wide):
+                found += [f"row {row} begins a page inside a chart" for first, last, _ in spans if first < row <= last]
+                used = style.height_of(sheet, row, row)
+            if row in ends:
+                used = 0.0
+    return found
+
+
+EMU_PER_CM = 360000

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import show
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from workbook_samples import sheets, write
@@ -18,7 +19,6 @@ from xlperf.catalog.cells import parse_header
 from xlperf.catalog.parse import parse_rows, table_from_columns, table_from_rows
 from xlperf.catalog.read import read_catalog_tables, read_plans
 from xlperf.catalog.schema import CATALOG_TABLES, PLAN_TABLES, Column, known_units, schema, unit_of
-from xlperf.catalog.xlsx import show
 
 NUMBERS = [
     column for kind in (*CATALOG_TABLES, *PLAN_TABLES) for column in schema()[kind].columns if column.kind == "number"

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import openpyxl
 import pytest
+from conftest import show
 from openpyxl.utils.datetime import CALENDAR_MAC_1904, from_excel, to_excel
 
 from xlperf.addin.worker import Session, answer
@@ -21,7 +22,6 @@ from xlperf.base.errors import InputError
 from xlperf.catalog.cells import DateNumber, as_number, serial_number
 from xlperf.catalog.parse import table_from_columns, table_from_rows
 from xlperf.catalog.read import read_plans
-from xlperf.catalog.xlsx import show
 
 HEADER = ["name", "model", "accelerator", "num accelerators", "tensor parallel", "ttft target (ms)", "prompt length",
           "output length"]  # fmt: skip

@@ -47,6 +47,11 @@ def _table(sheet: Any, columns: dict[str, list[Any]]) -> dict[str, tuple[Cells, 
     return found
 
 
+def _logarithmic(chart: Any) -> Any:
+    log_axis(chart.y_axis, [0.02, 55.0])
+    return chart
+
+
 def _drawn(book: Workbook) -> dict[str, tuple[str, ...]]:
     """A sheet with a chart of each kind; the colours that each must show."""
     plans = [f"Llama-3 70B, {n} H100, plan {n}" for n in range(1, 7)]
@@ -100,6 +105,22 @@ def _drawn(book: Workbook) -> dict[str, tuple[str, ...]]:
         along,
         lambda c: curves("Curves", points(c), x_title="x", y_title="y", x_number="#,##0", y_number="#,##0", size=SIZE),
         seven,
+    )
+    add(
+        "bars on a logarithmic axis",
+        {"plan": plans, "cost": [0.02, 0.3, 4.0, 7.0, 20.0, 55.0]},
+        lambda c: _logarithmic(
+            horizontal_bars(
+                "Cost",
+                c["plan"][1],
+                [Part(*c["cost"], SERIES[0])],
+                axis_title="USD",
+                number="0",
+                size=SIZE,
+                stacked=False,
+            )
+        ),
+        seven[:1],
     )
     study = pivot_of(
         "cost", "Cost", (own_column("x"), along["x"]), MACHINES, np.array([curve[name] for name in MACHINES]).T, "USD"
@@ -208,7 +229,16 @@ def _near(pixels: np.ndarray, colour: str, most: int = 12) -> np.ndarray:
     return np.abs(pixels - wanted).max(axis=2) <= most
 
 
-KINDS = ("stacked bars", "columns and a line", "log scatter", "curves", "study lines", "waterfall", "tornado")
+KINDS = (
+    "stacked bars",
+    "columns and a line",
+    "log scatter",
+    "curves",
+    "study lines",
+    "waterfall",
+    "tornado",
+    "bars on a logarithmic axis",
+)
 
 
 @pytest.mark.parametrize("kind", KINDS)

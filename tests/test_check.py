@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Outcome
+from conftest import Outcome, show
 from excel_samples import write_as_excel
 from openpyxl import load_workbook
 from workbook_samples import set_cell, sheets, without_column, write
 
 from xlperf.catalog.check import check
-from xlperf.catalog.xlsx import show
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ NOT_DRAWN = {
     "training.kernels.selected_share": "takes operators with their names",
     "plan.training_plan.group_strides": "sizes by name of the dimension",
     "model.operators.concatenated": "any number of arguments",
-    "training.calls.collective_calls": "takes the step that step returns",
+    "training.communication.collective_calls": "takes the collectives that communication_of returns",
     "training.communication.communication_of": "a bundle of times and sizes, part of training.step.step",
     "training.communication.context_time": "takes the collectives that communication_of returns",
     "training.communication.tensor_times": "takes the collectives that communication_of returns",

@@ -75,6 +75,28 @@ def test_exposed_times_of_a_step_add_up(catalog: Catalog, model: str, degrees: d
     assert exposed[sent].sum() == pytest.approx(seen, rel=1e-9)
 
 
+@pytest.mark.parametrize("model", ["Meta-Llama-3.1-8B", "Mixtral-8x7B", "DeepSeek-V3"])
+@pytest.mark.parametrize("split", ["yes", "no"])
+@pytest.mark.parametrize("again", ["full", "selective"])
+def test_calls_of_collectives_are_those_that_a_step_waits_for(
+    catalog: Catalog, model: str, split: str, again: str
+) -> None:
+    """Where nothing hides them, calls times the time of one are the results of the step."""
+    row = {
+        "model": model, "accelerator": H100, "num_accelerators": 64, "tensor_parallel": 4, "context_parallel": 2,
+        "expert_parallel": 1 if "Llama" in model or split == "no" else 4, "sequence_parallel": split,
+        "tensor_overlap": "none", "context_method": "all-gather", "expert_overlap": "no", "recompute": again,
+        **({"recompute_modules": "mlp" if "Llama" in model else "moe"} if again == "selective" else {}),
+    }  # fmt: skip
+    table = plan("training", row)
+    step, operators = evaluate(table, catalog), explain(table, catalog)
+    assert len(operators)
+    names, total = operators.text("operator"), operators.number("total_time")
+    for word, result in (("tensor-parallel", "tensor"), ("expert exchange", "expert"), ("context", "context")):
+        sent = np.array([str(name).startswith(word) for name in names])
+        assert total[sent].sum() == pytest.approx(step[f"time_{result}_parallel"][0], rel=1e-9), word
+
+
 @settings(max_examples=150)
 @given(
     st.sampled_from(["Meta-Llama-3.1-8B", "Mixtral-8x7B", "DeepSeek-V3", "Qwen3-30B-A3B"]),

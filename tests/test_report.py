@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,7 @@ from xlperf.catalog.schema import CATALOG_TABLES, Column, TableSchema, column, s
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.auto import resolve
+from xlperf.workbook import style
 from xlperf.workbook.data_sheets import DATA_SHEETS
 from xlperf.workbook.package import cell_value
 from xlperf.workbook.report import report_workbook
@@ -129,6 +132,54 @@ def test_text_that_looks_like_a_formula_stays_text(book: Workbook, parts: dict[s
     cell = next(cell for cell in book["training"]["A"] if cell.value == "=1+1 is a name")
     assert cell.data_type == "s"
     assert not [name for name, data in parts.items() if name.startswith("xl/worksheets/") and b"<f>" in data]
+
+
+def test_the_summary_counts_no_plans_and_compares_like_with_like() -> None:
+    groups = tuple(Plans(*made) for made in (samples.training(), samples.inference()))
+    said = {found.tag: found.words for found in findings(Report(samples.catalog(), groups, (), samples.DAY, "", "0"))}
+    assert not [tag for tag, words in said.items() if re.search(r"in \d+ plans?\b", words)]
+    plans, results = samples.training()
+    words = said["Like with like, training"]
+    first, second = words.split(": ", 1)[0], words.split(" times as fast as ")[1]
+    rows = [next(i for i, name in enumerate(groups[0].names) if start.startswith(name)) for start in (first, second)]
+    for name in ("model", "num_accelerators"):
+        assert len({plans[name][row] for row in rows}) == 1
+    rate = results["tokens_per_second_per_accelerator"]
+    assert f"{rate[rows[0]] / rate[rows[1]]:.1f} times as fast" in words
+
+
+def test_a_plan_whose_other_pool_does_not_fit_is_not_less_than_too_large() -> None:
+    plans, results = samples.training(6)
+    reasons = results["reason"].copy()
+    reasons[1] = "the expert pool needs 99 of 80 GiB; more"
+    fits, need = results["fits"].copy(), results["memory_reserved"].copy()
+    fits[1], need[1] = 0.0, 1.0
+    changed = Table(results.kind, {**results.columns, "fits": fits, "memory_reserved": need, "reason": reasons})
+    said = findings_of((plans, changed))["Does not fit"]
+    assert f"{plans['name'][1]} (the expert pool needs 99 of 80 GiB)" in said and "-" not in said.split("(", 1)[1]
+
+
+def test_no_page_and_no_program_cuts_a_chart() -> None:
+    for count in (3, 26, 130):
+        made = made_of(*samples.training(count))
+        for sheet in made.worksheets:
+            assert not samples.faults_on_paper(sheet), (count, sheet.title)
+
+
+def test_tables_of_the_summary_stand_whole_on_a_page() -> None:
+    """Between two breaks there is no more than a page takes; a table and its heading have no break inside."""
+    groups = samples.training(130), samples.inference()
+    made = report_workbook(samples.catalog(), *(list(each) for each in zip(*groups, strict=True)), date=samples.DAY,
+                           explain=samples.explain, limits=samples.limits)  # fmt: skip
+    sheet = made["summary"]
+    ends = [each.id for each in sheet.row_breaks.brk]
+    for table in sheet.tables.values():
+        top, bottom = range_boundaries(table.ref)[1::2]
+        assert not [end for end in ends if int(top or 0) - 1 <= end < int(bottom or 0)]
+    page = style.page_height(style.CM_PER_LETTER * style.width_of(sheet, 1, 10))
+    last = range_boundaries(str(sheet.print_area).rpartition("!")[2].replace("$", ""))[3]
+    for first, end in pairwise([0, *ends, int(last or 0)]):
+        assert style.height_of(sheet, first + 1, end) <= page
 
 
 def test_summary_counts_and_links(book: Workbook) -> None:

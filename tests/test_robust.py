@@ -20,7 +20,7 @@ from xlperf.explore.frontier import unbeaten_rows
 from xlperf.explore.objectives import DECILE, band_factor, limit_of, objective_of
 from xlperf.explore.search import search
 from xlperf.explore.solve import solve_plan
-from xlperf.explore.uncertainty import MEASURES, robust
+from xlperf.explore.uncertainty import robust
 from xlperf.explore.vary import read_variation
 
 TRAIN = ("Meta-Llama-3.1-8B", "H100-SXM-80GB", 8, 32)
@@ -40,7 +40,7 @@ def found(plan: Table, catalog: Catalog) -> Search:
     return search(plan, catalog, top=60)
 
 
-@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("measure", ["average", "p90", "regret"])
 def test_the_order_is_that_of_the_measure(found: Search, catalog: Catalog, measure: str) -> None:
     varied = read_variation("training", [("networks.link bandwidth", ["x0.5..x1"])], "").varied
     chosen = robust(found, catalog, measure, varied, draws=200, seed=1)

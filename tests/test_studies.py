@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from dataclasses import replace
 from datetime import date
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 import openpyxl
 import pytest
+from conftest import show
+from report_samples import faults_on_paper
 from study_samples import cell, outcome, sheet
 
 from xlperf.base.errors import InputError
-from xlperf.catalog.xlsx import show
 from xlperf.engine import evaluate
 from xlperf.studies import NAMES, study
 from xlperf.studies import outcome as outcome_module
 from xlperf.studies import study as shelved
 from xlperf.studies.inputs import read_inputs, study_workbook
+from xlperf.studies.outcome import IN_SHORT
 from xlperf.workbook.report import write_study_report
-from xlperf.workbook.studies import study_package, write_study
+from xlperf.workbook.studies import study_package, study_sheets, write_study
+from xlperf.workbook.style import add_styles
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -58,7 +63,10 @@ def test_a_report_has_every_table_its_charts_and_no_error(name: str, tmp_path: P
     path = tmp_path / "report.xlsx"
     write_study_report(path, chosen, inputs, outcome(name), date=date(2026, 11, 21))
     book = openpyxl.load_workbook(path)
-    assert book.sheetnames[:2] == ["summary", "study"]
+    assert book.sheetnames[: len(outcome(name).sheets) + 2] == [
+        "study", *(found.name for found in outcome(name).sheets), "summary"
+    ]  # fmt: skip
+    assert book.active is book["study"]
     text = " ".join(str(c.value) for row in book["study"].iter_rows() for c in row if c.value is not None)
     for finding in outcome(name).findings:
         assert finding.words in text
@@ -233,10 +241,10 @@ def test_a_laxer_target_is_never_dearer() -> None:
 
 def test_a_frontier_falls() -> None:
     edge = sheet("cost-performance", "serving frontier")
-    machines = {str(row[1]) for row in edge.rows}
-    names = [column.name for column in edge.columns]
-    for machine in machines:
-        rows = [(float(row[2] or 0), float(row[names.index(machine)] or 0)) for row in edge.rows if row[1] == machine]
+    machines = [str(row[1]) for row in edge.rows]
+    assert len(set(machines)) == len(list(groupby(machines))), "charts draw a series for each run of rows"
+    for machine in set(machines):
+        rows = [(float(row[2] or 0), float(row[3] or 0)) for row in edge.rows if row[1] == machine]
         assert [time for time, _ in rows] == sorted(time for time, _ in rows)
         costs = [cost for _, cost in rows]
         assert costs == sorted(set(costs), reverse=True)
@@ -288,10 +296,36 @@ def test_bad_studies_are_one_line(tmp_path: Path) -> None:
     assert lines[1].startswith('mine.xlsx [study!A6]: no setting "batch size" in the study gemm-bounds; did you mean')
 
 
-def test_every_study_says_what_to_do_and_charts_have_few_labels() -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_a_study_begins_with_its_question_its_finding_in_two_sentences_and_what_to_do(name: str) -> None:
+    (short,) = outcome(name).short
+    assert short.tag == IN_SHORT
+    sentences = short.words.rstrip(".").split(". ")
+    assert len(sentences) == 2 and all(re.search(r"\d", words) for words in sentences), short.words
+    book = openpyxl.Workbook()
+    add_styles(book)
+    book.worksheets[0].title = "summary"
+    study_sheets(book, study(name), read_inputs(study(name)), outcome(name))
+    sheet = book.worksheets[0]
+    rows = [(sheet.cell(row, 1).value, sheet.cell(row, 2).value) for row in range(3, 6)]
+    assert rows == [("Question", study(name).question), (IN_SHORT, short.words), ("What to do", study(name).advice)]
+    charts = [chart for found in outcome(name).sheets for chart in found.charts]
+    assert len(sheet._charts) == min(len(charts), 2)  # type: ignore[attr-defined]
+
+
+def test_a_report_of_a_study_is_cut_nowhere_on_paper() -> None:
+    """No page ends inside a chart, and every chart lies within what is printed, in the narrowest font."""
     for name in NAMES:
-        assert study(name).advice
-        assert 1 <= len(outcome(name).short) <= 2
+        book = openpyxl.Workbook()
+        add_styles(book)
+        book.worksheets[0].title = "summary"
+        study_sheets(book, study(name), read_inputs(study(name)), outcome(name))
+        for made in book.worksheets[:-1]:
+            assert not faults_on_paper(made), (name, made.title)
+
+
+def test_charts_have_few_labels() -> None:
+    for name in NAMES:
         for found in outcome(name).sheets:
             for chart in found.charts:
                 first, last = chart.rows or (0, len(found.rows))

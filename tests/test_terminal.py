@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,6 +70,20 @@ def test_nothing_is_drawn_without_a_terminal_or_the_library(
     monkeypatch.setitem(sys.modules, "plotext", None)
     found = command("frontier", plans)
     assert (found.code, found.err) == (0, "") and "Frontier:" not in found.out
+
+
+def test_long_work_without_steps_says_for_how_long(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "_LONG", 0.01)
+    with output.working("a study"):
+        time.sleep(0.05)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with output.working("a study"):
+        time.sleep(0.05)
+    said = capsys.readouterr().err
+    assert "\ra study, 0 s" in said and said.endswith("\r") and "\n" not in said
 
 
 def test_a_terminal_is_told_how_long_a_table_took(command: Run, plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:

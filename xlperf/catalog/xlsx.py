@@ -19,19 +19,13 @@ from xlperf.catalog.table import column_letters
 from xlperf.catalog.xlsx_package import Package
 
 
-def show(path: str | os.PathLike[str]) -> str:
-    """Sheets of a workbook as text.
+def shown_lines(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Sheets of a workbook as lines of text, one at a time, as a cell far to the right makes a long one.
 
     A line names each sheet and its Excel tables; below it every row that holds anything, cells separated by tabs,
-    formulas as formulas. The same workbook content gives the same text, whichever program saved it.
-
-    Returns lines that end in a newline each. Raises InputError: in one line, when the file cannot be read.
+    formulas as formulas. The same workbook content gives the same text, whichever program saved it. The file is read
+    before the first line. Raises InputError: in one line, when the file cannot be read.
     """
-    return "".join(f"{line}\n" for line in shown_lines(path))
-
-
-def shown_lines(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Lines of :func:`show`, one at a time, as a cell far to the right makes a long one; the file is read before."""
     sheets: list[tuple[str, Cells, dict[tuple[int, int], str]]] = []
     with Workbook(path) as book:
         for sheet in book.sheets:

@@ -10,6 +10,7 @@ import json
 import math
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -108,6 +109,29 @@ def progress(length: int, label: str) -> Iterator[Callable[[int], Any]]:
 
     yield counted
     sys.stderr.write("\n")
+
+
+@contextmanager
+def working(label: str) -> Iterator[None]:
+    """Show on a terminal, on standard error, what is being done and for how long; for work that tells no progress."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    start, done = time.monotonic(), threading.Event()
+
+    def tick() -> None:
+        while not done.wait(_LONG):
+            sys.stderr.write(f"\r{label}, {time.monotonic() - start:.0f} s")
+            sys.stderr.flush()
+
+    ticking = threading.Thread(target=tick, daemon=True)
+    ticking.start()
+    try:
+        yield
+    finally:
+        done.set()
+        ticking.join()
+        sys.stderr.write(f"\r{' ' * (len(label) + 12)}\r")
 
 
 # --- tables

@@ -38,6 +38,7 @@ from xlperf.cli.output import (
     progress,
     say,
     text_table,
+    working,
     write_sheets,
     wrote,
 )
@@ -91,6 +92,8 @@ def report(
 ) -> None:
     """Compute every plan of WORKBOOK and write a report: summary, results, charts, assumptions, reasons.
 
+    The answers of the summary are printed as well.
+
     Without WORKBOOK the shipped one is computed. The workbook itself is not changed. Cells that say auto are chosen
     as xlperf search does, the best plan that fits; the reasons say what was chosen among how many.
     """
@@ -98,7 +101,7 @@ def report(
 
     from xlperf.base.resources import workbook as shipped
     from xlperf.catalog.read import read_plans
-    from xlperf.workbook.report import write_report
+    from xlperf.workbook.report import answers, write_report
 
     if study is not None:
         if uncertain:
@@ -111,8 +114,10 @@ def report(
     tables = read_plans(source)
     known = catalog_for(catalog, source, tables)
     computed = [pair for table in tables for pair in _evaluated(table, known, len(table), bounds)]
-    pairs = map(list, zip(*computed, strict=True))
-    write_report(output, known, *pairs, date=datetime.date.today(), uncertain=uncertain)
+    pairs = [list(each) for each in zip(*computed, strict=True)]
+    with working("writing the report"):
+        write_report(output, known, *pairs, date=datetime.date.today(), uncertain=uncertain)
+    say(*(f"{finding.tag}: {finding.words}" for finding in answers(known, *pairs)))
     say(f"{output}: {_counted(tables)}", err=True)
 
 
@@ -134,8 +139,9 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
         raise click.UsageError(f"the study {chosen.name} has no long run; leave --full out")
     note_unread(catalog, workbook)
     inputs = read_inputs(chosen, workbook, catalog, full)
-    outcome = chosen.analyse(inputs)
-    write_study_report(output, chosen, inputs, outcome, date=datetime.date.today())
+    with working(f"the study {chosen.name}"):
+        outcome = chosen.analyse(inputs)
+        write_study_report(output, chosen, inputs, outcome, date=datetime.date.today())
     say(chosen.question)
     for finding in outcome.findings:
         say(f"{finding.tag}: {finding.words}")

@@ -24,7 +24,7 @@ from xlperf.equations.serving.expert_pools import split_step
 from xlperf.equations.serving.kernels import by_phase
 from xlperf.equations.serving.phases import FIXED
 from xlperf.equations.training import Part, Setting, Step, step
-from xlperf.equations.training.calls import collective_calls
+from xlperf.equations.training.communication import collective_calls
 from xlperf.equations.training.kernels import LAYER_PLACES, kernel_parts, selected_share
 
 Row = dict[str, object]
@@ -153,7 +153,9 @@ def _kernel_rows(setting: Setting, done: Step, bounds: list[np.ndarray]) -> list
 def _communication_rows(setting: Setting, done: Step) -> list[Row]:
     """A row for each collective; what is exposed of those of one result is shared out by the time of their calls."""
     rows: list[Row] = []
-    for result, found in groupby(collective_calls(setting, done), key=lambda one: one.result):
+    for result, found in groupby(
+        collective_calls(setting, done.communication, done.counts), key=lambda one: one.result
+    ):
         exposed, some_calls = float(done.results[result][0]), list(found)
         times = [float(one.collective.time[0]) for one in some_calls]
         often = [float(one.calls[0]) for one in some_calls]

@@ -344,8 +344,6 @@ def _percentiles(values: Array) -> Array:
     return np.percentile(known, PERCENTILES) if len(known) else np.full(len(PERCENTILES), np.nan)
 
 
-MEASURES = ("average", "p90", "regret")
-"""What makes a plan best under uncertainty: mean, 90th percentile, or least mean regret."""
 MOST_DRAWN = 5_000
 """Plans of a search that are drawn at the most, the best by the prediction. [-]"""
 FUTURES = 1_000
@@ -395,7 +393,7 @@ def robust(
     catalog : Catalog
         What they refer to.
     measure : str
-        One of :data:`MEASURES`.
+        What makes a plan best: "average", "p90" (the 90th percentile) or "regret" (the least mean regret).
     varied : sequence of Varied
         Uncertain numbers of the plans and of catalog sheets, beside the bands of the calibration.
     draws, seed : int

@@ -13,7 +13,18 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.studies.inputs import with_rows
-from xlperf.studies.outcome import Chart, Finding, Inputs, Outcome, StudySheet, own_column, pivot_of, sheet_of
+from xlperf.studies.outcome import (
+    Chart,
+    Finding,
+    Inputs,
+    Outcome,
+    StudySheet,
+    in_short,
+    own_column,
+    pivot_of,
+    positions,
+    sheet_of,
+)
 
 # Of a factor: its meaning, and which columns of the plan and of its accelerator it takes from the new machine.
 _FACTORS: Mapping[str, tuple[str, str, str]] = {
@@ -34,16 +45,11 @@ _FACTORS: Mapping[str, tuple[str, str, str]] = {
         "generation",
     ),
     "compute": (
-        "Peak rates, multiprocessors, clock and on-chip memories of the new accelerator",
+        "Peak rates, multiprocessors, on-chip memories of the new accelerator, and the power that sustains its clock",
         "",
         "peak_flop_rate_fp32 peak_flop_rate_tf32 peak_flop_rate_bf16 peak_flop_rate_fp8 peak_flop_rate_int8 "
         "peak_flop_rate_fp4 num_multiprocessors clock_rate l2_capacity l2_bandwidth shared_memory_capacity "
-        "shared_memory_bandwidth",
-    ),
-    "power": (
-        "Thermal design power of the new accelerator: the clock that large GEMMs sustain",
-        "",
-        "thermal_design_power num_compute_dies die_area technology_node year",
+        "shared_memory_bandwidth thermal_design_power num_compute_dies die_area technology_node year",
     ),
     "memory": ("Memory bandwidth of the new accelerator", "", "memory_bandwidth memory_type"),
     "network": ("Network of the new accelerator", "network", "default_network"),
@@ -98,8 +104,9 @@ def analyse(inputs: Inputs) -> Outcome:
         ],
         [Chart("bars", "Total gain", "from_and_to", ("total",), y_title="times as fast")],
     )
-    claimed, claim = _claim(inputs, plans, starts, ends, results)
-    findings = [*_findings(names, pairs, factors, gains, totals), *claim]
+    claimed, claim, needed = _claim(inputs, plans, starts, ends, results)
+    findings = [*_short(plans, pairs, factors, gains, totals, needed), *_findings(names, pairs, gains, totals, factors)]
+    findings += claim
     sheets = [taken_apart, _by_factor(labels, factors, gains), _ceilings(inputs, plans, starts, ends, speeds), *claimed]
     return Outcome(findings, sheets, catalog, [(plans, results)])
 
@@ -200,8 +207,8 @@ def _ceilings(
 
 def _claim(
     inputs: Inputs, plans: Table, starts: Sequence[int], ends: Sequence[int], results: Table
-) -> tuple[list[StudySheet], list[Finding]]:
-    """What a claimed gain would need: utilisation of the old machine, or handicaps of its baseline."""
+) -> tuple[list[StudySheet], list[Finding], str]:
+    """What a claimed gain would need: utilisation of the old machine, or handicaps of its baseline; in a sentence."""
     target, speeds, mfu = inputs.number("claimed_gain"), results[_RATE], results["mfu"]
     best = max(starts, key=lambda row: speeds[row])
     gains = speeds[list(ends)] / speeds[best]
@@ -247,8 +254,8 @@ def _claim(
         [Chart("bars", "Handicaps of the old machine", "handicap", ("times_slower",), y_title="times slower")],
     )
     if not np.isfinite(gains).any() or not np.isfinite(slower).any():
-        no = Finding("Claim", "No plan of the old and of the new machine could be computed.", "warning")
-        return [claim, handicaps], [no]
+        no = "no plan of the old and of the new machine could be computed"
+        return [claim, handicaps], [Finding("Claim", f"{no.capitalize()}.", "warning")], no
     most, worst = int(np.nanargmax(gains)), int(order[0])
     words = (
         f"No honest baseline gives {target:g} times: over the best old plan the most is {gains[most]:.1f} "
@@ -262,27 +269,46 @@ def _claim(
         f"{slower[worst]:.1f} times slower and the gain {made:.0f}, {enough} {target:g}; that says how the old machine "
         "was run, not what the new one does."
     )
-    return [claim, handicaps], [Finding("Claim", words, "warning"), Finding("Handicap", explained, "warning")]
+    short = (
+        f"{target:g} times would need an old machine at {100 * needed[most]:.0f} % of its peak, where its best plan "
+        f"reaches {100 * mfu[best]:.0f} %: against that plan the gain is {gains[most]:.1f} at the most"
+    )
+    return [claim, handicaps], [Finding("Claim", words, "warning"), Finding("Handicap", explained, "warning")], short
+
+
+def _short(
+    plans: Table,
+    pairs: Sequence[tuple[int, int]],
+    factors: Sequence[str],
+    gains: np.ndarray,
+    totals: np.ndarray,
+    needed: str,
+) -> Iterator[Finding]:
+    """The gain with its largest factor, and what a claimed one would need."""
+    known = [place for place in range(len(pairs)) if np.isfinite(totals[place])]
+    if not known:
+        return
+    old, new = (positions(plans.text("accelerator")[[pair[end] for pair in pairs]])[0] for end in (0, 1))
+    models = positions(plans.text("model")[[pair[0] for pair in pairs]])[0]
+    names = [str(name) for name in plans.text("name")]
+    least, most = (pick(known, key=lambda place: totals[place]) for pick in (min, max))
+    ends = [f"{totals[i]:.1f} times ({names[pairs[i][1]]} against {names[pairs[i][0]]})" for i in (least, most)]
+    mean = np.exp(np.mean([np.log(gains[place]) for place in known], axis=0))
+    largest = [f"{factors[i]} {mean[i]:.1f}" for i in np.argsort(-mean)[:3]]
+    yield in_short(
+        f"per accelerator {' and '.join(new)} trains {' and '.join(models)} {ends[0]} to {ends[1]} as fast as "
+        f"{' and '.join(old)}, most of it by {', '.join(largest)} in the mean",
+        needed,
+    )
 
 
 def _findings(
     names: Sequence[str],
     pairs: Sequence[tuple[int, int]],
-    factors: Sequence[str],
     gains: np.ndarray,
     totals: np.ndarray,
+    factors: Sequence[str],
 ) -> Iterator[Finding]:
-    known = [place for place in range(len(pairs)) if np.isfinite(totals[place])]
-    if known:
-        least, most = (pick(known, key=lambda place: totals[place]) for pick in (min, max))
-        ends = [f"{totals[i]:.1f} times ({names[pairs[i][1]]} against {names[pairs[i][0]]})" for i in (least, most)]
-        main = factors[int(np.argmax(np.mean([gains[place] for place in known], axis=0)))]
-        yield Finding(
-            "In short",
-            f"Per accelerator the new machine is {ends[0]} to {ends[1]} as fast; the largest factor is {main}. "
-            "More than that is a matter of how badly the old one is run: see the claim below.",
-            "good",
-        )
     for (start, end), gain, total in zip(pairs, gains, totals, strict=True):
         if np.isfinite(total):
             largest = ", ".join(f"{factors[i]} {gain[i]:.2f}" for i in np.argsort(-gain)[:3])

@@ -21,6 +21,7 @@ from xlperf.studies.outcome import (
     Inputs,
     Outcome,
     StudySheet,
+    in_short,
     own_column,
     pivot_of,
     sheet_of,
@@ -225,18 +226,17 @@ def _findings(
 ) -> Iterator[Finding]:
     room = rents.break_even / rents.now - 1.0
     most, least = int(np.argmax(room)), int(np.argmin(room))
-    first = f"Most room has {pairs[most].label}: it breaks even at {_said(rents, most)}"
+    first = f"most room has {pairs[most].label}: it breaks even at {_said(rents, most)}"
     second = f"least has {pairs[least].label}: {_said(rents, least)}"
     parts = [f"{name} {_range(inputs, name)} by up to {100 * _moved(values):.0f} %" for name, values in varied.items()]
-    words = f"What moves a break-even purchase price: {', '.join(parts)}, as both machines pay the same terms."
-    yield Finding("In short", f"{first}; {second}. {words}", "good")
+    words = f"what moves a break-even purchase price: {', '.join(parts)}, as both machines pay the same terms"
+    yield in_short(f"{first}; {second}", words)
     for place, pair in enumerate(pairs):
         words = f"{pair.machine} does the work of {rents.break_even[place] / rents.against[place]:.2f} {pair.against} "
         words += f"and breaks even at {_said(rents, place)}"
         if np.isfinite(base[place]):
-            words += f"; owned at {base[place]:,.0f} USD"
-            price = f"price now {stated[place]:,.0f}" if np.isfinite(stated[place]) else "its own price is not known"
-            words += f", {price}"
+            price = f"its price is {stated[place]:,.0f}" if np.isfinite(stated[place]) else "its price is not known"
+            words += f"; bought, it breaks even at {base[place]:,.0f} USD ({price})"
         tone = "good" if room[place] >= 0.0 else "warning"
         yield Finding(_WORK[pair.kind].capitalize(), f"{words}.", tone)
 

@@ -16,12 +16,14 @@ from xlperf.studies.outcome import (
     Outcome,
     StudySheet,
     comparable,
+    in_short,
     own_column,
     pivot_of,
     positions,
     result_columns,
     sheet_of,
     shown,
+    span,
 )
 
 _FAMILIES = ("gemm", "attention", "attention_decode", "attention_latent")
@@ -40,7 +42,8 @@ def gemm_bounds(inputs: Inputs) -> Outcome:
     sheets = [bounds, _times(operators, names), batch]
     if operators:
         sheets.append(_detail(inputs, plans, operators, names))
-    findings = [*_findings(bounds, used), _batch_finding(batch, used, inputs.numbers("batch_sizes"))]
+    sizes = inputs.numbers("batch_sizes")
+    findings = [*_gemm_short(plans, bounds, batch, used), *_findings(bounds, used), _batch_finding(batch, used, sizes)]
     return Outcome(findings, sheets, inputs.catalog, [(plans, results)])
 
 
@@ -159,26 +162,57 @@ def _batches(inputs: Inputs, plans: Table, legal: Sequence[int], names: Sequence
     )
 
 
+def _compute_bound(bounds: StudySheet, plan: str, phase: str) -> tuple[int, int]:
+    """Operators of a phase that are compute-bound on the machine of a plan, and all of them."""
+    keys, limits = bounds.values("operator"), bounds.values(plan)
+    own = [limit for key, limit in zip(keys, limits, strict=True) if str(key).startswith(phase)]
+    return own.count("compute"), len(own)
+
+
+def _least_batches(batch: StudySheet, used: Sequence[str]) -> dict[str, float]:
+    """The smallest batch at which any GEMM of decode is compute-bound, by plan; NaN at none."""
+    gemm = np.array([key != "attention" for key in batch.values("operator")])
+    return {name: float(np.fmin.reduce(batch.numbers(name)[gemm], initial=np.nan)) for name in used}
+
+
+def _gemm_short(plans: Table, bounds: StudySheet, batch: StudySheet, used: Sequence[str]) -> Iterator[Finding]:
+    if not used:
+        return
+    found = {name: _compute_bound(bounds, name, "prefill") for name in used}
+    most, least = (pick(used, key=lambda name: found[name][0]) for pick in (max, min))
+    decode = sum(_compute_bound(bounds, name, "decode")[0] for name in used)
+    size = span(np.unique(plans.number("batch_size")))
+    first = (
+        f"of the GEMMs and attention of a prefill {found[most][0]} of {found[most][1]} are compute-bound on "
+        f"{_machine(most)} and {found[least][0]} of {found[least][1]} on {_machine(least)}, of a decode step at batch "
+        f"{size} {f'{decode} on all machines' if decode else 'none on any machine'}"
+    )
+    known = {name: size for name, size in _least_batches(batch, used).items() if size == size}
+    second = "no batch tried makes a GEMM of decode compute-bound"
+    if known:
+        low, high = (pick(known, key=lambda name: known[name]) for pick in (min, max))
+        second = (
+            f"a GEMM of decode becomes compute-bound at a batch of {known[low]:.0f} on {_machine(low)} and of "
+            f"{known[high]:.0f} on {_machine(high)}"
+        )
+    yield in_short(first, second)
+
+
 def _findings(bounds: StudySheet, used: Sequence[str]) -> Iterator[Finding]:
     for phase in ("prefill", "decode"):
-        own = [str(key).startswith(phase) for key in bounds.values("operator")]
-        parts, found = [], 0
-        for name in used:
-            limits = [limit for limit, mine in zip(bounds.values(name), own, strict=True) if mine]
-            parts.append(f"{limits.count('compute')} of {len(limits)} on {_machine(name)}")
-            found += limits.count("compute")
+        found = {name: _compute_bound(bounds, name, phase) for name in used}
+        parts = [f"{compute} of {every} on {_machine(name)}" for name, (compute, every) in found.items()]
+        any_found = any(compute for compute, _ in found.values())
         yield Finding(
-            phase.capitalize(), f"Compute-bound operators: {', '.join(parts) if found else 'none on any machine'}."
+            phase.capitalize(), f"Compute-bound operators: {', '.join(parts) if any_found else 'none on any machine'}."
         )
 
 
 def _batch_finding(batch: StudySheet, used: Sequence[str], sizes: Sequence[float]) -> Finding:
-    gemm = np.array([key != "attention" for key in batch.values("operator")])
-    parts = []
-    for name in used:
-        least = np.fmin.reduce(batch.numbers(name)[gemm], initial=np.nan)
-        size = f"{least:.0f}" if np.isfinite(least) else f"none up to {max(sizes):.0f}"
-        parts.append(f"{size} on {_machine(name)}")
+    parts = [
+        f"{f'{least:.0f}' if least == least else f'none up to {max(sizes):.0f}'} on {_machine(name)}"
+        for name, least in _least_batches(batch, used).items()
+    ]
     return Finding("Batch", f"Smallest batch at which a GEMM of decode is compute-bound: {', '.join(parts)}.")
 
 
@@ -215,7 +249,7 @@ def _recompute_findings(plans: Table, results: Table) -> Iterator[Finding]:
     groups = comparable(plans, "recompute", "recompute_modules", "recompute_layers", "recompute_group")
     activations, step, fits = results["memory_activations"], results["step_time"], results.number("fits")
     found: dict[str, list[tuple[float, float]]] = {"selective": [], "full": []}
-    rescued = 0
+    rescued, short_of = dict.fromkeys(found, 0), 0
     for group in range(max(groups, default=-1) + 1):
         row = {str(modes[i]): i for i in np.flatnonzero(groups == group)}
         if "none" not in row:
@@ -225,7 +259,18 @@ def _recompute_findings(plans: Table, results: Table) -> Iterator[Finding]:
             if mode in row and np.isfinite(step[[row[mode], none]]).all():
                 own = row[mode]
                 values.append((1 - activations[own] / activations[none], step[own] / step[none] - 1))
-        rescued += bool(fits[none] == 0 and "selective" in row and fits[row["selective"]] == 1)
+        short_of += bool(fits[none] == 0)
+        for mode in found:
+            rescued[mode] += bool(fits[none] == 0 and mode in row and fits[row[mode]] == 1)
+    if all(found.values()):
+        saved, slower = (100.0 * np.array([np.median(np.array(own)[:, i]) for own in found.values()]) for i in (0, 1))
+        yield in_short(
+            f"selective recompute saves {saved[0]:.0f} % of the activations and makes a step {slower[0]:.1f} % longer, "
+            f"full recompute saves {saved[1]:.0f} % and makes it {slower[1]:.0f} % longer (medians of "
+            f"{len(found['full'])} plans)",
+            f"of {short_of} plans that do not fit in memory without, {rescued['selective']} fit with selective and "
+            f"{rescued['full']} with full recompute",
+        )
     for mode, values in found.items():
         if values:
             saved, slower = 100 * np.array(values).T
@@ -238,8 +283,6 @@ def _recompute_findings(plans: Table, results: Table) -> Iterator[Finding]:
     if not any(found.values()):
         words = "No two legal plans differ in recompute alone; the column reason says why plans are illegal."
         yield Finding("Nothing to compare", words, "warning")
-    if rescued:
-        yield Finding("Fits again", f"{rescued} plans fit in memory with selective recompute and do not without.")
 
 
 def flash_attention(inputs: Inputs) -> Outcome:
@@ -281,22 +324,30 @@ def flash_attention(inputs: Inputs) -> Outcome:
             Chart("bars", "Activations", "case", ("standard_activations", "flash_activations"), y_title="GiB"),
         ],
     )
+    rescued = int(np.sum((fits[standard] == 0) & (fits[flash] == 1)))
     findings: list[Finding] = []
+    if len(pairs):
+        short, long = (np.flatnonzero(length == end) for end in (length.min(), length.max()))
+        findings.append(
+            in_short(
+                f"flash attention makes a training step {span(speed[short], 2)} times as fast at {length.min():,.0f} "
+                f"tokens and {span(speed[long], 1)} times at {length.max():,.0f}",
+                f"activations shrink {span(shrunk, 1)} times, and {rescued} of "
+                f"{len(pairs)} cases fit in memory only with it",
+            )
+        )
     for name in dict.fromkeys(machine):
         own = np.flatnonzero(machine == name)
         own = own[np.argsort(length[own], kind="stable")]
         low, high = own[0], own[-1]
         words = (
-            f"On {name} flash attention makes the step {speed[low]:.2f} times as fast at {length[low]:.0f} tokens and "
-            f"{speed[high]:.1f} times at {length[high]:.0f}; activations shrink {shrunk[low]:.1f} and "
+            f"On {name} flash attention makes the step {speed[low]:.2f} times as fast at {length[low]:,.0f} tokens and "
+            f"{speed[high]:.1f} times at {length[high]:,.0f}; activations shrink {shrunk[low]:.1f} and "
             f"{shrunk[high]:.0f} times."
         )
         findings.append(Finding("Gain", words, "good"))
         if (shrunk[own] >= 2).any():
             knee = min(length[own][shrunk[own] >= 2])
-            words = f"On {name} the scores are more than half of the activations from {knee:.0f} tokens on."
+            words = f"On {name} the scores are more than half of the activations from {knee:,.0f} tokens on."
             findings.append(Finding("Knee", words))
-    rescued = int(np.sum((fits[standard] == 0) & (fits[flash] == 1)))
-    if rescued:
-        findings.append(Finding("Fits again", f"{rescued} cases fit in memory with flash attention and not without."))
     return Outcome(findings, [sheet], inputs.catalog, [(plans, results)])

@@ -17,6 +17,7 @@ from xlperf.studies.outcome import (
     Inputs,
     Outcome,
     StudySheet,
+    in_short,
     own_column,
     pivot_of,
     positions,
@@ -126,9 +127,11 @@ class _ExpertPools(NamedTuple):
             f"{self.model}: cost of the cheapest plan within the targets; rows have the attention, columns the "
             "experts; blank: no such plan."
         )
+        series = ["no expert pool", *self.names]
         return pivot_of(
-            f"experts of {self.model}", heading, ("attention", self.names), ["no expert pool", *self.names],
+            f"experts of {self.model}", heading, ("attention", self.names), series,
             np.where(np.isfinite(costs), costs, np.nan), "USD/Mtoken", "All cost over a million output tokens",
+            [Chart("columns", "Cost by machine of the experts", "attention", series, y_title="USD/Mtoken")],
             shaded=True,
         )  # fmt: skip
 
@@ -235,9 +238,10 @@ def _grid(pairs: _Pairs, prompt: int) -> StudySheet:
     cost = np.where(np.isfinite(pairs.cost[prompt]), pairs.cost[prompt], np.nan)
     heading = f"Cost of the cheapest plan of each pair at prompts of {length} tokens; rows decode, columns prefill."
     heading += " Blank: no such plan within the targets." * bool(np.isnan(cost).any())
+    chart = Chart("columns", "Cost by machine that prefills", "decoding", pairs.names, y_title="USD/Mtoken")
     return pivot_of(
         f"prompt {pairs.prompts[prompt]:.0f}", heading, ("decoding", pairs.names), pairs.names, cost, "USD/Mtoken",
-        "All cost over a million output tokens", shaded=True,
+        "All cost over a million output tokens", [chart], shaded=True,
     )  # fmt: skip
 
 
@@ -245,12 +249,13 @@ def _worth(pairs: _Pairs, prompt: int) -> StudySheet:
     """Break-even price of each prefill machine at one prompt."""
     length = f"{pairs.prompts[prompt]:,.0f}"
     heading = (
-        f"Hourly price at which a prefill machine (column) saves nothing for a pool of (row), prompts of {length}. "
-        "Blank: nothing to compare."
+        "Hourly price at which prefilling on a machine (column) saves nothing beside a pool that decodes (row); "
+        f"prompts of {length} tokens. Blank: nothing to compare."
     )
     return pivot_of(
         "worth of prefill", heading, ("decoding", pairs.names), pairs.names, pairs.worth(prompt), "USD/h",
-        "Break-even price of an accelerator that prefills", shaded=True,
+        "Break-even price of an accelerator that prefills",
+        [Chart("columns", "Break-even price of prefill", "decoding", pairs.names, y_title="USD/h")], shaded=True,
     )  # fmt: skip
 
 
@@ -267,13 +272,13 @@ def _findings(pairs: _Pairs, gains: StudySheet) -> Iterator[Finding]:
     own, other = (pairs.names[int(each)] for each in np.unravel_index(int(np.nanargmax(gain)), gain.shape))
     first = (
         f"Prompts on {prefill} and decoding on {decode} save most at prompts of {prompts[place]:,.0f} tokens, "
-        f"{saving[place]:.1f} % over {alone} alone; at {prompts[0]:,.0f} tokens the best pair saves {saving[0]:.1f} %."
+        f"{saving[place]:.1f} % over {alone} alone; at {prompts[0]:,.0f} tokens the best pair saves {saving[0]:.1f} %"
     )
     second = (
         f"A pool that decodes on {own} saves {100.0 * np.nanmax(gain):.1f} % at {prompts[last]:,.0f} tokens with its "
-        f"prompts on {other}; a second kind pays in {paid} of {tried} pairs."
+        f"prompts on {other}; a second kind pays in {paid} of {tried} pairs"
     )
-    yield Finding("In short", f"{first} {second}", "good" if saving[place] > 1.0 else "plain")
+    yield in_short(first, second, tone="good" if saving[place] > 1.0 else "plain")
     for at, prompt in enumerate(prompts):
         values = [gains.values(name)[at] for name in ("decoding", "prefilling", "one kind")]
         cost = gains.numbers("cost_of_the_pair")[at]

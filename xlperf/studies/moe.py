@@ -17,6 +17,7 @@ from xlperf.studies.outcome import (
     Inputs,
     Outcome,
     StudySheet,
+    in_short,
     own_column,
     pivot_of,
     positions,
@@ -67,7 +68,8 @@ def analyse(inputs: Inputs) -> Outcome:
         ],
     )
     widths, decode = _widths(training, trained), _decode(inference, served)
-    findings = [*_training_findings(experts), *_decode_findings(decode), *_width_findings(widths)]
+    findings = [*_short(experts, decode), *_training_findings(experts), *_decode_findings(decode)]
+    findings += _width_findings(widths)
     return Outcome(findings, [experts, widths, decode], catalog, [(training, trained), (inference, served)])
 
 
@@ -129,6 +131,27 @@ def _decode(inference: Table, served: Table) -> StudySheet:
 
 def _is_mixture(name: str) -> bool:
     return "experts," in name and not name.startswith("dense")
+
+
+def _short(experts: StudySheet, decode: StudySheet) -> Iterator[Finding]:
+    """The mixture that trains fastest beside the dense models, and its tokens at the smallest and largest batch."""
+    names = [str(name) for name in experts.values("model")]
+    size, rate = (dict(zip(names, experts.numbers(column), strict=True)) for column in ("parameters", _RATE))
+    known = [name for name in names if _is_mixture(name) and f"dense, equal total to {name.partition(',')[0]}" in rate]
+    served = {column.name for column in decode.columns}
+    if _DENSE not in rate or _DENSE not in served or not set(known) & served:
+        return
+    name = max(set(known) & served, key=lambda name: size[name])
+    twin = f"dense, equal total to {name.partition(',')[0]}"
+    batch, ratio = decode.numbers("batch"), decode.numbers(name) / decode.numbers(_DENSE)
+    places = sorted({0, int(np.nanargmax(ratio)), len(batch) - 1})
+    slower = ", ".join(f"{ratio[at]:.1f} times as long at batch {batch[at]:.0f}" for at in places)
+    larger, own, other = size[name] / size[_DENSE], rate[name] / rate[_DENSE], rate[name] / rate[twin]
+    yield in_short(
+        f"with {name} a model has {larger:.1f} times the parameters of the dense one of equal active size, trains at "
+        f"{own:.2f} times its rate and at {other:.1f} times that of the dense one of equal total size",
+        f"beside the dense one of equal active size its tokens take {slower}",
+    )
 
 
 def _training_findings(experts: StudySheet) -> Iterator[Finding]:

@@ -68,6 +68,8 @@ class Chart:
         Whether an axis is logarithmic.
     rows : tuple of int, optional
         First row that is drawn, and the first that is not; all when not given.
+    by : str
+        Of points: column whose texts name the series that a row belongs to, rows of a series side by side; with one y.
     """
 
     kind: str
@@ -80,6 +82,7 @@ class Chart:
     log_x: bool = False
     log_y: bool = False
     rows: tuple[int, int] | None = None
+    by: str = ""
 
 
 @dataclass(frozen=True)
@@ -132,9 +135,8 @@ class Outcome:
 
     @property
     def short(self) -> Sequence[Finding]:
-        """The finding that says it all, where there is one; else the first two."""
-        first = self.findings[:1]
-        return first if first and first[0].tag == "In short" else self.findings[:2]
+        """The finding that says it all in two sentences: the first one."""
+        return self.findings[:1]
 
 
 @dataclass(frozen=True)
@@ -275,11 +277,11 @@ def setting_value(kind: str, text: object, number: Callable[[object], float] | N
 def setting_text(value: SettingValue) -> float | str:
     """What a cell holds of a setting: lists with commas between their entries.
 
-    >>> setting_text((1.0, 2.5))
-    '1, 2.5'
+    >>> setting_text((1.0, 2.5, 3e6))
+    '1, 2.5, 3000000'
     """
     if isinstance(value, tuple):
-        return ", ".join(f"{entry:g}" if isinstance(entry, float | int) else entry for entry in value)
+        return ", ".join(f"{entry:.12g}" if isinstance(entry, float | int) else entry for entry in value)
     return value
 
 
@@ -451,3 +453,28 @@ def span(values: Iterable[float], digits: int = 0) -> str:
     finite = [value for value in values if math.isfinite(value)]
     ends = [f"{value:,.{digits}f}" for value in (min(finite), max(finite))] if finite else ["-"]
     return " to ".join(dict.fromkeys(ends))
+
+
+def figures(value: float, digits: int = 3) -> str:
+    """A number with so many significant digits, thousands apart; whole numbers in full.
+
+    ``value``: any finite number.
+
+    >>> figures(0.27182), figures(5.4999), figures(87890.1), figures(2.0)
+    ('0.272', '5.50', '87,890', '2')
+    """
+    if value == 0.0 or float(value).is_integer():
+        return f"{value:,.0f}"
+    return f"{value:,.{max(digits - 1 - math.floor(math.log10(abs(value))), 0)}f}"
+
+
+IN_SHORT = "In short"
+"""Tag of the finding that answers the question of a study: two sentences with numbers."""
+
+
+def in_short(*sentences: str, tone: str = "good") -> Finding:
+    """The finding that answers the question of a study.
+
+    ``sentences``: two, without their full stops. ``tone``: as in :class:`Finding`.
+    """
+    return Finding(IN_SHORT, " ".join(f"{words[:1].upper()}{words[1:]}." for words in sentences), tone)

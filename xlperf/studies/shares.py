@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -176,6 +178,16 @@ class Marginal(NamedTuple):
 
     sheets: list[StudySheet]
     findings: list[Finding]
+
+    @property
+    def limits(self) -> str:
+        """What limits which nodes: ``die area at 12 nm to 7 nm and power at 5 nm to 1 nm``."""
+        limits, nodes = (self.sheets[-1].values(name) for name in ("limited_by", "node"))
+        runs = [
+            (what, [node for _, node in own]) for what, own in groupby(zip(limits, nodes, strict=True), itemgetter(0))
+        ]
+        said = [f"{what} at {' to '.join(dict.fromkeys((str(own[0]), str(own[-1]))))}" for what, own in runs]
+        return f"{', '.join(said[:-1])} and {said[-1]}" if len(said) > 1 else said[0]
 
 
 def marginal(inputs: Inputs, catalog: Catalog, nodes: Sequence[str], best: Sequence[str], timed: Timed) -> Marginal:

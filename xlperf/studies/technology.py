@@ -21,13 +21,14 @@ from xlperf.studies.outcome import (
     Inputs,
     Outcome,
     StudySheet,
+    in_short,
     own_column,
     pivot_of,
     result_columns,
     sheet_of,
     shown,
 )
-from xlperf.studies.shares import best_shares, marginal
+from xlperf.studies.shares import Marginal, best_shares, marginal
 
 _PARTS = ("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead")
 _BLOCK = 16384  # plans that are evaluated at a time
@@ -114,9 +115,12 @@ def memories(inputs: Inputs) -> Outcome:
     tpot = shown(results, "tpot").reshape(len(kinds), count)
     bounds = results["bound"].reshape(len(kinds), count)
     findings = [
-        finding
-        for kind, own, bound in zip(kinds, tpot, bounds, strict=True)
-        for finding in _memory_findings(kind, labels, bandwidth, own, bound)
+        *_memories_short(kinds, labels, bandwidth, tpot, bounds),
+        *(
+            finding
+            for kind, own, bound in zip(kinds, tpot, bounds, strict=True)
+            for finding in _memory_findings(kind, labels, bandwidth, own, bound)
+        ),
     ]
     kept = np.flatnonzero(np.isfinite(results["tpot"]))
     gains = _gains(kinds, bandwidth, tpot)
@@ -164,10 +168,52 @@ def _gains(kinds: Sequence[str], bandwidth: np.ndarray, tpot: np.ndarray) -> Stu
     )
 
 
+def _rising(bandwidth: np.ndarray, tpot: np.ndarray) -> list[int]:
+    """Rows with a time, in the order of their bandwidth."""
+    return [int(i) for i in np.argsort(bandwidth, kind="stable") if np.isfinite(tpot[i])]
+
+
+def _knee(bandwidth: np.ndarray, tpot: np.ndarray) -> int | None:
+    """Row beyond which less than half of a gain in bandwidth becomes a gain in time; None where there is none."""
+    for before, after in pairwise(_rising(bandwidth, tpot)):
+        faster = bandwidth[after] / bandwidth[before]
+        if faster >= 1.02 and np.log(tpot[before] / tpot[after]) / np.log(faster) < 0.5:
+            return before
+    return None
+
+
+def _memories_short(
+    kinds: Sequence[str], labels: Sequence[str], bandwidth: np.ndarray, tpot: np.ndarray, bounds: np.ndarray
+) -> Iterator[Finding]:
+    orders = [_rising(bandwidth, own) for own in tpot]
+    known = [place for place, order in enumerate(orders) if len(order) > 1]
+    if not known:
+        return
+    gain = {place: tpot[place][orders[place][0]] / tpot[place][orders[place][-1]] for place in known}
+    least, most = (pick(known, key=lambda place: gain[place]) for pick in (min, max))
+    first, last = orders[most][0], orders[most][-1]
+    knees = {place: _knee(bandwidth, tpot[place]) for place in known}
+    said = [
+        f"{bandwidth[at]:.1f} TB/s ({labels[at]}) for {kinds[place]}" for place, at in knees.items() if at is not None
+    ]
+    second = "more bandwidth helps to the end of what was tried"
+    if said:
+        limits = dict.fromkeys(str(bounds[place][orders[place][-1]]) for place in known)
+        second = (
+            f"beyond {'; '.join(said)} less than half of a further gain in bandwidth shortens a token, limited in the "
+            f"end by {' or '.join(limits)}"
+        )
+    yield in_short(
+        f"{bandwidth[last] / bandwidth[first]:.0f} times the bandwidth of {labels[first]} makes a token "
+        f"{gain[least]:.1f} ({kinds[least]}) to {gain[most]:.1f} times ({kinds[most]}) as fast",
+        second,
+    )
+
+
 def _memory_findings(
     kind: str, labels: Sequence[str], bandwidth: np.ndarray, tpot: np.ndarray, bound: np.ndarray
 ) -> Iterator[Finding]:
-    order = [i for i in np.argsort(bandwidth, kind="stable") if np.isfinite(tpot[i])]
+    order = _rising(bandwidth, tpot)
     if len(order) < 2:
         return
     first, last = order[0], order[-1]
@@ -181,12 +227,10 @@ def _memory_findings(
     else:
         words += f"; it is limited by {bound[turned]} with any memory"
     yield Finding("Memory", f"{words}.", "good")
-    for before, after in pairwise(order):
-        faster = bandwidth[after] / bandwidth[before]
-        if faster >= 1.02 and np.log(tpot[before] / tpot[after]) / np.log(faster) < 0.5:
-            words = f"{kind}: beyond {bandwidth[before]:.1f} TB/s ({labels[before]}) less than half of a bandwidth "
-            yield Finding("Knee", f"{words}gain becomes a gain in time per token.")
-            break
+    knee = _knee(bandwidth, tpot)
+    if knee is not None:
+        words = f"{kind}: beyond {bandwidth[knee]:.1f} TB/s ({labels[knee]}) less than half of a bandwidth gain "
+        yield Finding("Knee", f"{words}becomes a gain in time per token.")
 
 
 def nodes(inputs: Inputs) -> Outcome:
@@ -231,6 +275,7 @@ def nodes(inputs: Inputs) -> Outcome:
     more = marginal(inputs, shared.catalog, own_nodes, shared.names, timed)
     sheets[4:4] = [shared.sheet, *more.sheets]
     findings += [*shared.findings, *more.findings]
+    findings[:0] = _nodes_short(node_names, memory_names, network_names, best, more)
     columns = {name: values[chosen[kept]] for name, values in plans.columns.items()}
     own = np.array(names, dtype=object)[kept]
     best_plans = Table("training", {**columns, "accelerator": own, "name": own})
@@ -376,6 +421,22 @@ def _devices_sheet(
             (own_column("step_time", "s", "Time of a training step with the best plan"), times),
             ("best_plan", best),
         ],
+    )
+
+
+def _nodes_short(
+    nodes: Sequence[str], memories: Sequence[str], networks: Sequence[str], best: np.ndarray, more: Marginal
+) -> Iterator[Finding]:
+    """What all nodes gain with the newest and the oldest memory and network, and what limits which nodes."""
+    newest, oldest = best[:, -1, -1], best[:, 0, 0]
+    if not np.isfinite([newest[0], newest[-1], oldest[0], oldest[-1], best[-1, 0, -1], best[-1, -1, 0]]).all():
+        return
+    yield in_short(
+        f"from {nodes[0]} to {nodes[-1]} a training step becomes {newest[0] / newest[-1]:.1f} times as fast with "
+        f"{memories[-1]} and the network of {networks[-1]}, and {oldest[0] / oldest[-1]:.1f} times with {memories[0]} "
+        f"and that of {networks[0]}",
+        f"at {nodes[-1]} the memory gives {best[-1, 0, -1] / newest[-1]:.1f} times of it and the network "
+        f"{best[-1, -1, 0] / newest[-1]:.1f}; a device is limited by {more.limits}",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from xlperf.studies.outcome import (
     Outcome,
     StudySheet,
     comparable,
+    in_short,
     own_column,
     pivot_of,
     positions,
@@ -78,6 +79,9 @@ def analyse(inputs: Inputs) -> Outcome:
     )
     collectives = _collectives(inputs, positions(networks)[0])
     findings = [
+        *_short(
+            inputs, [(label, span) for span, label in zip(spans, labels, strict=True)], networks, over, collectives
+        ),
         *(
             finding
             for span, label in zip(spans, labels, strict=True)
@@ -113,6 +117,32 @@ def _collectives(inputs: Inputs, networks: list[str]) -> StudySheet:
         times,
         "ms",
         charts=[Chart("bars", "Time of a collective", "network", _OPERATIONS, y_title="ms")],
+    )
+
+
+def _short(
+    inputs: Inputs, groups: Sequence[tuple[str, np.ndarray]], networks: np.ndarray, over: np.ndarray, table: StudySheet
+) -> Iterator[Finding]:
+    """The slowest network of each plan, and the collective that suffers most from a shape."""
+    said = []
+    for label, span in groups:
+        legal = span[np.isfinite(over[span])]
+        if len(legal) > 1:
+            slow, fast = (legal[pick(over[legal])] for pick in (np.argmax, np.argmin))
+            said.append(f"{over[slow]:.1f} times as long on {networks[slow]} as on {networks[fast]} ({label})")
+    times = {name: table.numbers(name) for name in _OPERATIONS}
+    if not said or not all(np.isfinite(own).any() for own in times.values()):
+        return
+    names = table.values("network")
+    parts = []
+    for operation, own in times.items():
+        slow, fast = int(np.nanargmax(own)), int(np.nanargmin(own))
+        what = operation.replace("_", "-")
+        parts.append(f"{own[slow] / own[fast]:.0f} times for an {what} ({names[slow]} against {names[fast]})")
+    yield in_short(
+        f"a step of the same plan takes {' and '.join(said)}",
+        f"one collective of {inputs.number('collective_size'):g} MB among {inputs.number('collective_accelerators'):g} "
+        f"accelerators differs by {' and '.join(parts)}",
     )
 
 

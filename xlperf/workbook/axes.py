@@ -20,9 +20,10 @@ from openpyxl.drawing.text import (
     RichTextProperties,
 )
 
+from xlperf.base.units import MILLION
 from xlperf.workbook.style import FONT, INK, MUTED
 
-LOG_NUMBER = '[>=1000000]#,##0.##,," M";[<1]0.0####;#,##0'
+LOG_NUMBER = '[>=1000000]#,##0.0,," M";[<1]0.0####;#,##0'
 """Format of numbers along a logarithmic axis."""
 _WIDE_RANGE = 300.0
 """Highest over lowest value from which on a logarithmic axis is labelled at powers of ten, else at doublings. [-]"""
@@ -78,7 +79,7 @@ def axis_number(values: Iterable[Any], from_zero: bool = True) -> str:
     """Format of the numbers along a linear axis: as many decimals as its steps have, and no more.
 
     >>> axis_number([0.0, 1.4]), axis_number([35.0, 812.0]), axis_number([2.5e9])
-    ('0.0', '#,##0', '#,##0.##,," M"')
+    ('0.0', '#,##0', '#,##0,," M"')
     """
     known = [float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)]
     low = min([0.0, *known]) if from_zero or not known else min(known)
@@ -86,7 +87,8 @@ def axis_number(values: Iterable[Any], from_zero: bool = True) -> str:
     if high - low <= 0.0:
         return "#,##0"
     if max(high, -low) >= 1_000_000:
-        return '#,##0.##,," M"'
+        decimals = max(0, -math.floor(math.log10((high - low) / _STEPS_ACROSS / MILLION)))
+        return f'#,##0{"." + "0" * decimals if decimals else ""},," M"'
     decimals = max(0, -math.floor(math.log10((high - low) / _STEPS_ACROSS)))
     return f"0.{'0' * min(decimals, 6)}" if decimals else "#,##0"
 

@@ -115,7 +115,13 @@ def place_plot(chart: Any, left: float, top: float, right: float, bottom: float)
 
 
 def legend_height(chart: Any) -> float:
-    """Height of the legend below a chart [cm]; its names stand beside each other in as many lines as they take."""
+    """Height of the legend below a chart [cm]; its names stand beside each other in as many lines as they take.
+
+    One series alone has none, as the title names it: the legend of such a chart is taken away.
+    """
+    if len(chart.series) == 1:
+        chart.legend = None
+        return 0.0
     names = [series.tx.strRef.strCache.pt[0].v for series in chart.series if series.tx is not None]
     lines = math.ceil(sum(0.165 * len(name) + 1.1 for name in names) / (0.92 * chart.width)) if names else 0
     return 0.35 + 0.45 * max(lines, 1)

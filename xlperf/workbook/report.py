@@ -51,7 +51,7 @@ from xlperf.workbook.report_limits import (
     roofline_sheet,
     uncertainty_sheet,
 )
-from xlperf.workbook.report_summary import summary_sheet
+from xlperf.workbook.report_summary import findings, summary_sheet
 from xlperf.workbook.style import add_styles, page_setup
 
 if TYPE_CHECKING:
@@ -110,6 +110,15 @@ def write_report(
         catalog, plans, results, date=date, study=study, explain=explain, limits=limits, uncertain=uncertain
     )
     save_workbook(workbook, path, datetime.datetime(date.year, date.month, date.day))
+
+
+def answers(catalog: Catalog, plans: Sequence[Table], results: Sequence[Table]) -> list[Finding]:
+    """What the summary of a report answers: fastest, cheapest, tightest, doubtful, each with its plan.
+
+    ``catalog``, ``plans``, ``results``: as :func:`write_report` takes them.
+    """
+    groups = tuple(Plans(plan, result, catalog) for plan, result in zip(plans, results, strict=True) if len(plan))
+    return findings(Report(catalog, groups, (), datetime.date.min, "", xlperf.__version__))
 
 
 def write_study_report(
@@ -189,10 +198,11 @@ def _operators(
 def _properties(workbook: Workbook, report: Report) -> None:
     sheet = workbook["summary"]
     name = f"xlperf report: {report.study}" if report.study else "xlperf report"
+    shown = f"Plans of the study: {report.study}" if report.found else name
     counts = " and ".join(plural(len(group), f"{group.kind} plan") for group in report.groups)
     style.title(
         sheet,
-        name,
+        shown,
         f"{counts}  \N{MIDDLE DOT}  {report.date.isoformat()}  \N{MIDDLE DOT}  catalog {report.catalog.origin} "
         f"({report.catalog.fingerprint})  \N{MIDDLE DOT}  xlperf {report.version}",
     )

@@ -16,7 +16,7 @@ from xlperf.catalog.schema import Column
 from xlperf.workbook.charts import Cells, Part, colour, columns_with_line, horizontal_bars
 from xlperf.workbook.package import write_table
 from xlperf.workbook.report_data import GOOD, TOO_LARGE, Plans, extra_column, number_words, plural, short
-from xlperf.workbook.style import chart_rows, even_rows, page_setup, place_chart, put
+from xlperf.workbook.style import CM_PER_LETTER, chart_rows, even_rows, page_setup, place_chart, put, width_of
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -279,10 +279,8 @@ _MOST_PLANS = 60
 """Plans whose results are printed. [-]"""
 _MOST_ROWS = 130
 """Rows of a study's table that are printed, about three pages. [-]"""
-_CM_PER_LETTER = 0.172
-"""Of the narrowest fonts that a program puts in the place of the workbook's: no chart is cut. [cm]"""
 _EMU_PER_CM = 360000
-_PAGE_SHAPE = 0.72
+_PAGE_SHAPE = 0.75
 """Height over width of what a page takes, with a little more, which makes it smaller by as much."""
 _NOTE = "further rows and columns: in the workbook"
 
@@ -352,7 +350,7 @@ def _charts(sheet: Worksheet, only_first: bool) -> None:
     spans = sorted(
         (row, row + chart_rows(chart.height) - 1, left + chart.width)
         for chart in inside._charts
-        for row, left in [_corner(chart.anchor)]
+        for row, left in [_corner(sheet, chart.anchor)]
     )
     if only_first:
         spans = [span for span in spans if span[0] == spans[0][0]]
@@ -369,17 +367,16 @@ def _charts(sheet: Worksheet, only_first: bool) -> None:
     _note(sheet)
 
 
-def _corner(anchor: Any) -> tuple[int, float]:
-    """Row of a chart that stands in column A, and its distance from the left edge [cm]."""
+def _corner(sheet: Worksheet, anchor: Any) -> tuple[int, float]:
+    """Row of a chart, which stands in column A where it is anchored at a cell, and its distance from the left [cm]."""
     if isinstance(anchor, str):
         return int(anchor.lstrip("A")), 0.0
     corner = anchor._from
-    return corner.row + 1, corner.colOff / _EMU_PER_CM
+    return corner.row + 1, CM_PER_LETTER * width_of(sheet, 1, corner.col) + corner.colOff / _EMU_PER_CM
 
 
 def _width(sheet: Worksheet, number: int) -> float:
-    letter = get_column_letter(number)
-    return float(sheet.column_dimensions[letter].width) if letter in sheet.column_dimensions else 8.43
+    return width_of(sheet, number, number)
 
 
 def _column_at(sheet: Worksheet, distance: float) -> str:
@@ -387,7 +384,7 @@ def _column_at(sheet: Worksheet, distance: float) -> str:
     column, reached = 0, 0.0
     while reached < distance and column < 200:
         column += 1
-        reached += _width(sheet, column) * _CM_PER_LETTER
+        reached += _width(sheet, column) * CM_PER_LETTER
     return get_column_letter(max(column, 1))
 
 
@@ -408,7 +405,7 @@ def _first_page(sheet: Worksheet, rows: int) -> None:
 
 def _last_row(sheet: Worksheet, first: int, letters: float, pages: int = 1) -> int:
     """Last row of pages that are filled from side to side: more rows would make all of them smaller."""
-    row, room = first, pages * _PAGE_SHAPE * letters * _CM_PER_LETTER * 72.0 / 2.54
+    row, room = first, pages * _PAGE_SHAPE * letters * CM_PER_LETTER * 72.0 / 2.54
     while row < sheet.max_row and room > 0.0:
         room -= sheet.row_dimensions[row].height or 15.0
         row += 1

@@ -270,7 +270,8 @@ def _tornado_table(sheet: Worksheet, decisive: Table, top: int) -> int:
     write_table(sheet, columns, rows, f"A{top}", "tornado", freeze=None, widths=False, fitted=True)
     for down in range(top + 1, top + 1 + len(rows)):
         for column in (3, 4, 5):
-            sheet.cell(down, column).number_format = "[<10]0.####;#,##0.##"
+            cell = sheet.cell(down, column)
+            cell.number_format = "#,##0" if float(str(cell.value or 0.0)).is_integer() else "#,##0.0##"
     return top + max(len(rows), 1)
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from openpyxl.styles import Alignment, Font
 from openpyxl.utils import get_column_letter
-from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.base import resources
 from xlperf.catalog.schema import Column
@@ -30,12 +29,15 @@ from xlperf.workbook.report_data import (
     number_words,
     percent_words,
     plural,
+    short,
 )
 from xlperf.workbook.style import (
+    CM_PER_LETTER,
     chart_rows,
     column_widths,
     even_rows,
     heading,
+    keep_together,
     link,
     page_setup,
     place_chart,
@@ -48,12 +50,12 @@ if TYPE_CHECKING:
     from xlperf.studies.outcome import Finding
 
 
-_LAST = 10
-_ACROSS = 148
+_LETTERS = (25, 50, 22, 13, 13, 13, 13, 13, 13, 13)
+_LAST = len(_LETTERS)
+_ACROSS = sum(_LETTERS[1:])
 _TONES = {"good": style.GOOD_INK, "plain": style.NAVY, "warning": style.WARN_INK, "bad": style.BAD_INK}
 _TOP_ROWS = 20
-_BARS = 14
-_CHART_WIDTH, _CHART_HEIGHT = 17.0, 9.6
+_CHART_WIDTH = 15.9
 _TABLES = {
     "training": ("tokens_per_second_per_accelerator", "step_time mfu memory_reserved cost_per_million_tokens"),
     "inference": ("tokens_per_second_per_accelerator", "ttft tpot memory cost_per_million_output_tokens_all_in"),
@@ -64,27 +66,26 @@ SHEETS = {row["sheet"]: row["contents"] for row in resources.rows("workbook/repo
 
 def summary_sheet(sheet: Worksheet, report: Report) -> None:
     """Fill the first sheet."""
-    column_widths(sheet, 25, 50, 22, 13, 13, 13, 13, 13, 13, 13)
-    row = 4
-    for words, found in (("Findings of the study", report.found), ("Answers", findings(report))):
-        if not found:
-            continue
-        row = heading(sheet, row, words)
-        row = finding_rows(sheet, found, row, _LAST, _ACROSS) + 1
+    column_widths(sheet, *_LETTERS)
+    row = heading(sheet, 4, "Answers")
+    row = finding_rows(sheet, findings(report), row, _LAST, _ACROSS) + 1
     charts = row
-    shown = [group for group in report.groups if len(group.where(GOOD))]
-    drawn = bool(shown) and not report.found  # a study has charts of its own
-    row += chart_rows(_CHART_HEIGHT) if drawn else -1
+    shown = [(group, pairs) for group in report.groups if len(pairs := _pairs(group))]
+    if report.found:  # a study has charts of its own, and no table of the best of a grid
+        shown = [(group, pairs) for group, pairs in shown if len(pairs) <= _TOP_ROWS]
+    height = max((_chart_height(len(pairs)) for _, pairs in shown), default=0.0)
+    drawn = bool(shown) and not report.found
+    row += chart_rows(height) if drawn else -1
     even_rows(sheet, charts, row)
-    sheet.row_breaks.append(Break(id=row - 1))
-    for place, group in enumerate(shown):
-        if place and drawn:
-            sheet.row_breaks.append(Break(id=row))
-        row = heading(sheet, row + 1, f"{group.kind.capitalize()}: best plan of each model on each accelerator")
-        below = _top(sheet, group, row)
+    blocks = [(1, charts - 1), (charts, row - 1)]
+    for place, (group, pairs) in enumerate(shown):
+        top = heading(sheet, row + 1, f"{group.kind.capitalize()}: best plan of each model on each accelerator")
+        below = _top(sheet, group, pairs, top)
         if drawn:
-            _chart(sheet, group, charts, place, (row, below))
+            _chart(sheet, group, charts, place, (top, min(len(pairs), _TOP_ROWS)), height)
+        blocks.append((row, below - 1))
         row = below
+    keep_together(sheet, blocks, sum(_LETTERS) * CM_PER_LETTER, 3)
     _links(sheet, heading(sheet, row + 1, "Sheets of this report"))
     sheet.freeze_panes = "A4"
     page_setup(sheet, area=f"A1:{get_column_letter(_LAST)}{row}")  # links are of no use on paper
@@ -124,7 +125,18 @@ def _links(sheet: Worksheet, row: int) -> None:
             sheet.merge_cells(start_row=line, start_column=4, end_row=line, end_column=_LAST)
 
 
-def _top(sheet: Worksheet, group: Plans, row: int) -> int:
+def _pairs(group: Plans) -> list[int]:
+    """Row of the best plan of each model and accelerator that fits, in the order of the models."""
+    order = distinct(group.models)
+    pairs: dict[tuple[str, str], list[int]] = {}
+    for row in group.where(GOOD).tolist():
+        pairs.setdefault((group.models[row], group.accelerators[row]), []).append(row)
+    ranked = sorted(pairs, key=lambda pair: order.index(pair[0]))
+    found = [best(group, _TABLES[group.kind][0], np.array(pairs[pair])) for pair in ranked]
+    return [row for row in found if row is not None]
+
+
+def _top(sheet: Worksheet, group: Plans, pairs: Sequence[int], row: int) -> int:
     """The best plan of each model and accelerator, in the order of the plans; the row below the table."""
     rate, others = _TABLES[group.kind]
     results: list[Column] = [
@@ -139,18 +151,11 @@ def _top(sheet: Worksheet, group: Plans, row: int) -> int:
         extra_column("accelerators", "-", "Accelerators of the plan", "number"),
         *results,
     ]
-    good = group.where(GOOD)
-    models, accelerators = group.models, group.accelerators
-    order = distinct(models)
-    pairs = distinct([f"{models[r]}\n{accelerators[r]}" for r in good])
-    pairs.sort(key=lambda pair: order.index(pair.split("\n")[0]))
     rows: list[Sequence[Any]] = []
-    for pair in pairs[:_TOP_ROWS]:
-        top = best(group, rate, np.array([r for r in good if f"{models[r]}\n{accelerators[r]}" == pair]))
-        if top is not None:
-            values = [float(group.number(column.name)[top]) for column in results]
-            count = int(group.plans.number("num_accelerators", 1.0)[top])
-            rows.append([models[top], group.names[top], accelerators[top], count, *values])
+    for top in pairs[:_TOP_ROWS]:
+        values = [float(group.number(column.name)[top]) for column in results]
+        count = int(group.plans.number("num_accelerators", 1.0)[top])
+        rows.append([group.models[top], group.names[top], group.accelerators[top], count, *values])
     write_table(sheet, columns, rows, f"A{row}", f"best_{group.kind}", freeze=None, widths=False, fitted=True)
     sheet.row_dimensions[row].height = 54
     row += len(rows) + 1
@@ -160,29 +165,42 @@ def _top(sheet: Worksheet, group: Plans, row: int) -> int:
     return row
 
 
-def _chart(sheet: Worksheet, group: Plans, row: int, place: int, table: tuple[int, int]) -> None:
-    """Cost of the best plans, cheapest model by model, drawn from their table; throughput where there is no cost."""
-    header, below = table
+def _chart_height(pairs: int) -> float:
+    """Height of a chart of so many plans. [cm]"""
+    return max(5.0, 3.2 + 0.32 * min(pairs, _TOP_ROWS))
+
+
+def _chart(sheet: Worksheet, group: Plans, row: int, place: int, table: tuple[int, int], height: float) -> None:
+    """Cost of the best plans, model by model, drawn from their table; throughput where there is no cost."""
+    header, bars = table
     names = {str(sheet.cell(header, column).value).split(" (")[0]: column for column in range(1, _LAST + 1)}
     cost = _TABLES[group.kind][1].split()[-1].replace("_", " ")
     column = names.get(cost, 0)
-    count = next((r for r in range(header + 1, below + 1) if sheet.cell(r, 2).value is None), below) - header - 1
-    if not column or not any(sheet.cell(r, column).value for r in range(header + 1, header + 1 + count)):
+    if not column or not any(sheet.cell(r, column).value for r in range(header + 1, header + 1 + bars)):
         cost, column = "tokens per second per accelerator", 5
-    unit = "USD per million tokens" if "cost" in cost else "token/s"
-    bars = min(count, _BARS)
-    labels = Cells(sheet, 2, header + 1, header + bars)
+    unit = _UNITS[group.kind] if "cost" in cost else "token/s"
+    put(sheet.cell(header, _LAST + 2), "label in the chart", "xlperf note")
+    for row_of in range(header + 1, header + 1 + bars):  # amounts beside bars of a logarithmic axis would cover names
+        amount = sheet.cell(row_of, column).value
+        shown = f" \N{MIDDLE DOT} {number_words(amount)}" if isinstance(amount, float) else ""
+        put(
+            sheet.cell(row_of, _LAST + 2),
+            f"{short(str(sheet.cell(row_of, 2).value), 44)}{shown}",
+            "xlperf note",
+            None,
+            False,
+        )
+    labels = Cells(sheet, _LAST + 2, header + 1, header + bars)
     part = Part(Cells(sheet, column, header, header), Cells(sheet, column, header + 1, header + bars), BLUE)
-    words = f"{_WORK[group.kind].capitalize()}: {'cost of a million tokens' if 'cost' in cost else cost}, best plans"
+    words = f"{_WORK[group.kind].capitalize()}: {'cost of a token' if 'cost' in cost else cost}, the best plans below"
     values = [float(value) for value in part.values.values if isinstance(value, int | float)]
     chart: Any = horizontal_bars(
         words, labels, [part], axis_title=unit, number=axis_number(values), stacked=False,
-        size=(_CHART_WIDTH, _CHART_HEIGHT),
+        size=(_CHART_WIDTH, height),
     )  # fmt: skip
-    chart.legend = None
     if values and min(values) > 0.0 and max(values) > 30.0 * min(values):
         log_axis(chart.y_axis, values)
-    place_chart(sheet, chart, row, place * (_CHART_WIDTH + 0.4))
+    place_chart(sheet, chart, row, place * (_CHART_WIDTH + 0.6))
 
 
 def findings(report: Report) -> list[Finding]:
@@ -193,7 +211,7 @@ def findings(report: Report) -> list[Finding]:
         found.extend(_training(training))
     if inference is not None:
         found.extend(_inference(inference))
-    for group in report.groups:
+    for group in () if report.found else report.groups:  # grids of studies have such plans on purpose
         found.extend(_too_large(group))
         found.extend(_refused(group))
     return found
@@ -245,6 +263,7 @@ def _training(group: Plans) -> Iterator[Finding]:
         yield Finding("Cheapest training", words, "good")
     yield from _tightest(group, rows)
     yield from _doubtful(group, rows, "step_time")
+    yield from _alike(group, rows)
     yield from _losses(group)
 
 
@@ -275,16 +294,13 @@ def _inference(group: Plans) -> Iterator[Finding]:
         yield Finding("Cheapest serving", words, "good")
     yield from _tightest(group, rows)
     yield from _doubtful(group, rows, "tpot")
-    bounds = [str(bound) for bound in group.results.text("bound")[group.where(GOOD, TOO_LARGE)] if bound]
-    if bounds:
-        counts = sorted(((bounds.count(bound), bound) for bound in distinct(bounds)), key=lambda pair: -pair[0])
-        words = listed([f"{bound} in {plural(count, 'plan')}" for count, bound in counts])
-        yield Finding("Decode limit", f"A decode step is limited by {words}.")
+    yield from _alike(group, rows, "prompt_length", "output_length")
 
 
 _PATIENCE = 10_000.0
 """Time that a user waits for a first token; an answer that takes longer says so. [ms]"""
 _WORK = {"training": "training", "inference": "serving"}
+_UNITS = {"training": "USD per million tokens", "inference": "USD per million output tokens, prompts included"}
 
 
 def _late(group: Plans, row: int) -> str:
@@ -304,6 +320,27 @@ def _tightest(group: Plans, rows: np.ndarray) -> Iterator[Finding]:
             f"{percent_words(float(1.0 - need[row] / have[row]))} to spare."
         )
         yield Finding(f"Tightest {_WORK[group.kind]}", words, "warning")
+
+
+def _alike(group: Plans, rows: np.ndarray, *same: str) -> Iterator[Finding]:
+    """The fastest and the slowest accelerator for one model: plans of as many accelerators, and as long requests."""
+    rate, cost = group.number(_TABLES[group.kind][0]), group.number(_TABLES[group.kind][1].split()[-1])
+    sizes = [group.plans.number(name) for name in ("num_accelerators", *same)]
+    found: dict[tuple[Any, ...], dict[str, int]] = {}
+    for row in rows[np.isfinite(rate[rows])].tolist():
+        own = found.setdefault((group.models[row], *(float(size[row]) for size in sizes)), {})
+        known = own.get(group.accelerators[row])
+        if known is None or rate[row] > rate[known]:
+            own[group.accelerators[row]] = row
+    alike = [list(own.values()) for own in found.values() if len(own) > 1]
+    if not alike:
+        return
+    one = max(alike, key=lambda own: (len(own), sizes[0][own[0]]))
+    fast, slow = (pick(one, key=lambda row: rate[row]) for pick in (max, min))
+    words = f"{_plan(group, fast)}: {rate[fast] / rate[slow]:.1f} times as fast as {_plan(group, slow)}"
+    if np.isfinite([cost[fast], cost[slow]]).all() and cost[slow] > 0.0:
+        words += f", at {cost[fast] / cost[slow]:.2f} times its cost of a token"
+    yield Finding(f"Like with like, {_WORK[group.kind]}", f"{words}.")
 
 
 def _doubtful(group: Plans, rows: np.ndarray, name: str) -> Iterator[Finding]:
@@ -375,12 +412,12 @@ def _too_large(group: Plans) -> Iterator[Finding]:
     order = rows[np.argsort(-np.nan_to_num(over[rows]), kind="stable")]
     said = []
     for row in order:
-        if np.isfinite(over[row]):
+        if over[row] > 0.0:
             share = percent_words(over[row] / have[row])
             each = f"{number_words(need[row])} GiB of {number_words(have[row])} GiB, {share} too much"
             said.append(f"{group.names[row]} ({each})")
-        else:
-            said.append(group.names[row])
+        else:  # another pool of the plan, or a budget
+            said.append(f"{group.names[row]} ({_reason(group, row).partition(';')[0] or 'no reason given'})")
     verb = "does" if len(rows) == 1 else "do"
     words = f"{plural(len(rows), f'{group.kind} plan')} {verb} not fit in memory: {listed(said)}."
     yield Finding("Does not fit", words, "warning")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,14 +43,21 @@ from xlperf.workbook.package import data_rows, replace_file, table_name, workboo
 from xlperf.workbook.report_breakdown import first_rows
 from xlperf.workbook.report_summary import finding_rows, wide_text
 from xlperf.workbook.style import (
+    CM_PER_LETTER,
     add_styles,
     chart_rows,
     column_widths,
+    even_rows,
     heading,
+    height_of,
+    keep_together,
     link,
     page_setup,
+    place_chart,
     put,
+    shrunk,
     title,
+    width_of,
 )
 
 if TYPE_CHECKING:
@@ -118,59 +126,101 @@ _TOP = 4
 
 
 def study_sheets(workbook: Workbook, study: Study, inputs: Inputs, outcome: Outcome) -> None:
-    """Add the sheets of a study behind the summary."""
-    _study_sheet(workbook.create_sheet("study", 1), study, inputs, outcome)
-    for place, source in enumerate(outcome.sheets, start=2):
-        _table_sheet(workbook.create_sheet(source.name, place), source)
+    """Add the sheets of a study before those that any report has; the workbook opens on the first."""
+    front = workbook.create_sheet("study", 0)
+    drawn: list[tuple[Chart, StudySheet, Worksheet, int]] = []
+    for place, source in enumerate(outcome.sheets, start=1):
+        sheet = workbook.create_sheet(source.name, place)
+        top = _table_sheet(sheet, source)
+        drawn += [(chart, source, sheet, top) for chart in source.charts]
+    firsts = [one for i, one in enumerate(drawn) if i == 0 or one[2] is not drawn[i - 1][2]]
+    lead = (firsts if len(firsts) > 1 else drawn)[:_LEAD]
+    _study_sheet(front, study, inputs, outcome, [study_chart(*one, size=_LEAD_SIZE) for one in lead])
+    workbook.active = 0
+    for sheet in workbook.worksheets:  # one sheet is selected, or typing would go into several at once
+        view: Any = sheet.sheet_view
+        view.tabSelected = sheet is front
 
 
-def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcome) -> None:
+_LEAD, _LEAD_SIZE = 2, (14.8, 8.0)
+"""Charts on the first sheet, and their width and height. [-, cm]"""
+_LETTERS = (30, 52, 12, 90)
+"""Widths of the columns of the first sheet."""
+
+
+def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcome, lead: Sequence[Any]) -> None:
+    """Question, finding, what to do and the first charts; then the other findings, settings and sheets."""
     colour: Any = sheet.sheet_properties
     colour.tabColor = style.TEAL
-    title(sheet, study.title, study.question)
-    link(sheet["A3"], "summary", "to the summary")
-    column_widths(sheet, 30, 52, 12, 90)
-    row = heading(sheet, _TOP, "In short")
-    row = finding_rows(sheet, outcome.short, row, 4, 150)
-    row = finding_rows(sheet, [Finding("What to do", study.advice)], row, 4, 150)
+    inside: Any = sheet
+    title(sheet, study.title, str(inside.parent["summary"]["A2"].value or ""))
+    column_widths(sheet, *_LETTERS)
+    across, last = sum(_LETTERS[1:]), len(_LETTERS)
+    blocks = [(1, 2)]
+
+    def began(first: int, end: int, whole: bool = True) -> int:
+        blocks.append((first, end - 1 if whole else min(first + 2, end - 1)))
+        return end + 1
+
+    row = finding_rows(sheet, [Finding("Question", study.question), *outcome.short], 3, last, across)
+    row = began(3, finding_rows(sheet, [Finding("What to do", study.advice)], row, last, across))
+    if lead:
+        end = row + chart_rows(_LEAD_SIZE[1])
+        even_rows(sheet, row, end)
+        for place, chart in enumerate(lead):
+            place_chart(sheet, chart, row, place * (_LEAD_SIZE[0] + _GAP))
+        row = began(row, end)
     if rest := outcome.findings[len(outcome.short) :]:
-        row = heading(sheet, row + 1, "Findings")
-        row = finding_rows(sheet, rest, row, 4, 150)
-    row = heading(sheet, row + 1, "Published")
-    row = wide_text(sheet, row, 1, 4, study.published, 160) + 1
+        row = began(row, finding_rows(sheet, rest, heading(sheet, row, "Findings"), last, across), False)
+    row = began(row, wide_text(sheet, heading(sheet, row, "Published"), 1, last, study.published, sum(_LETTERS)))
     if study.settings:
-        row = heading(sheet, row, "Settings")
-        for column, words in enumerate(("setting", "value", "unit", "meaning"), start=1):
-            put(sheet.cell(row, column), words, "xlperf header")
-        for setting in study.settings:
-            row += 1
-            value = setting_text(inputs.settings[setting.name])
-            put(sheet.cell(row, 1), setting.name.replace("_", " "), "xlperf key")
-            put(sheet.cell(row, 2), value, "xlperf input", "General")
-            put(sheet.cell(row, 3), setting.unit if setting.unit != "-" else None, "xlperf text")
-            put(sheet.cell(row, 4), setting.meaning, "xlperf text")
-            if isinstance(value, str) and len(value) > 46:
-                sheet.cell(row, 2).alignment = Alignment(vertical="top", horizontal="left", indent=1, wrap_text=True)
-                sheet.row_dimensions[row].height = 13.5 * -(-len(value) // 42) + 4
-        row += 2
+        row = began(row, _settings(sheet, study, inputs, heading(sheet, row, "Settings")))
+    printed = f"A1:{get_column_letter(last)}{row - 1}"  # links are of no use on paper
     row = heading(sheet, row, "Sheets of this study")
     for source in outcome.sheets:
         link(sheet.cell(row, 1), source.name, source.name)
-        row = wide_text(sheet, row, 2, 4, source.heading, 125)
+        row = wide_text(sheet, row, 2, last, source.heading, across)
+    link(sheet.cell(row, 1), "summary", "summary")
+    words = "The plans of this study: answers over all of them, and links to their sheets."
+    row = wide_text(sheet, row, 2, last, words, across)
     words = f"To run it again with other numbers: xlperf new STUDY.xlsx --study {study.name}, edit, then "
     words += f"xlperf report STUDY.xlsx --study {study.name} -o REPORT.xlsx."
     put(sheet.cell(row + 1, 1), words, "xlperf note")
-    sheet.merge_cells(start_row=row + 1, start_column=1, end_row=row + 1, end_column=4)
-    page_setup(sheet, pages_high=1)
+    sheet.merge_cells(start_row=row + 1, start_column=1, end_row=row + 1, end_column=last)
+    keep_together(sheet, blocks, sum(_LETTERS) * CM_PER_LETTER)
+    sheet.freeze_panes = "A3"
+    page_setup(sheet, area=printed)
 
 
-def _table_sheet(sheet: Worksheet, source: StudySheet) -> None:
+def _settings(sheet: Worksheet, study: Study, inputs: Inputs, row: int) -> int:
+    """The settings of a study as they were; the row below them."""
+    for column, words in enumerate(("setting", "value", "unit", "meaning"), start=1):
+        put(sheet.cell(row, column), words, "xlperf header")
+    for setting in study.settings:
+        row += 1
+        value = setting_text(inputs.settings[setting.name])
+        put(sheet.cell(row, 1), setting.name.replace("_", " "), "xlperf key")
+        put(sheet.cell(row, 2), value, "xlperf input", "General")
+        put(sheet.cell(row, 3), setting.unit if setting.unit != "-" else None, "xlperf text")
+        put(sheet.cell(row, 4), setting.meaning, "xlperf text")
+        long = isinstance(value, str) and len(value) > _LETTERS[1] - 4
+        sheet.cell(row, 2).alignment = Alignment(vertical="top", horizontal="left", indent=1, wrap_text=long)
+        for column in (1, 3, 4):
+            sheet.cell(row, column).alignment = Alignment(vertical="top", wrap_text=column == 4)
+        if long:
+            sheet.row_dimensions[row].height = 13.5 * -(-len(str(value)) // (_LETTERS[1] - 8)) + 4
+    return row + 1
+
+
+def _table_sheet(sheet: Worksheet, source: StudySheet) -> int:
+    """Charts with their table below; the row of its headers."""
     colour: Any = sheet.sheet_properties
     colour.tabColor = style.TEAL
     title(sheet, source.name[:1].upper() + source.name[1:], source.heading)
     link(sheet["A3"], "study", "to the study")
     deep = -(-len(source.charts) // 2)
-    each = chart_rows(SIZE[1])
+    size = _size(source)
+    each = chart_rows(size[1])
     top = _TOP + deep * each
     rows = [[None if isinstance(v, float) and not math.isfinite(v) else v for v in row] for row in source.rows]
     area = write_table(sheet, source.columns, rows, f"A{top}", table_name(f"study {source.name}"), fitted=True)
@@ -179,21 +229,27 @@ def _table_sheet(sheet: Worksheet, source: StudySheet) -> None:
     sheet.freeze_panes = f"A{_TOP}" if deep else f"B{top + 1}"  # no line across charts
     if source.shaded:
         _shade(sheet, source, source.shaded, top)
-    left = _anchor(sheet, SIZE[0])
     for place, chart in enumerate(source.charts):
         down, across = divmod(place, 2)
-        drawn = study_chart(chart, source, sheet, top)
-        sheet.add_chart(drawn, f"{'A' if across == 0 else left}{_TOP + down * each}")
-    short = bool(deep) and len(rows) <= _ONE_PAGE
-    page_setup(sheet, None if short else top, area=None if deep else _below(sheet, area, source), pages_high=int(short))
+        place_chart(sheet, study_chart(chart, source, sheet, top, size), _TOP + down * each, across * (size[0] + _GAP))
     if not deep:
+        page_setup(sheet, top, area=_below(sheet, area, source))
         first_rows(sheet)
+        return top
+    beside = size[0] + _GAP if source.charts[1:] else 0.0
+    wide = max(CM_PER_LETTER * width_of(sheet, 1, len(source.columns)), beside + size[0])
+    short = shrunk(wide, height_of(sheet, 1, top + len(rows))) >= _SMALLEST
+    page_setup(sheet, None if short else top, pages_high=int(short))
+    if not short:
+        charts = [(_TOP + place * each, _TOP + (place + 1) * each - 1) for place in range(deep)]
+        keep_together(sheet, [(1, 3), *charts, (top, top + min(len(rows), _FIRST_ROWS))], wide)
+    return top
 
 
 def _below(sheet: Worksheet, area: str, source: StudySheet) -> str:
     """What is printed of a sheet without charts: its table, and its heading where that is wider."""
     last, row = coordinate_from_string(area.partition(":")[2])
-    right = _anchor(sheet, min(_CM_PER_LETTER * len(source.heading), SIZE[0] * 1.5))
+    right = _anchor(sheet, min(_OF_HEADING * len(source.heading), SIZE[0] * 1.5))
     widest = max(column_index_from_string(last), column_index_from_string(right) - 1)
     return f"A1:{get_column_letter(widest)}{row}"
 
@@ -227,13 +283,32 @@ def _anchor(sheet: Worksheet, width: float) -> str:
 _PALETTE = SERIES
 _MARKERS = ("circle", "square", "diamond", "triangle", "x", "plus", "star", "dash", "circle", "square")
 SIZE = (22.0, 11.0)
-_ONE_PAGE = 40  # rows below charts that go onto their page
-_CM_PER_LETTER = 0.19
-"""Of a heading. [cm]"""
+_PAIR, _GAP = (17.0, 9.5), 0.6
+"""Size of charts that stand in pairs, which a window and a page take side by side, and what is between them. [cm]"""
+_BARS = 0.34
+"""What the label of a bar takes down. [cm]"""
+_SMALLEST = 0.55
+"""How much smaller than life charts with their table are printed on one page; smaller, they take several. [-]"""
+_FIRST_ROWS = 12
+"""Rows of a table that stand below its headers before a page ends. [-]"""
+_OF_HEADING = 0.19
+"""Width of a letter of a heading. [cm]"""
 
 
-def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int) -> Any:
-    """A native chart of some columns of a table."""
+def _size(source: StudySheet) -> tuple[float, float]:
+    """Width and height of the charts of a sheet: as high as their labels need."""
+    width, height = _PAIR if source.charts[1:] else SIZE
+    for chart in source.charts:
+        first, last = chart.rows or (0, len(source.rows))
+        if chart.kind == "bars":
+            height = max(
+                height, 4.2 + _BARS * (last - first) * (1.0 if chart.stacked else max(1.0, 0.4 * len(chart.y)))
+            )
+    return width, min(height, 19.0)
+
+
+def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int, size: tuple[float, float] = SIZE) -> Any:
+    """A native chart of some columns of a table on a sheet with its headers in the row ``top``."""
     names = [column.name for column in source.columns]
     first, last = chart.rows or (0, len(source.rows))
 
@@ -247,14 +322,14 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int) ->
     number = axis_number(_reached(source, chart, drawn_values))
     if chart.kind in ("bars", "columns"):
         grouping, overlap = ("stacked", 100) if chart.stacked else ("clustered", -5)
-        drawn = bar_chart(chart.title, "bar" if chart.kind == "bars" else "col", SIZE, grouping, overlap)
+        drawn = bar_chart(chart.title, "bar" if chart.kind == "bars" else "col", size, grouping, overlap)
         for place, name in enumerate(chart.y):
             shade = colour(name, place) if name.startswith(("time_", "memory_")) else _PALETTE[place % len(_PALETTE)]
             drawn.series.append(bar_series(header(name), cells(chart.x), cells(name), shade))
         if chart.kind == "bars":
             draw_horizontal_axes(drawn, chart.y_title, number)
             place_plot(
-                drawn, min(0.14 * longest(cells(chart.x)) + 0.7, 0.5 * SIZE[0]), 1.2, 0.6, 1.7 + legend_height(drawn)
+                drawn, min(0.14 * longest(cells(chart.x)) + 0.7, 0.5 * size[0]), 1.2, 0.6, 1.7 + legend_height(drawn)
             )
         else:
             _draw_labelled_axes(drawn, chart, cells(chart.x), number)
@@ -263,7 +338,7 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int) ->
     values = cells(chart.x).values
     if chart.kind == "lines" and any(isinstance(value, str) for value in values):
         drawn = LineChart()
-        frame(drawn, chart.title, *SIZE)
+        frame(drawn, chart.title, *size)
         for place, name in enumerate(chart.y):
             series = label_series(header(name), cells(chart.x), cells(name))
             _drawn(series, _PALETTE[place % len(_PALETTE)], _MARKERS[place % len(_MARKERS)], True)
@@ -271,9 +346,17 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int) ->
         _draw_labelled_axes(drawn, chart, cells(chart.x), number)
         _finished(drawn, chart, drawn_values)
         return drawn
-    drawn = scatter_chart(chart.title, SIZE)
-    for place, name in enumerate(chart.y):
-        points = point_series(header(name), cells(chart.x), cells(name))
+    drawn = scatter_chart(chart.title, size)
+    if chart.by:
+        along, up, by = (names.index(name) + 1 for name in (chart.x, chart.y[0], chart.by))
+        drawn_from = [
+            (Cells(sheet, by, start, start), Cells(sheet, along, start, end), Cells(sheet, up, start, end))
+            for start, end in _runs(source.values(chart.by), top + 1)
+        ]
+    else:
+        drawn_from = [(header(name), cells(chart.x), cells(name)) for name in chart.y]
+    for place, own in enumerate(drawn_from):
+        points = point_series(*own)
         _drawn(points, _PALETTE[place % len(_PALETTE)], _MARKERS[place % len(_MARKERS)], chart.kind == "lines")
         drawn.series.append(points)
     draw_axis(drawn.x_axis, chart.x_title, axis_number(values), lines=True)
@@ -283,8 +366,17 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int) ->
     drawn.x_axis.crosses = "min"
     drawn.y_axis.crosses = "min"
     _finished(drawn, chart, [value for name in chart.y for value in cells(name).values])
-    place_plot(drawn, 2.2, 1.2, 0.6, 1.7 + (legend_height(drawn) if drawn.legend else 0.0))
+    place_plot(drawn, 2.2, 1.2, 0.6, 1.7 + legend_height(drawn))
     return drawn
+
+
+def _runs(values: Sequence[Any], first: int) -> list[tuple[int, int]]:
+    """First and last row of each run of equal values, which begin in a row of the sheet."""
+    ends, row = [], first
+    for _, run in groupby(values):
+        ends.append((row, row + len(list(run)) - 1))
+        row = ends[-1][1] + 1
+    return ends
 
 
 def _reached(source: StudySheet, chart: Chart, values: Sequence[Any]) -> Sequence[Any]:
@@ -296,11 +388,9 @@ def _reached(source: StudySheet, chart: Chart, values: Sequence[Any]) -> Sequenc
 
 
 def _finished(drawn: Any, chart: Chart, values: Sequence[Any]) -> None:
-    """A logarithmic value axis where one is asked for, and no legend for a single series, which the title names."""
+    """A logarithmic value axis where one is asked for."""
     if chart.log_y:
         log_axis(drawn.y_axis, values)
-    if len(chart.y) == 1:
-        drawn.legend = None
 
 
 def _draw_labelled_axes(drawn: Any, chart: Chart, labels: Cells, number: str) -> None:

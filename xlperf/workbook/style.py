@@ -15,6 +15,7 @@ from openpyxl.styles import Alignment, Border, Color, Font, NamedStyle, PatternF
 from openpyxl.utils import get_column_letter
 from openpyxl.utils.cell import coordinate_from_string
 from openpyxl.worksheet.hyperlink import Hyperlink
+from openpyxl.worksheet.pagebreak import Break
 from openpyxl.worksheet.properties import PageSetupProperties
 
 from xlperf.catalog.schema import Column
@@ -40,21 +41,6 @@ WARN_FILL = "FFF1D6"
 WARN_INK = "8A5A00"
 GOOD_INK = "1E7B4F"
 
-# Style names of the cells that our sheets are made of.
-STYLES = (
-    "xlperf title",
-    "xlperf subtitle",
-    "xlperf heading",
-    "xlperf text",
-    "xlperf note",
-    "xlperf link",
-    "xlperf header",
-    "xlperf header result",
-    "xlperf key",
-    "xlperf input",
-    "xlperf computed",
-    "xlperf reason",
-)
 _TOP_STYLES = ("xlperf text", "xlperf note")
 _FORMULA_START = ("=", "+", "-", "@")
 
@@ -116,7 +102,7 @@ def put(
 ) -> Cell | MergedCell:
     """Set a cell to a value in one of our styles; text never becomes a formula, NaN becomes blank.
 
-    ``cell``: changed in place. ``value``: what it shows. ``style``: one of ``STYLES``. ``number``: number format.
+    ``cell``: changed in place. ``value``: what it shows. ``style``: of :func:`add_styles`. ``number``: number format.
     ``wrapped``: stand to the left, on several lines or on one; as the style says when not given. Returns the cell.
     """
     if isinstance(value, float) and not math.isfinite(value):
@@ -227,6 +213,56 @@ def page_setup(
     footer.right.text = "&8Page &P of &N"
 
 
+_ROW_HEIGHT = 15.0  # points
+CM_PER_LETTER = 0.165
+"""Width of a column per letter in the narrowest font that a program puts in the place of ours. [cm]"""
+_PAGE = (27.6, 17.9)
+"""Width and height that a landscape page has for cells. [cm]"""
+_CM_PER_POINT = 2.54 / 72.0
+
+
+def width_of(sheet: Worksheet, first: int, last: int) -> float:
+    """Letters of some columns of a sheet, from the first to the last."""
+    letters = (get_column_letter(column) for column in range(first, last + 1))
+    known = sheet.column_dimensions
+    return sum(float(known[letter].width) if letter in known else 8.43 for letter in letters)
+
+
+def height_of(sheet: Worksheet, first: int, last: int) -> float:
+    """Height of some rows of a sheet, from the first to the last. [cm]"""
+    known = sheet.row_dimensions
+    rows = ((known[row].height if row in known else None) or _ROW_HEIGHT for row in range(first, last + 1))
+    return sum(rows) * _CM_PER_POINT
+
+
+def page_height(wide: float) -> float:
+    """What a page fitted to a width takes down. [cm]"""
+    return _PAGE[1] * max(wide / _PAGE[0], 1.0)
+
+
+def shrunk(wide: float, high: float) -> float:
+    """How much smaller than life something of a width and a height is on one page; 1 where it is as large. [-]"""
+    return min(_PAGE[0] / wide, _PAGE[1] / high, 1.0)
+
+
+def keep_together(sheet: Worksheet, blocks: Iterable[tuple[int, int]], wide: float, repeated: int = 0) -> None:
+    """Break pages before blocks of rows that a page would cut.
+
+    ``sheet``: changed in place. ``blocks``: first and last row of each, from the top; one that is higher than a page
+    begins on a page of its own. ``wide``: width of what is printed [cm]. ``repeated``: rows from the top on each page.
+    """
+    room, page = page_height(wide), page_height(wide)
+    row = 1
+    for first, last in blocks:
+        room -= height_of(sheet, row, first - 1)
+        high = height_of(sheet, first, last)
+        if high > room and first > 1:
+            sheet.row_breaks.append(Break(id=first - 1))
+            room = page - height_of(sheet, 1, repeated)
+        room -= high
+        row = last + 1
+
+
 _COUNT = "#,##0"
 _FORMATS = {
     "%": "0.0",
@@ -328,6 +364,7 @@ def fitted_format(column: Column, shown: Iterable[Any]) -> str:
     if column.unit == "-" and column.table != "study":
         return number_format(column)
     decimals = min(max(2 - math.floor(math.log10(numbers[len(numbers) // 10])), 0), 4)
+    decimals = next((own for own in range(decimals) if all(round(v, own) == v for v in numbers)), decimals)
     digits = f"#,##0.{'0' * decimals}" if decimals else "#,##0"
     if min(own) < 0.0:
         return f"{digits};-{digits};0"
@@ -347,9 +384,6 @@ def heading(sheet: Worksheet, row: int, words: str) -> int:
     return row + 1
 
 
-_ROW_HEIGHT = 15.0  # points
-
-
 def even_rows(sheet: Worksheet, first: int, end: int) -> None:
     """Set one height for the rows behind charts."""
     for row in range(first, end):
@@ -362,9 +396,15 @@ def chart_rows(height: float) -> int:
 
 
 def place_chart(sheet: Worksheet, chart: Any, row: int, left: float = 0.0) -> None:
-    """Add a chart to a sheet at a row and a distance from the left edge [cm]."""
+    """Add a chart to a sheet at a row and a distance from the left edge [cm], in the column that it falls into.
+
+    Columns have their widths before; an offset beyond its column is cut by Excel.
+    """
     emu = 360000  # per cm
-    marker = AnchorMarker(col=0, colOff=round(left * emu), row=row - 1, rowOff=round(0.1 * emu))
+    column, rest = 1, left
+    while rest >= (own := CM_PER_LETTER * width_of(sheet, column, column)):
+        column, rest = column + 1, rest - own
+    marker = AnchorMarker(col=column - 1, colOff=round(rest * emu), row=row - 1, rowOff=round(0.1 * emu))
     chart.anchor = OneCellAnchor(
         _from=marker, ext=XDRPositiveSize2D(round(chart.width * emu), round(chart.height * emu))
     )

@@ -258,6 +258,15 @@ def mean_terms(decode: Terms, prefill: Terms, prefill_share: Array) -> Terms:
     Returns
     -------
     Terms
+
+    Examples
+    --------
+    A quarter of the accelerators prefills, at 5 USD a second beside 1:
+
+    >>> decode, prefill = Terms(1.0, 100.0, 0.1, 0.5, 0.0), Terms(5.0, 300.0, 0.1, 0.5, 0.0)
+    >>> found = mean_terms(decode, prefill, 0.25)
+    >>> float(found.cost_rate), float(found.power)
+    (2.0, 150.0)
     """
     power = pool_mean(decode.power, prefill.power, prefill_share)
     weight = np.where(power > 0.0, prefill_share * prefill.power / power, prefill_share)
@@ -290,6 +299,14 @@ def drawn_terms(terms: Terms, accelerator_power: Array, power_limit: Array) -> T
     -------
     Terms
         (rows,).
+
+    Examples
+    --------
+    Half of 100 W saved at 0.01 USD/J:
+
+    >>> found = drawn_terms(Terms(3.0, 100.0, 0.1, 1.0, 0.01), 50.0, 100.0)
+    >>> float(found.power), float(found.cost_rate)
+    (50.0, 2.5)
     """
     saved = terms.power * (1.0 - mean_load(accelerator_power, power_limit, terms.accelerator_share))
     return terms._replace(power=terms.power - saved, cost_rate=terms.cost_rate - terms.energy_price * saved)
@@ -313,6 +330,14 @@ def token_costs(terms: Terms, num_accelerators: Array, token_rate: Array, all_in
     -------
     dict of str to Array
         Results by name, in the units used inside.
+
+    Examples
+    --------
+    Eight accelerators at 0.5 USD a second and 700 W make 1,000 tokens a second:
+
+    >>> found = token_costs(Terms(0.5, 700.0, 1e-7, 1.0, 0.0), 8.0, 1000.0, "cost_per_million_tokens")
+    >>> [float(found[name]) for name in ("cost_per_million_tokens", "energy_per_token", "grid_power")]
+    [0.004, 5.6, 5600.0]
     """
     energy = energy_per_token(terms.power, num_accelerators, token_rate)
     return {
@@ -355,6 +380,14 @@ def split_costs(
     -------
     dict of str to Array
         Both results by name. [USD/token]
+
+    Examples
+    --------
+    A quarter of 4 USD a second prefills 3 tokens a second, the rest generates 1:
+
+    >>> terms = Terms(4.0, 700.0, 1e-7, 1.0, 0.0)
+    >>> {name: float(cost) for name, cost in split_costs(terms, terms, 0.25, 1.0, 1.0, 300.0, 100.0).items()}
+    {'cost_per_million_input_tokens': 0.33333, 'cost_per_million_output_tokens': 3.0}
     """
     input_rate = output_rate * prompt_length / output_length
     return {

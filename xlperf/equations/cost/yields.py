@@ -299,6 +299,13 @@ def die_yield(yield_model: str, defects: Numeric, clustering: Numeric, num_criti
     ----------
     .. [1] J. A. Cunningham, "The use and evaluation of yield models in integrated circuit manufacturing", IEEE Trans.
        Semicond. Manuf. 3(2), 1990, doi:10.1109/66.53188.
+
+    Examples
+    --------
+    One defect a die, falling independently: 1 / e.
+
+    >>> float(die_yield("poisson", 1.0, np.nan, np.nan).round(4))
+    0.3679
     """
     if yield_model == "negative-binomial":
         return negative_binomial_yield(defects, clustering)

@@ -389,6 +389,16 @@ def vector_time(
     ----------
     .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
        doi:10.1145/1498765.1498785.
+
+    Examples
+    --------
+    3 GB at 3 TB/s and 5 us to start; 1 GFLOP at 60 TFLOP/s hides behind them:
+
+    >>> one = np.ones((1, 1))
+    >>> device = Device(1e15 * one, 6e13 * one, 3e12 * one, 8e10 * one, np.inf * one, 132.0 * one)
+    >>> constants = {"memory_efficiency": one, "compute_efficiency": one, "launch_time": 5e-6 * one}
+    >>> float(vector_time(device, constants, 3e9, 1e9)[0, 0])
+    0.001005
     """
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     compute = array(flop) / (constants["compute_efficiency"] * device.vector_flop_rate)

@@ -60,6 +60,15 @@ def attention_projections(model: Model, tokens: Array, tensor_parallel: Array, l
     -------
     Gemms
         qkv and attention output; or compressions, expansions and attention output. [-]
+
+    Examples
+    --------
+    Llama 3.1 8B on two ranks: (32 + 8 + 8) x 128 / 2 columns of queries, keys and values; 32 x 128 / 2 deep.
+
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> found = attention_projections(llama, np.array([4096.0]), np.array([2.0]), latent=False)
+    >>> found.n.tolist(), found.k.tolist()
+    ([[3072.0, 4096.0]], [[4096.0, 2048.0]])
     """
     heads = ceil_div(model.num_attention_heads, tensor_parallel)
     hidden = model.hidden_size
@@ -106,6 +115,14 @@ def mlp_gemms(model: Model, tokens: Array, ffn_size: Array, name: str) -> Gemms:
     -------
     Gemms
         Up (with the gate) and down. [-]
+
+    Examples
+    --------
+    Gate and up of Llama 3.1 8B on two ranks are one product of 2 x 7168 columns:
+
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> mlp_gemms(llama, np.array([4096.0]), np.array([7168.0]), "mlp").n.tolist()
+    [[14336.0, 4096.0]]
     """
     n = side_by_side((1.0 + model.gated_mlp) * ffn_size, model.hidden_size)
     k = side_by_side(model.hidden_size, ffn_size)
@@ -262,6 +279,14 @@ def logits_gemm(model: Model, tokens: Array, tensor_parallel: Array) -> Gemms:
     -------
     Gemms
         One product. [-]
+
+    Examples
+    --------
+    The vocabulary of Llama 3.1 8B on two ranks:
+
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> logits_gemm(llama, np.array([4096.0]), np.array([2.0])).n.tolist()
+    [[64128.0]]
     """
     n = ceil_div(model.vocab_size, tensor_parallel)[:, None]
     return Gemms(("logits",), tokens[:, None], n, model.hidden_size[:, None], ones(n))
@@ -279,6 +304,13 @@ def backward_gemms(forward: Gemms) -> Gemms:
     -------
     Gemms
         Input gradients, then weight gradients. [-]
+
+    Examples
+    --------
+    >>> one = np.array([[1.0]])
+    >>> found = backward_gemms(Gemms(("up",), 2.0 * one, 3.0 * one, 5.0 * one, one))
+    >>> found.m.tolist(), found.n.tolist(), found.k.tolist()
+    ([[2.0, 5.0]], [[5.0, 3.0]], [[3.0, 2.0]])
     """
     return Gemms(
         _gradient_names(forward.names),

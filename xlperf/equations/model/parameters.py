@@ -263,6 +263,14 @@ def attention_matrix_parameters(model: Model) -> Array:
     -------
     Array
         Plain or latent attention, (rows,). [-]
+
+    Examples
+    --------
+    Llama 3.1 8B, 32 heads and 8 key-value heads of 128: 4096 x (32 + 8 + 8 + 32) x 128.
+
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> attention_matrix_parameters(llama).tolist()
+    [41943040.0]
     """
     plain = layer_matrix_parameters(
         model.hidden_size, model.num_attention_heads, model.num_query_groups, model.head_size, 0.0, 0.0
@@ -321,6 +329,14 @@ def layer_small_parameters(model: Model) -> Array:
     -------
     Array
         Norms, biases, and the norms of compressed queries, keys and values, (rows,). [-]
+
+    Examples
+    --------
+    Two RMSNorms of Llama 3.1 8B: 2 x 4096.
+
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> layer_small_parameters(llama).tolist()
+    [8192.0]
     """
     plain = layer_vector_parameters(
         model.hidden_size,
@@ -387,6 +403,14 @@ def feed_forward_parameters(model: Model, experts_per_token: bool) -> tuple[Arra
     -------
     tuple of Array
         Dense layer; routed and shared experts and router, (rows,). [-]
+
+    Examples
+    --------
+    Three matrices of Llama 3.1 8B: 3 x 4096 x 14336.
+
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> feed_forward_parameters(llama, False)[0].tolist()
+    [176160768.0]
     """
     dense = expert_parameters(model.hidden_size, model.ffn_hidden_size, model.gated_mlp)
     expert = expert_parameters(model.expert_hidden_size, model.expert_ffn_hidden_size, model.gated_mlp)
@@ -409,6 +433,14 @@ def matrix_parameters(model: Model, experts_per_token: bool) -> Array:
     -------
     Array
         Weights, (rows,). [-]
+
+    Examples
+    --------
+    Llama 3.1 8B: 32 x (41,943,040 + 176,160,768) + 4096 x 128256.
+
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> matrix_parameters(llama, True).tolist()
+    [7504658432.0]
     """
     dense, mixture = feed_forward_parameters(model, experts_per_token)
     return np.asarray(
@@ -485,6 +517,14 @@ def parameter_count(model: Model, experts_per_token: bool = False) -> Array:
     References
     ----------
     .. [1] Count of the weights in the published checkpoints; the sheet ``models`` states them with their source.
+
+    Examples
+    --------
+    Llama 3.1 8B has 8.03 billion.
+
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> parameter_count(llama).tolist()
+    [8030261248.0]
     """
     outside = (
         embedding_parameters(model.vocab_size, model.hidden_size, model.learned_positions, model.tied_embeddings)

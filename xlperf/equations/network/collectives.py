@@ -241,6 +241,15 @@ def members_by_tier(group_size: Numeric, stride: Numeric, network: Network) -> A
     -------
     members : numeric
         Ranks, or groups of the tier below, that each tier joins, (tiers, rows, operators). [-]
+
+    Examples
+    --------
+    32 ranks side by side on nodes of 8 fill 4 nodes; every eighth rank is one of each node:
+
+    >>> size = np.array([[8.0, 512.0]])
+    >>> network = Network(size, *(size for _ in range(10)))
+    >>> [members_by_tier(32.0, stride, network).ravel().tolist() for stride in (1.0, 8.0)]
+    [[8.0, 4.0], [1.0, 32.0]]
     """
     group, distance = array(group_size), array(stride)
     before = np.ones(np.broadcast(group, distance, network.size[:, :1]).shape)
@@ -310,6 +319,17 @@ def collective_time(
     ----------
     .. [1] R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
        Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521.
+
+    Examples
+    --------
+    8 MB gathered by 8 ranks over links of 1 GB/s: 7/8 of it take 7 ms, and 7 steps of 1 us each:
+
+    >>> one = np.ones((1, 1))
+    >>> network = Network(8.0 * one, 1e9 * one, 1e-6 * one, one, 0.0 * one, 0 * one, one, one, one, one, one)
+    >>> constants = dict.fromkeys(("step_factor", "low_latency_efficiency", "bandwidth_efficiency", "bulk_factor"), one)
+    >>> constants |= {"launch_time": 0.0 * one, "group_penalty": 0.0 * one, "outer_efficiency": one}
+    >>> float(collective_time("all_gather", 8e6 * one, 8.0 * one, one, network, constants)[0, 0])
+    0.007007
     """
     if operation not in OPERATIONS:
         raise ValueError(f"operation must be one of {', '.join(OPERATIONS)}, got {operation!r}")
