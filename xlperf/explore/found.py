@@ -120,7 +120,7 @@ class Search:
                 f"{first}{self.objective.words} of {self.num_good:,} that fit{keep}; {tried}, {self.num_legal:,} legal"
             )
         if self.kind == BEYOND_LIMITS:
-            nearest = ", ".join(_shown(limit.column, self.results) for limit in self.limits)
+            nearest = ", ".join(_reached(limit, self.results) for limit in self.limits)
             if not self.limits:
                 return f"none of {self.num_fit:,} plans that fit has a {self.objective.column.name.replace('_', ' ')}"
             return f"none keeps {self.kept_words}: {tried}, {self.num_fit:,} fit, the nearest has {nearest}"
@@ -191,6 +191,14 @@ def limiting(results: Table, limits: Sequence[Limit]) -> np.ndarray:
             )
         found.append([f"memory {share:.0%} full" for share in results.number("memory_share").tolist()])
     return np.array(["; ".join(filter(None, words)) for words in zip(*found, strict=True)], dtype=object)
+
+
+def _reached(limit: Limit, results: Table) -> str:
+    """What the first plan reaches of a limit, and where that is asked for with its probability."""
+    sure = limit.sure(results)[0] / unit_of(limit.column).factor
+    return _shown(limit.column, results) + (
+        f" ({sure:.4g} with {limit.probability:.4g} probability)" if limit.probability > 0.5 else ""
+    )
 
 
 def _shown(one: Column, results: Table) -> str:

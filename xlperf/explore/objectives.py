@@ -104,7 +104,7 @@ class Limit(NamedTuple):
         sure = f" with {self.probability:.4g} probability" if self.probability > 0.5 else ""
         return f"{self.column.name.replace('_', ' ')} {self.sign} {shown} {unit}".rstrip() + sure
 
-    def _values(self, results: Table) -> Array:
+    def sure(self, results: Table) -> Array:
         """The result, at the quantile of its band that has to keep the bound."""
         values = results.number(self.column.name)
         if self.probability == 0.5:
@@ -115,12 +115,12 @@ class Limit(NamedTuple):
     def used(self, results: Table) -> Array:
         """Share of the bound that rows use up, of a lower bound its inverse; NaN where there is no result."""
         with np.errstate(all="ignore"):
-            ratio = self._values(results) / self.bound
+            ratio = self.sure(results) / self.bound
             return ratio if self.sign in ("<", "<=") else 1.0 / ratio
 
     def kept(self, results: Table) -> np.ndarray:
         """Rows that keep the bound; those without the result do not."""
-        return self.keeps(self._values(results))
+        return self.keeps(self.sure(results))
 
     def keeps(self, values: Array) -> np.ndarray:
         """Which values of the result keep the bound; NaN does not."""
@@ -129,7 +129,7 @@ class Limit(NamedTuple):
 
     def excess(self, results: Table) -> Array:
         """By which share of the bound rows miss it, 0 where they keep it, infinite where there is no result."""
-        values = self._values(results)
+        values = self.sure(results)
         beyond = np.abs(values - self.bound) / max(abs(self.bound), np.finfo(float).tiny)
         return np.where(self.kept(results), 0.0, np.where(np.isnan(values), np.inf, beyond))
 
