@@ -538,3 +538,44 @@ def test_cells_take_ranges_as_the_command_does() -> None:
 
 def test_objectives_are_those_of_results() -> None:
     assert objective_of("training", "cost").is_result
+
+
+def test_a_search_of_cells_has_limits_several_objectives_and_what_varies(catalog: Catalog) -> None:
+    card = [[name, value] for name, value in {**TRAIN, "tensor parallel": "auto", "micro batch size": ""}.items()]
+    vary = [["micro batch size", "1..4"]]
+    block = Session().call("XLPERF_SEARCH", [card, 3.0, None, None, None, [["memory<=60"], ["mfu at least 0.2"]], vary])
+    values = {"micro_batch_size": np.arange(1.0, 5.0)}
+    best = search(
+        table({**TRAIN, "tensor parallel": "auto"}),
+        catalog,
+        "",
+        targets("training", "memory<=60", "mfu>=0.2"),
+        values,
+        3,
+    )
+    place = block[0].index("step time (s)")
+    assert [row[place] for row in block[1:]] == best.results["step_time"].tolist()
+    assert block[0][-1] == "limited by" and all("of its limit" in row[-1] for row in block[1:])
+    both = Session().call("XLPERF_SEARCH", [card, None, "step time, memory", None, None, None, vary])
+    frontier = search(
+        table({**TRAIN, "tensor parallel": "auto"}), catalog, "step time", values=values, rivals=["memory"]
+    )
+    assert len(both) == 1 + len(frontier.plans) and len(both) > 2
+    ((refused,),) = Session().call("XLPERF_SEARCH", [card, None, None, None, None, "memry<=60"])
+    assert 'limits: "memry" is no result' in refused.message
+
+
+def test_shadow_prices_and_draws_of_cells_keep_limits(catalog: Catalog) -> None:
+    cells = [list(TRAIN), list(TRAIN.values())]
+    block = Session().call("XLPERF_SHADOW_PRICE", [cells, None, None, None, "step time<=30"])
+    assert block[-1][1:3] == ["step time (s)", "limit"]
+    assert block[-1][list(block[0]).index("worth (USD)")] == 0.0  # there is slack
+    step = float(evaluate(table(TRAIN), catalog)["step_time"][0])
+    shares = [
+        Session().call("XLPERF_MONTE_CARLO", [cells, "cost", None, None, None, limit])[1]
+        for limit in (None, f"step time<={step} s")
+    ]
+    place = ["plan", "result", "median inputs", "mean", "p5", "p50", "p95", "probability fits"].index(
+        "probability fits"
+    )
+    assert shares[0][place] == 1.0 and 0.4 < shares[1][place] < 0.6
