@@ -30,6 +30,11 @@ NOT_DRAWN = {
     "serving.results.band_of_time": "words",
     "serving.deployment.host_times": "constants of any family",
     "serving.continuous.loaded_results": "takes the state that operating returns",
+    "serving.energy.results_at_rate": "columns of results in and out",
+    "serving.energy.prompt_traffic_from_memory": "an accelerator with its limits and constants",
+    "serving.energy.serving_power": "two accelerators with their limits and constants",
+    "serving.energy.expert_pool_power": "two accelerators with their limits and constants",
+    "training.energy.training_power": "an accelerator with its limits and constants",
     "serving.kernels.attention_kernels": "takes the batching that batching_of returns",
     "serving.kernels.by_phase": "a number of phases",
     "serving.kernels.product_times": "takes the products that serving_gemms returns",
@@ -50,6 +55,7 @@ NOT_DRAWN = {
     "plan.records.broken_rules": "rules in words",
     "plan.records.remarks_of_rows": "rules in words",
     "plan.training_plan.with_defaults": "the words of the sheet beside its numbers",
+    "training.kernels.part_work": "takes operators with their names",
     "training.kernels.selected_share": "takes operators with their names",
     "plan.training_plan.group_strides": "sizes by name of the dimension",
     "model.operators.concatenated": "any number of arguments",
@@ -69,6 +75,9 @@ NOT_DRAWN = {
 # master weights of 4 bytes, dropout masks of 1), which are constants with their unit beside them.
 FIXED_WORDS = {
     "hardware.gemm.gemm_time": {"B"},  # stages of tiles
+    "hardware.power.accelerator_power": {"B"},  # inputs of products over those of 2 bytes
+    "serving.phases.logit_size": {"B"},
+    "serving.energy.sampling_traffic": {"B"},
     "training.activations.layer_activations": {"B"},
     "serving.continuous.operating": {"B"},
     "serving.memory.memory_of": {"B"},

@@ -277,6 +277,7 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
         row["num_accelerators"] += row["prefill_accelerators"]
         if number % 8 == 0:
             _add_expert_pool(draw, row)
+    row["sorted_sampling"] = (None, "no", "yes", None, None)[number % 5]
     row["load_by_hour"] = (None, "2 " * 12 + "1 " * 12, "1 " * 8 + "3 " * 16)[number % 3]
     return row
 

@@ -27,6 +27,8 @@ from xlperf.catalog.table import Place, Table, column_letters
 from xlperf.catalog.xlsx import Workbook
 
 KINDS = ("training", "inference")
+POWER = "power"
+"""Kind of the rows of measured power: a sheet of its own, for nothing but times is fitted on the others."""
 MOST_VALUES = 10_000_000
 """Cells, blank ones among them, of a sheet of published rows. [-]"""
 _REQUIRED = ("row_id", "model", "gpu", "n_gpus")
@@ -40,7 +42,7 @@ def published_columns() -> dict[str, dict[str, str]]:
     >>> published_columns()["training"]["iter_time_s"]
     'number'
     """
-    columns: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
+    columns: dict[str, dict[str, str]] = {kind: {} for kind in (*KINDS, POWER)}
     for row in package_rows("published_columns.csv"):
         columns[row["table"]][row["column"]] = row["kind"]
     return columns
@@ -160,6 +162,16 @@ def _from_workbook(path: Path) -> list[Published]:
     return found
 
 
+def read_power(path: str | Path) -> list[Published]:
+    """Rows of measured power of a workbook: of its sheet ``power``; none where it has no such sheet, or of a CSV file.
+
+    ``path``: workbook. Raises InputError with every fault.
+    """
+    path = Path(path)
+    sheet = sheet_rows(path, POWER, "row_id") if path.suffix.lower() in (".xlsx", ".xlsm") else None
+    return [] if sheet is None else [published_rows(*sheet)]
+
+
 def sheet_rows(path: Path, name: str, first: str) -> tuple[list[str], list[list[str]], Place] | None:
     """Header and rows of a sheet as text.
 
@@ -212,10 +224,10 @@ def published_rows(header: Sequence[str], rows: Sequence[Sequence[str]], place: 
     """Check a header and its rows.
 
     ``header``: column names. ``rows``: values as text, as many as the header has. ``place``: ``place(row, column)``
-    says where a value stands; row -1 is the header. Returns the rows; inference if there is a column ``isl``. Raises
-    InputError with every fault found.
+    says where a value stands; row -1 is the header. Returns the rows: of measured power if there is a column
+    ``avg_power_w_per_gpu``, else inference if there is a column ``isl``. Raises InputError with every fault found.
     """
-    kind = "inference" if "isl" in header else "training"
+    kind = POWER if "avg_power_w_per_gpu" in header else "inference" if "isl" in header else "training"
     columns = published_columns()[kind]
     position = {name: number for number, name in enumerate(header)}
     faults = _header_faults(header, columns, place)

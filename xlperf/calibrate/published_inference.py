@@ -47,6 +47,7 @@ _BATCH_OF_MAXIMUM = 4096.0
 """Requests offered where the source says "maximum throughput" and not how many: the cache decides how many run."""
 _WEIGHTS_ONLY = "weights"
 """Word of a printed precision that only weights are stored in."""
+_FIRST_VLLM = re.compile(r"vllm 0\.[0-5](\.|$)")
 _OWN_PRECISION = re.compile(r"(?P<precision>NVFP4|MXFP4|FP8|FP4|INT4|INT8)(?![a-z0-9])", re.IGNORECASE)
 BEYOND_PEAK = (
     "its own figures need {} times the peak of its accelerators for the prompts alone: "
@@ -59,12 +60,14 @@ def engine_of(framework: str) -> str:
 
     >>> engine_of("trtllm 1.0.0rc3"), engine_of("NeMo/TRT-LLM"), engine_of("vLLM"), engine_of("abc 2")
     ('tensorrt-llm', 'nemo', 'vllm', 'abc')
-    >>> engine_of("TensorRT-LLM 0.5")
-    'tensorrt-llm-0'
+    >>> engine_of("TensorRT-LLM 0.5"), engine_of("vLLM 0.5.4")
+    ('tensorrt-llm-0', 'vllm-0')
     """
     words = framework.casefold()
     if words.startswith("tensorrt-llm 0."):
         return "tensorrt-llm-0"  # the versions of 2023 have neither the kernels nor the runtime of later ones
+    if _FIRST_VLLM.match(words):
+        return "vllm-0"  # until 0.5 one process handled every token of every request between two steps
     for start, engine in _ENGINES:
         if words.startswith(start):
             return engine
@@ -170,8 +173,9 @@ def _plan(
         "kv_precision": _kv_precision(text) or engine_default(engine, text, "kv_precision")[0],
     }
     if _WEIGHTS_ONLY in text["precision"].casefold():
-        plan["activation_precision"], plan["kv_precision"] = "bf16", plan["kv_precision"] or "bf16"
-        said.append("weights alone are narrow: 16-bit products")
+        given, why = engine_default(engine, text, "activation_precision")
+        plan["activation_precision"], plan["kv_precision"] = given or "bf16", plan["kv_precision"] or "bf16"
+        said.append(f"{given} activations ({why})" if given else "weights alone are narrow: 16-bit products")
     if "tokens" in number:
         plan["prefill_tokens"] = number["tokens"]
     _mode(plan, text, number, said)
@@ -209,6 +213,10 @@ def _unsaid(plan: dict[str, object], text: dict[str, str], said: list[str]) -> N
         if value and plan["mode"] == "continuous":
             plan[column] = float(value)
             said.append(f"{column.replace('_', ' ')} {value} ({why})")
+    sorted_sampling, why = engine_default(engine, text, "sorted_sampling")
+    if sorted_sampling:
+        plan["sorted_sampling"] = float(sorted_sampling)
+        said.append(f"tokens sampled by sorting the logits ({why})")
     drafted, why = engine_default(engine, text, "draft_tokens_copies" if copies else "draft_tokens")
     if drafted:
         plan["draft_tokens"] = float(drafted)

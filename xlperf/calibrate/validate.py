@@ -17,8 +17,10 @@ from xlperf.base.resources import workbook
 from xlperf.base.units import factor
 from xlperf.calibrate.comparison import RATES, STEP_TIME, Record, compare, predicted
 from xlperf.calibrate.own_runs import has_measured_plans, records_of_plans
-from xlperf.calibrate.published import Published, read_published, sheet_rows
+from xlperf.calibrate.published import POWER, Published, read_power, read_published, sheet_rows
 from xlperf.calibrate.published_errors import NEVER_FITTED, plans_of
+from xlperf.calibrate.published_power import QUANTITIES as POWER_QUANTITIES
+from xlperf.calibrate.published_power import power_records
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.csv_files import harmless
 from xlperf.catalog.read import read_plans
@@ -40,7 +42,14 @@ STATISTICS = ("count", "coverage", "mean", "median", "p90", "max", "in_band")
 MARKERS = ("<!-- accuracy: begin -->", "<!-- accuracy: end -->")
 TOLERANCE = 0.01
 """Largest relative difference of a computed parameter count from the stated one. [-]"""
-_ORDER = {"step time": 0, "layer time": 0, "memory": 1, "time per token": 2, "time to first token": 3}
+_ORDER = {
+    "step time": 0,
+    "layer time": 0,
+    "memory": 1,
+    "time per token": 2,
+    "time to first token": 3,
+    **{quantity: number for number, quantity in enumerate(POWER_QUANTITIES)},
+}
 
 
 @dataclass(frozen=True)
@@ -233,6 +242,9 @@ def records_of(
     """
     records = []
     for rows in published:
+        if rows.kind == POWER:
+            records += power_records(rows, catalog)
+            continue
         plans = plans_of(rows, catalog)
         records += compare(plans, predicted(plans, progress))
     return records
@@ -289,6 +301,8 @@ def validate(
     paths = [Path(source) for source in sources] if sources else [shipped]
     plans = [table for path in paths if has_measured_plans(path) for table in read_plans(path)]
     published = [rows for path in paths if not has_measured_plans(path) for rows in read_published(path)]
+    if leave_out is None:
+        published += [rows for path in paths for rows in read_power(path)]
     _check_names(published, paths)
     if leave_out is not None:
         from xlperf.calibrate.cross_validation import left_out, rows_of

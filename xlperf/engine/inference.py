@@ -16,7 +16,6 @@ from xlperf.engine.join import (
     POOLS,
     Joined,
     Named,
-    PowerLimits,
     architecture_codes,
     constants_of,
     groups_of,
@@ -33,11 +32,12 @@ from xlperf.engine.notes import (
     rounded_down,
 )
 from xlperf.engine.own_runs import SHEET, Corrections, corrections
-from xlperf.engine.served_results import prompt_memory, reported
+from xlperf.engine.served_results import power_at_rate, prompt_memory, reported
 from xlperf.engine.trust import coordinates, trust
 from xlperf.equations.cost.tokens import (
     Terms,
 )
+from xlperf.equations.hardware.power import PowerLimits
 from xlperf.equations.model.model import Architecture
 from xlperf.equations.network.collectives import OPERATIONS
 from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
@@ -298,6 +298,24 @@ def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] 
             return numbers
 
     return in_batches(plans, catalog, named, codes, evaluated, rated)
+
+
+def power_at_rates(plans: Table, catalog: Catalog, rates: Array) -> Array:
+    """Mean power of an accelerator of plans were the same work done at given rates of tokens, (rows,). [W]
+
+    ``plans``: inference plans without expert pools. ``rates``: tokens per second of the deployments, (rows,). NaN where
+    a plan is illegal.
+    """
+    named = named_rows(plans, catalog)
+    codes, found = _codes(plans, catalog, named), np.full(len(plans), np.nan)
+    for code in sorted(set(codes.tolist())):
+        rows = np.flatnonzero(codes == code)
+        served, mode = _served(plans.take(rows), catalog, named.take(rows), code)
+        with np.errstate(all="ignore"):
+            results = _results(served, mode)
+            illegal, _ = remarks_of_rows(_broken(served, results), len(rows))
+            found[rows] = np.where(illegal, np.nan, power_at_rate(served, results, rates[rows]))
+    return found
 
 
 def _codes(plans: Table, catalog: Catalog, named: Named) -> np.ndarray:

@@ -19,6 +19,7 @@ from xlperf.engine.catalog_arrays import DEVICE_COLUMNS, catalog_arrays, network
 from xlperf.equations.cost.tokens import Terms
 from xlperf.equations.hardware.power import (
     PRODUCT_ENERGY,
+    PowerLimits,
     energy_at_clock,
     narrow_energy,
     power_at_clock,
@@ -106,23 +107,6 @@ def plan_columns(plans: Table, record: type[Record]) -> Record:
             if not names_row:
                 columns[name] = plans.text(name, default)
     return record(columns, words, stated.keys())
-
-
-class PowerLimits(NamedTuple):
-    """Power limits of accelerators by their sheet and as a plan lowers them, and the clock that is left, (rows,)."""
-
-    own: Array
-    kept: Array
-    clock_share: Array
-
-    @classmethod
-    def of(cls, own: Array) -> PowerLimits:
-        """The own limits, not lowered."""
-        return cls(own, own, np.ones_like(own))
-
-    def take(self, rows: slice | np.ndarray) -> PowerLimits:
-        """Those of some of the rows."""
-        return PowerLimits(*(values[rows] for values in self))
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, divide, exp, log, total
 from xlperf.catalog.catalog import Catalog
-from xlperf.engine.energy import expert_pool_power, serving_power, slowed_clock
+from xlperf.engine.energy import slowed_clock
 from xlperf.engine.notes import (
     add_notes,
     basis_words,
@@ -32,10 +32,13 @@ from xlperf.equations.cost.tokens import (
 from xlperf.equations.plan.records import Remark, broken_rules
 from xlperf.equations.plan.serving_rules import WARNINGS
 from xlperf.equations.serving import BOUNDS, memory_of
+from xlperf.equations.serving.energy import expert_pool_power, results_at_rate, serving_power
 from xlperf.equations.serving.results import band_of_time, full_cache
 
 if TYPE_CHECKING:
     from xlperf.engine.inference import Served, ServingSetting
+    from xlperf.equations.plan.serving_plan import InferencePlan
+    from xlperf.equations.serving import Deployment
 
 _STATES = {
     "decode": ("time_matrix", "time_attention", "time_vector"),
@@ -204,13 +207,31 @@ def _shares(results: Mapping[str, Array]) -> dict[str, Array]:
     }
 
 
+def power_at_rate(served: Served, results: Mapping[str, Array], rate: Array) -> Array:
+    """Mean power of an accelerator, (rows,), were the same work done at another rate of tokens, (rows,). [W]"""
+    same = results_at_rate(results, rate)
+    return pool_mean(*_power(served, same), same["prefill_share"])
+
+
 def _power(served: Served, results: Mapping[str, Array]) -> tuple[Array, Array]:
     """Mean power of an accelerator while it decodes and while it prefills, or of the pools that do."""
     decoding, prefilling = served.setting, served.prefilling or served.setting
     first, second = decoding.deployment, prefilling.deployment
-    plan = served.stated.replaced(input_size=first.plan.input_size)
+    plan = _with_sizes(served.stated, first.plan)
     machines = (first.device, decoding.limits, decoding.power), (second.device, prefilling.limits, prefilling.power)
-    return serving_power(machines, first.model, plan, first.architecture, results)
+    return serving_power(machines, first.model, plan, first.architecture, results, _favoured_share(first))
+
+
+def _with_sizes(stated: InferencePlan, plan: InferencePlan) -> InferencePlan:
+    """Plans as the sheet has them with the bytes of weights, inputs and activations, (rows,)."""
+    return stated.replaced(**{name: getattr(plan, name) for name in ("weight_size", "input_size", "activation_size")})
+
+
+def _favoured_share(deployment: Deployment) -> Array:
+    """Share of the experts that routers prefer, (rows,). [-]"""
+    if not deployment.architecture.experts:
+        return np.ones(len(deployment.plan))
+    return np.asarray(deployment.kernels["serving_experts"]["favoured_share"][:, 0])
 
 
 def _expert_share(served: Served) -> Array:
@@ -228,10 +249,10 @@ def _expert_power(served: Served, experts: ServingSetting, results: Mapping[str,
         (own.device, setting.limits.take(rows), power),
         (experts.deployment.device, experts.limits, experts.power),
     )
-    plan = served.stated.take(rows).replaced(input_size=own.plan.input_size)
+    plan = _with_sizes(served.stated.take(rows), own.plan)
     counts = own.plan.num_accelerators, experts.plan.num_accelerators
     some = {name: values[rows] for name, values in results.items() if isinstance(values, np.ndarray)}
-    return expert_pool_power(machines, own.model, plan, own.architecture, counts, some)
+    return expert_pool_power(machines, own.model, plan, own.architecture, counts, some, _favoured_share(own))
 
 
 def _pool_prices(served: Served) -> dict[str, tuple[np.ndarray, Array]]:

@@ -10,7 +10,7 @@ from xlperf.base.arrays import Array, exp, some, total
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Keys, Table
-from xlperf.engine.energy import run_carbon_share, slowed_clock, training_power
+from xlperf.engine.energy import run_carbon_share, slowed_clock
 from xlperf.engine.join import (
     Joined,
     Named,
@@ -36,6 +36,7 @@ from xlperf.equations.plan.training_plan import TrainingPlan, with_defaults
 from xlperf.equations.plan.training_rules import TRAINING_RULES
 from xlperf.equations.training import Setting, step
 from xlperf.equations.training.communication import used_families
+from xlperf.equations.training.energy import training_power
 from xlperf.equations.training.memory import memory_of
 from xlperf.equations.training.rates import run_results, training_rates
 from xlperf.equations.training.step import COMPUTE_PARTS, MESSAGE_PARTS, STEP_PARTS

@@ -57,6 +57,13 @@ PARTS = (
         "Measured latency, time to the first token, time per output token or rate, as printed. Blank: not stated.",
     ),
     Part(
+        "power",
+        "published_power",
+        "row_id",
+        "Measured power and energy",
+        "Watts of an accelerator and joules of a token, as printed. fitted: constants of power were fitted on the row.",
+    ),
+    Part(
         "kernels",
         "kernels",
         "row_id",
@@ -254,9 +261,9 @@ def _groups(cells: Cells) -> list[tuple[str, int, list[str]]]:
 
 
 def _meanings(part: Part) -> Mapping[str, str]:
-    from xlperf.calibrate.published import KINDS, package_rows
+    from xlperf.calibrate.published import package_rows, published_columns
 
-    if part.sheet in KINDS:
+    if part.sheet in published_columns():
         rows = package_rows("published_columns.csv")
         return {row["column"]: row["meaning"] for row in rows if row["table"] == part.sheet}
     if part.sheet == PREDICTED.sheet:

@@ -2,17 +2,83 @@ r"""Power and energy of an accelerator from the work that it does, and its clock
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, power
 from xlperf.base.units import factor
-from xlperf.equations.hardware.roofline import STATIC_SHARE, arithmetic_power, clock_limited_time
+from xlperf.equations.hardware.gemm import product_memory_traffic
+from xlperf.equations.hardware.roofline import STATIC_SHARE, Device, arithmetic_power, clock_limited_time
 
 REFERENCE_ENERGY = 0.392 * factor("pJ/FLOP")
 """Energy of a 16-bit operation at 5 nm in the sheet technology: what energies of products are stated at. [J/FLOP]"""
 
 PRODUCT_ENERGY = 0.95 * factor("pJ/FLOP")
 """Energy of a 16-bit operation of a product of random operands at 5 nm and its nominal clock. [J/FLOP]"""
+
+_TILE = (256.0, 128.0)
+_USUAL_CACHE = 50.0 * 2.0**20
+"""Last-level cache of the machines whose energy was measured. [B]"""
+
+
+class PowerLimits(NamedTuple):
+    """Power limits of accelerators by their sheet and as a plan lowers them, and the clock that is left, (rows,).
+
+    Attributes
+    ----------
+    own : Array
+        Power limit by the datasheet. [W]
+    kept : Array
+        The limit that holds. [W]
+    clock_share : Array
+        Clock of long products under it, over that under the own limit. [-]
+    """
+
+    own: Array
+    kept: Array
+    clock_share: Array
+
+    @classmethod
+    def of(cls, own: Array) -> PowerLimits:
+        """The own limits, not lowered."""
+        return cls(own, own, np.ones_like(own))
+
+    def take(self, rows: slice | np.ndarray) -> PowerLimits:
+        """Those of some of the rows."""
+        return PowerLimits(*(values[rows] for values in self))
+
+
+class WorkRates(NamedTuple):
+    """Work of one accelerator in a second, (rows,).
+
+    Attributes
+    ----------
+    flop : Array
+        Operations of matrix products and attention. [FLOP/s]
+    weights : Array
+        Weights that are brought to the matrix units for products of few rows. [1/s]
+    traffic : Array
+        Bytes that the units read. [B/s]
+    from_memory : Array
+        Share of them that comes from the main memory, over that with a usual last-level cache. [-]
+    sending : Array
+        Share of the time in which messages are sent. [-]
+    busy : Array
+        Share of the time in which anything runs. [-]
+    """
+
+    flop: Array
+    weights: Array
+    traffic: Array
+    from_memory: Array
+    sending: Array
+    busy: Array
+
+
+Machine = tuple[Device, PowerLimits, Mapping[str, Array]]
+"""Accelerators (rows, 1), their power limits (rows,), and constants of the family power (rows, 1)."""
 
 
 def node_energy_ratio(
@@ -116,6 +182,84 @@ def work_power(
     drawn = array(idle_power) + array(flop_rate) * array(flop_energy) + array(traffic_rate) * array(byte_energy)
     power = np.minimum(drawn + array(sending_share) * array(message_power), array(power_limit))
     return np.asarray(np.where(np.isfinite(power), power, np.nan))
+
+
+def accelerator_power(
+    device: Device, limits: PowerLimits, constants: Mapping[str, Array], product_size: Array, rates: WorkRates
+) -> Array:
+    r"""Mean power of accelerators from their work, :func:`work_power` with the constants of the family power.
+
+    .. math:: R = F + 2\,r_0 W, \quad P_0 = P_{idle} + b\,a\,x^3 P_{max}, \quad e_m = (\rho - 1 + m)\,e_{mem}
+
+    A product draws as if it had r_0 rows more: every weight W passes shared memory, registers and a tile of the matrix
+    units, however few rows meet it. That is per weight, not per byte: a weight of 4 bits that is widened to 16 bits
+    costs as one of 16 bits. A byte of traffic pays the way through the caches, and the memory by its share m.
+
+    Parameters
+    ----------
+    device : Device
+        Accelerators: energy of the node, of the memory, leakage, (rows, 1).
+    limits : PowerLimits
+        Power limits and the clock x that they leave, (rows,).
+    constants : mapping of str to Array
+        Of the family power: idle and active share, energy of an operation, ``tile_rows`` r_0, ``memory_ratio``
+        :math:`\rho`, share of messages, (rows, 1). [-]
+    product_size : Array
+        Bytes of an input of the products, (rows,). [B]
+    rates : WorkRates
+        Work in a second; b is ``busy``, (rows,).
+
+    Returns
+    -------
+    Array
+        Never above the limit, (rows,). [W]
+
+    References
+    ----------
+    .. [1] M. Horowitz, "Computing's energy problem (and what we can do about it)", ISSCC 2014,
+       doi:10.1109/ISSCC.2014.6757323: moving operands costs more than the arithmetic on them.
+    """
+    own = {name: values[:, 0] for name, values in constants.items()}
+    clocks = own["active_share"] * limits.own * (limits.clock_share * limits.clock_share * limits.clock_share)
+    rest = idle_power(limits.own, own["idle_share"], device.static_power[:, 0]) + rates.busy * clocks
+    flop_energy = narrow_energy(own["flop_energy"], product_size) * device.energy_ratio[:, 0]
+    flop = rates.flop + 2.0 * own["tile_rows"] * rates.weights
+    # The way from the cache to the units is paid for every byte, that from the memory for those not in the cache.
+    byte_energy = (own["memory_ratio"] - 1.0 + rates.from_memory) * device.memory_energy[:, 0]
+    messages = own["message_share"] * limits.own
+    return work_power(limits.kept, rest, flop, flop_energy, rates.traffic, byte_energy, rates.sending, messages)
+
+
+def traffic_from_memory(device: Device, width: Array, depth: Array, tokens: Array, element_size: Array) -> Array:
+    r"""Traffic of a product through the main memory, over that with a usual last-level cache.
+
+    .. math:: m = \frac{T(C)}{T(50\,\mathrm{MiB})}
+
+    Heuristic, this work: the widest product of a layer stands for all, :func:`product_memory_traffic` gives T.
+
+    Parameters
+    ----------
+    device : Device
+        Accelerators: last-level cache C, multiprocessors, (rows, 1).
+    width : Array
+        Columns of the product, (rows,). [-]
+    depth : Array
+        Its inner dimension, (rows,). [-]
+    tokens : Array
+        Its rows, (rows,). [-]
+    element_size : Array
+        Bytes of an input, (rows,). [B]
+
+    Returns
+    -------
+    Array
+        1 where the multiprocessors or the cache are not known, (rows,). [-]
+    """
+    sizes = np.maximum(tokens, 1.0), width, depth, 1.0, element_size, element_size
+    own, units = device.l2_capacity[:, 0], device.num_multiprocessors[:, 0]
+    known = np.where(np.isnan(own), _USUAL_CACHE, own)
+    found, usual = (product_memory_traffic(*sizes, *_TILE, units, capacity) for capacity in (known, _USUAL_CACHE))
+    return np.where(np.isnan(units), 1.0, found / usual)
 
 
 def idle_power(power_limit: Numeric, idle_share: Numeric, static_power: Numeric = np.nan) -> Array:

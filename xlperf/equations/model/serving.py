@@ -55,7 +55,7 @@ _LINEAR_VECTORS = ("short convolution", "gated norm")
 _LAYER_VECTORS = ("norms and residual", "rotary embedding and cache", "activation")
 _EXPERT_VECTORS = ("activation of experts", "moves of tokens")
 _ONCE_VECTORS = ("embedding and last norm", "sampling")
-_SAMPLING_PASSES = 2.0
+SAMPLING_PASSES = 2.0
 _WIDE = (
     "key and value expansion",
     "query absorption",
@@ -377,7 +377,7 @@ def serving_vectors(
         rotated = (heads + groups) * model.head_size * (1.0 + model.query_key_norm)
         cached = 2.0 * (rotated + groups * model.head_size) * element_size
     gated = (2.0 + model.gated_mlp) * model.ffn_hidden_size / ranks * element_size
-    logits = _SAMPLING_PASSES * model.vocab_size * logit_size
+    logits = SAMPLING_PASSES * model.vocab_size * logit_size
     mixed_streams = stream_passes(model) if some(model.residual_streams > 1.0) else 0.0 * stream
     columns, calls = [], []
     one = np.ones_like(stream)

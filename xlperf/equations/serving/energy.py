@@ -1,13 +1,23 @@
-"""Work of serving that power follows from: operations of a token, bytes of a decode step."""
+"""Power of serving from its work: operations of a token, bytes and weights of a decode step, sampling, messages."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 
 from xlperf.base.arrays import Array, divide
+from xlperf.equations.hardware.memory import resident_share
+from xlperf.equations.hardware.power import Machine, WorkRates, accelerator_power, traffic_from_memory
 from xlperf.equations.model.model import Architecture, Model, activated_experts
 from xlperf.equations.model.parameters import expert_parameters, matrix_parameters
+from xlperf.equations.model.serving import SAMPLING_PASSES
 from xlperf.equations.plan.serving_plan import InferencePlan
+from xlperf.equations.serving.kernels import wide_attention
+from xlperf.equations.serving.phases import logit_size
+
+STEP_PARTS = ("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead")
+"""Results that add up to a decode step."""
 
 
 def token_flop(model: Model, context: Array) -> Array:
@@ -66,7 +76,7 @@ def feed_forward_flop(model: Model) -> Array:
     return np.asarray(2.0 * (mixed + model.num_dense_layers * dense))
 
 
-def visited_share(model: Model, batch: Array) -> Array:
+def visited_share(model: Model, batch: Array, favoured_share: Array) -> Array:
     r"""Share of the routed experts that a decode step reads, expected.
 
     .. math:: s = \frac{E_{hit}}{E}
@@ -77,6 +87,8 @@ def visited_share(model: Model, batch: Array) -> Array:
         Experts, (rows,). [-]
     batch : Array
         Tokens of the step, (rows,). [-]
+    favoured_share : Array
+        Share of the experts that routers prefer, (rows,). [-]
 
     Returns
     -------
@@ -88,7 +100,7 @@ def visited_share(model: Model, batch: Array) -> Array:
     .. [1] R. Zhu et al., "MegaScale-Infer: Serving mixture-of-experts at scale with disaggregated expert parallelism",
        2025, arXiv:2504.02263, section 2.3.
     """
-    hit = activated_experts(model.num_experts, model.top_k, np.maximum(batch, 1.0))
+    hit = activated_experts(model.num_experts, model.top_k, np.maximum(batch, 1.0), favoured_share)
     return np.where(model.num_experts > 0.0, divide(hit, model.num_experts), 1.0)
 
 
@@ -99,6 +111,7 @@ def decode_step_traffic(
     weights_size: Array,
     cache_size: Array,
     running_batch: Array,
+    favoured_share: Array,
 ) -> Array:
     r"""Bytes that an accelerator reads in a decode step: weights of the experts that are visited, and the cache.
 
@@ -120,6 +133,8 @@ def decode_step_traffic(
         Cache C of the batch at its longest on the accelerator, (rows,). [B]
     running_batch : Array
         Requests that decode together, (rows,). [-]
+    favoured_share : Array
+        Share of the experts that routers prefer, (rows,). [-]
 
     Returns
     -------
@@ -130,8 +145,223 @@ def decode_step_traffic(
     read = weights_size
     if architecture.experts:
         whole, active = matrix_parameters(model, False), matrix_parameters(model, True)
-        hit = activated_experts(model.num_experts, model.top_k, np.maximum(running_batch, 1.0))
+        hit = activated_experts(model.num_experts, model.top_k, np.maximum(running_batch, 1.0), favoured_share)
         share = np.clip(divide(hit - model.top_k, model.num_experts - model.top_k), 0.0, 1.0)
         share = np.where(model.num_experts > 0.0, share, 1.0)
         read = weights_size * (active + (whole - active) * share) / whole
     return np.asarray(read + cache_size * mean)
+
+
+def sampling_traffic(model: Model, plan: InferencePlan, running_batch: Array) -> Array:
+    r"""Bytes that choosing the tokens of a decode step takes on an accelerator: every rank of a copy chooses all.
+
+    .. math:: T = 2\,b\,V\,s
+
+    Heuristic, this work.
+
+    Parameters
+    ----------
+    model : Model
+        Vocabulary V, (rows,). [-]
+    plan : InferencePlan
+        Whether logits are sorted, which says the bytes s, and copies of the attention layers, (rows,).
+    running_batch : Array
+        Requests b that decode together, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        (rows,). [B]
+    """
+    return np.asarray(
+        SAMPLING_PASSES * (running_batch / plan.data_parallel_attention) * (model.vocab_size * logit_size(plan))
+    )
+
+
+def mean_weight_size(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
+    """Bytes of a weight, the mean over those of the plan's precision and attention layers that stay in 16 bits.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    plan : InferencePlan
+        Bytes of both, (rows,).
+    architecture : Architecture
+        Structure that the models share.
+
+    Returns
+    -------
+    Array
+        (rows,). [B]
+    """
+    if not architecture.experts:
+        return np.asarray(plan.weight_size)
+    expert = expert_parameters(model.expert_hidden_size, model.expert_ffn_hidden_size, model.gated_mlp)
+    experts = model.num_moe_layers * (model.num_experts * expert) / matrix_parameters(model, False)
+    mixed = plan.activation_size + np.minimum(experts, 1.0) * (plan.weight_size - plan.activation_size)
+    return np.where(wide_attention(model, plan, architecture), mixed, plan.weight_size)
+
+
+def results_at_rate(results: Mapping[str, Array], rate: Array) -> dict[str, Array]:
+    """Results of the same work at another rate of tokens: what steps take longer or shorter, the host waits.
+
+    Parameters
+    ----------
+    results : mapping of str to Array
+        Rates and times of a decode step, (rows,).
+    rate : Array
+        Tokens of the deployment in a second, (rows,). [token/s]
+
+    Returns
+    -------
+    dict of str to Array
+        The results with that rate, (rows,).
+    """
+    step = sum((results[name] for name in STEP_PARTS), 0.0 * rate)
+    waits = results["time_overhead"] + step * (results["tokens_per_second"] / rate - 1.0)
+    return {**results, "tokens_per_second": rate, "time_overhead": waits}
+
+
+def serving_power(
+    machines: tuple[Machine, Machine],
+    model: Model,
+    plan: InferencePlan,
+    architecture: Architecture,
+    results: Mapping[str, Array],
+    favoured_share: Array,
+) -> tuple[Array, Array]:
+    """Mean power of an accelerator while it decodes and while it prefills, or of the pools that do.
+
+    At a low rate of arrivals accelerators are idle meanwhile.
+
+    Parameters
+    ----------
+    machines : tuple
+        Accelerators that decode and those that prefill, with limits and constants.
+    model : Model
+        Served models, (rows,).
+    plan : InferencePlan
+        Plans as the sheet has them: all accelerators, (rows,).
+    architecture : Architecture
+        Structure that the models share.
+    results : mapping of str to Array
+        Rates, times of a decode step and memory, (rows,).
+    favoured_share : Array
+        Share of the experts that routers prefer, (rows,). [-]
+
+    Returns
+    -------
+    tuple of Array
+        Decoding and prefilling, (rows,). [W]
+    """
+    share, rate = results["prefill_share"], results["tokens_per_second"]
+    step = sum((results[name] for name in STEP_PARTS), 0.0 * rate)
+    running = results["running_batch"]
+    busy = np.where(np.isnan(plan.request_rate), 1.0, np.minimum(running, 1.0))
+    flop = token_flop(model, plan.prompt_length + 0.5 * plan.output_length)
+    each = rate / plan.num_accelerators
+    decoding = np.maximum(1.0 - share, 1e-9)
+    weights, cache = results["memory_weights"], results["memory_kv_cache"]
+    read = decode_step_traffic(model, plan, architecture, weights, 0.0 * cache, running, favoured_share)
+    traffic = decode_step_traffic(model, plan, architecture, weights, cache, running, favoured_share)
+    held = resident_share(weights + cache, machines[0][0].l2_capacity[:, 0])
+    sampled = sampling_traffic(model, plan, np.maximum(running, 1.0))
+    moved = traffic * (1.0 - held) + sampled
+    decode = WorkRates(
+        np.nan_to_num(each / decoding * flop),
+        np.nan_to_num(busy * divide(read / mean_weight_size(model, plan, architecture), step)),
+        np.nan_to_num(busy * divide(traffic + sampled, step)),
+        divide(moved, traffic + sampled),
+        np.nan_to_num(busy * divide(results["time_communication"], step)),
+        busy,
+    )
+    prompts = each * divide(plan.prompt_length, plan.output_length)
+    prompt_rate = np.nan_to_num(divide(prompts * token_flop(model, 0.5 * plan.prompt_length), share))
+    read = prompt_rate / machines[1][2]["compute_intensity"][:, 0]
+    size, nothing = plan.input_size, 0.0 * rate
+    missing = prompt_traffic_from_memory(machines[1], model, plan)
+    prefill = WorkRates(prompt_rate, nothing, read, missing, nothing, busy)
+    return accelerator_power(*machines[0], size, decode), accelerator_power(*machines[1], size, prefill)
+
+
+def prompt_traffic_from_memory(machine: Machine, model: Model, plan: InferencePlan) -> Array:
+    """Traffic of a prefill through the main memory, over that with a usual last-level cache.
+
+    Parameters
+    ----------
+    machine : tuple
+        Accelerators that prefill, with limits and constants.
+    model : Model
+        Served models, (rows,).
+    plan : InferencePlan
+        Lengths and degrees, (rows,).
+
+    Returns
+    -------
+    Array
+        (rows,). [-]
+    """
+    width = np.where(model.ffn_hidden_size > 0.0, model.ffn_hidden_size, model.hidden_size) / plan.tensor_parallel
+    return traffic_from_memory(machine[0], width, model.hidden_size, plan.prompt_length, plan.input_size)
+
+
+def expert_pool_power(
+    machines: tuple[Machine, Machine],
+    model: Model,
+    plan: InferencePlan,
+    architecture: Architecture,
+    counts: tuple[Array, Array],
+    results: Mapping[str, Array],
+    favoured_share: Array,
+) -> tuple[Array, Array]:
+    """Mean power of an accelerator of the attention pool and of the expert pool.
+
+    Parameters
+    ----------
+    machines : tuple
+        Accelerators of both pools, with limits and constants.
+    model : Model
+        Served models, (rows,).
+    plan : InferencePlan
+        Plans as the sheet has them, with the bytes of an input of a product, (rows,).
+    architecture : Architecture
+        Structure that the models share.
+    counts : tuple of Array
+        Accelerators of both pools, (rows,). [-]
+    results : mapping of str to Array
+        Rates, times of a decode step, shares of the pools and memory, (rows,).
+    favoured_share : Array
+        Share of the experts that routers prefer, (rows,). [-]
+
+    Returns
+    -------
+    tuple of Array
+        Attention and experts, (rows,). [W]
+    """
+    rate, running = results["tokens_per_second"], results["running_batch"]
+    step = sum((results[name] for name in STEP_PARTS), 0.0 * rate)
+    loaded = np.where(np.isnan(plan.request_rate), 1.0, np.minimum(running, 1.0))
+    fed = feed_forward_flop(model)
+    flop = token_flop(model, plan.prompt_length + 0.5 * plan.output_length) - fed, fed
+    batches = np.minimum(plan.ping_pong_batches, np.maximum(np.ceil(running), 1.0))
+    # Every micro-batch reads the weights.
+    experts = batches * results["expert_memory"] * visited_share(model, running / batches, favoured_share)
+    weights, none = (batches * results["memory_weights"], experts), 0.0 * rate
+    cache = decode_step_traffic(model, plan, architecture, none, results["memory_kv_cache"], running, favoured_share)
+    sampled = sampling_traffic(model, plan, np.maximum(running, 1.0))
+    others = cache + sampled, none
+    sizes = np.where(wide_attention(model, plan, architecture), plan.activation_size, plan.weight_size)
+    sending = loaded * results["expert_link_share"]
+    found = []
+    for pool, name in enumerate(("attention_pool_share", "expert_pool_share")):
+        rates = WorkRates(
+            np.nan_to_num(divide(rate * flop[pool], counts[pool])),
+            np.nan_to_num(loaded * divide(weights[pool] / (plan.weight_size if pool else sizes), step)),
+            np.nan_to_num(loaded * divide(weights[pool] + others[pool], step)),
+            np.ones_like(rate),
+            np.nan_to_num(sending),
+            np.nan_to_num(loaded * np.minimum(results[name], 1.0)),
+        )
+        found.append(accelerator_power(*machines[pool], plan.input_size, rates))
+    return found[0], found[1]

@@ -25,7 +25,7 @@ from xlperf.equations.model.serving import (
 )
 from xlperf.equations.model.sparse import sparse_shares
 from xlperf.equations.plan.records import WORD, OffloadTarget
-from xlperf.equations.plan.serving_plan import LayerPart
+from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
 from xlperf.equations.serving.communication import (
     ALL_REDUCE,
     CONTEXT,
@@ -44,8 +44,30 @@ MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
 BOUNDS = ("compute", "memory", "network", "overhead")
 
 VECTOR_FLOP = 2.0
+SORTED_LOGIT_SIZE = 200.0
+"""Bytes that each of the two passes over a logit stands for where top-p sampling sorts them. [B]
+
+Counted in vLLM's own sampler: a radix sort of FP32 keys with positions (two stable sorts of 8 bits a pass, 230 B), the
+softmax, sums and masks of the sorted logits (50 B), their way back (70 B), softmax, noise and maximum (50 B).
+"""
 _Rows = TypeVar("_Rows", ServingShape, Batching)
 _DEVICES = ("device", "attention_device", "wide_device")
+
+
+def logit_size(plan: InferencePlan) -> Array:
+    """Bytes of a logit in each of the passes over the logits in which tokens are sampled.
+
+    Parameters
+    ----------
+    plan : InferencePlan
+        Whether sampling sorts the logits, (rows,).
+
+    Returns
+    -------
+    Array
+        (rows,). [B]
+    """
+    return np.where(plan.sorted_sampling > 0.0, SORTED_LOGIT_SIZE, WORD)
 
 
 class _Kernels(NamedTuple):
@@ -101,8 +123,7 @@ def _kernels(deployment: Deployment, shape: ServingShape, batching: Batching, ph
     traffic, time = product_times(deployment, products)
     names = products.gemms.names[: len(products.gemms.names) // number]
     traffic, time, calls = (by_phase(values, number) for values in (traffic, time, products.calls))
-    logit_size = np.full_like(plan.activation_size, WORD)
-    vectors = serving_vectors(model, shape, architecture, plan.activation_size, logit_size, phases)
+    vectors = serving_vectors(model, shape, architecture, plan.activation_size, logit_size(plan), phases)
     work = vectors.traffic * (VECTOR_FLOP / plan.activation_size[:, None])
     moved = vector_time(deployment.device, deployment.kernels["vector"], vectors.traffic, work)
     attention, flop = attention_kernels(deployment, batching, phases)
