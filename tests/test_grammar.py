@@ -232,25 +232,11 @@ def test_the_best_rows_of_a_sweep_are_those_of_all_rows(
     rows = [row for row in csv_rows(command("sweep", small, *lines, "-o", "-").out) if row["fits"] == "TRUE"]
     rows = sorted((row for row in rows if float(row["memory"]) <= 60), key=lambda row: float(row["step_time"]))
     monkeypatch.setattr("xlperf.explore.sweep.BLOCK", 5)
-    for processes in (1, 2):
-        done = command(
-            "sweep",
-            small,
-            *lines,
-            "--objective",
-            "step time",
-            "--limit",
-            "memory<=60",
-            "--top",
-            4,
-            "--processes",
-            processes,
-            "-o",
-            "-",
-        )
-        best = csv_rows(done.out)
-        assert [row["step_time"] for row in best] == [row["step_time"] for row in rows[:4]]
-        assert done.err.startswith("least step time: the best 4 that fit with memory <= 60 GiB; 32 plans computed")
+    asked = ("--objective", "step time", "--limit", "memory<=60", "--top", 4, "--processes", 1)
+    done = command("sweep", small, *lines, *asked, "-o", "-")
+    best = csv_rows(done.out)
+    assert [row["step_time"] for row in best] == [row["step_time"] for row in rows[:4]]
+    assert done.err.startswith("least step time: the best 4 that fit with memory <= 60 GiB; 32 plans computed")
     book = tmp_path / "best.xlsx"
     assert command("sweep", small, *lines, "--top", 3, "-o", book).code == 0
     none = command("sweep", small, *lines, "--limit", "step time<=1 ms", "-o", "-")
