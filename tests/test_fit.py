@@ -303,8 +303,9 @@ def test_a_known_constant_that_rows_do_not_tell_is_held_and_not_called_measured(
     published = runs(catalog, "somestack", {"kernel_slowdown": 1.2})
     experts = FittedConstant("experts", "any", "any", "any", "move_slowdown", 3.0, "", 0, math.nan, "", "")
     known = [_constant("somestack", "kernel_slowdown", 1.5), experts]
-    found = {row.constant: row for row in fit_training(published, catalog, "2026-01-01", known)}
-    measured, assumed = found["kernel_slowdown"], found["move_slowdown"]
+    found = {(row.software, row.constant): row for row in fit_training(published, catalog, "2026-01-01", known)}
+    measured, assumed = found["somestack", "kernel_slowdown"], found["any", "move_slowdown"]
+    assert found["any", "kernel_slowdown"].value == measured.value, "that of the only software"
     assert (measured.kind, measured.num_rows) == ("measured", 20) and measured.value == pytest.approx(1.2, rel=0.03)
     assert (assumed.kind, assumed.fit_set, assumed.num_rows) == ("assumption", "", 0)
     assert assumed.value == declared_constants()["experts"]["move_slowdown"].default != 3.0

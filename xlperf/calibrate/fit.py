@@ -182,6 +182,7 @@ def training_constants(table: Table, date: str) -> list[FittedConstant]:
         )
         for row in range(len(table))
         if text("source", row).startswith(SOURCES["training"])
+        and count[row] > 0.0
         and not text("family", row).endswith(("_band", "_memory"))
     ]
 

@@ -93,8 +93,8 @@ def _fit_times(
         some, errors = taken(plans, entries, _thinned(entries))
         parameters, solution = _solved(some, errors, parameters, SPREADS)
         groups = [one.software if one.family in OF_SOFTWARE else "" for one in parameters]
-        kept = most_telling(parameters, solution, MOST_CONSTANTS[published.kind], groups, MOST_OF_SOFTWARE)
         own = [at for at, one in enumerate(parameters) if one.key[::4] == _MEDIAN_FOR_OTHERS and one.generation == ANY]
+        kept = most_telling(parameters, solution, MOST_CONSTANTS[published.kind], groups, MOST_OF_SOFTWARE, own)
         parameters = _selected(_started(parameters, solution), sorted({*kept, *own}))
     parameters, solution = _solved(plans, entries, parameters, SPREADS if known else SPREADS[-1:])
     return _sheet_rows(plans, entries, parameters, solution, published, date)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -340,25 +340,33 @@ def solve(
 
 
 def most_telling(
-    parameters: Sequence[Parameter], solution: Solution, most: int, groups: Sequence[str] = (), of_group: int = 0
+    parameters: Sequence[Parameter],
+    solution: Solution,
+    most: int,
+    groups: Sequence[str] = (),
+    of_group: int = 0,
+    always: Collection[int] = (),
 ) -> list[int]:
     """The parameters that save most of the cost, others at what they are pooled towards (backward elimination).
 
     The least telling one by the Wald statistic goes first, and the others move as a linear model of the fit says.
 
     ``parameters``: what was fitted. ``solution``: with all of them. ``most``: how many are kept. ``groups``: what each
-    parameter belongs to, "" for nothing. ``of_group``: how many of one group are kept. Returns positions, in order;
-    fewer where some save nothing.
+    parameter belongs to, "" for nothing. ``of_group``: how many of one group are kept. ``always``: positions that stay
+    whatever they save. Returns positions, in order; fewer where some save nothing.
     """
     links = _links(parameters)
     matrix, offsets = links.T @ solution.information @ links, np.array(solution.offsets)
     kept = [at for at in range(len(parameters)) if matrix[at, at] > 0.0]
-    while kept:
+    while any(at not in always for at in kept):
         gain = _gain(matrix[np.ix_(kept, kept)], offsets[kept])
+        gain = np.where([at in always for at in kept], math.inf, gain)
         least = int(np.argmin(gain))
         if len(kept) <= most and gain[least] > _WORTH_A_CONSTANT * solution.cost:
             sizes = Counter(groups[at] for at in kept if groups and groups[at])
-            crowded = [place for place, at in enumerate(kept) if groups and sizes[groups[at]] > of_group]
+            crowded = [
+                place for place, at in enumerate(kept) if groups and sizes[groups[at]] > of_group and at not in always
+            ]
             if not crowded:
                 break
             least = min(crowded, key=lambda place: float(gain[place]))
