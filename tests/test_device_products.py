@@ -72,10 +72,11 @@ def _changed(table: Table, name: str, **cells: object) -> Table:
 
 
 def test_later_products_follow_from_the_same_constants() -> None:
-    """H200: an H100 with HBM3e. MI355X: CDNA 4 at 3 nm above two base dies, lanes of 38.4 Gbit/s (CDNA 4 white
-    paper: 153.6 GB/s a link); its links are 23 % low, its power 27 %: with the square of its clock over that of the node
-    (2.4 over 1.9 GHz) its compute units alone would make it 1,414 W, but those of MI300X, which does not hold its boost
-    clock, a third too much.
+    """H200: an H100 with HBM3e. MI355X: CDNA 4 at 3 nm above two base dies, with lanes of 38.4 Gbit/s.
+
+    (AMD CDNA 4 white paper: 153.6 GB/s a link.) Its links are 23 % low, its power 27 %: with the square of its clock
+    over that of the node (2.4 over 1.9 GHz) in its compute units it would be 1,414 W, but MI300X, which does not hold
+    its boost clock, a third too much.
     """
     tables = technology_tables()
     link = _changed(
