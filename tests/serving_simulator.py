@@ -63,10 +63,12 @@ def replica(
     places: int = 10_000,
     most_prompts: int = 1,
     prompt: float = 0.0,
+    outside: float = 0.0,
 ) -> Outcome:
     """A replica with a constant number of requests in flight, or with requests that arrive at random.
 
-    A pass with m prompts takes ``prefill + prompt * (m - 1)``. Between two passes that batch prompts is a step.
+    A pass with m prompts takes ``prefill + prompt * (m - 1)``. Between two passes that batch prompts is a step. Of a
+    constant number each request is handled for a random time outside the replica before it comes to its queue.
     """
     passed = False
     random = np.random.default_rng(seed)
@@ -74,8 +76,11 @@ def replica(
     running: list[Request] = []
     done: list[Request] = []
     queue = [_request(0.0, mean_steps, random) for _ in range(requests)]
+    handled: list[tuple[float, int, Request]] = []
     coming = random.exponential(1.0 / rate) if rate else np.inf
     while len(done) < COUNT:
+        while handled and handled[0][0] <= now:
+            queue.append(heapq.heappop(handled)[-1])
         while coming <= now:
             queue.append(_request(coming, mean_steps, random))
             coming += random.exponential(1.0 / rate)
@@ -101,9 +106,10 @@ def replica(
                 request.ended = now
                 done.append(request)
                 if requests:
-                    queue.append(_request(now, mean_steps, random))
+                    late = now + (random.exponential(outside) if outside else 0.0)
+                    heapq.heappush(handled, (late, len(done), _request(now, mean_steps, random)))
         else:
-            now = coming
+            now = min(coming, handled[0][0]) if handled else coming
         if len(done) >= WARM and marked[1] == 0:
             marked = (now, len(done), area)
     return _outcome(done[marked[1] :], now - marked[0], area - marked[2])

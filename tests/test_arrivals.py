@@ -68,14 +68,42 @@ def service(turn_steps: float = 0.5, share: float = 0.0) -> Service:
 
 
 def test_what_an_engine_holds_back_delays_the_first_token_and_takes_from_the_rate() -> None:
-    """Steps of 10 ms: 15 steps until a turn instead of half of one are 145 ms more of the cycle."""
+    """Steps of 10 ms: 15 steps until a turn instead of half of one are 145 ms. Ten requests: 0.9 s of prefills.
+
+    The cycle without a prefill of 0.1 s is the larger root of (U - h) (1 - 0.9 / U) = 9: with h of 5 ms 9.904545 s,
+    of 150 ms 10.036517 s. The other prefills that come while a request waits do not come while it is decoded.
+    """
     requests, places = np.array([10.0]), np.array([100.0])
     prompt, held = (closed_state(service(steps), requests, places) for steps in (0.5, 15.0))
     assert held.first_token[0] - prompt.first_token[0] == pytest.approx(0.145)
-    assert 10.0 / held.rate[0] - 10.0 / prompt.rate[0] == pytest.approx(0.145)
-    assert held.decode_time[0] == pytest.approx(prompt.decode_time[0])
+    for state, late in ((prompt, 0.005), (held, 0.15)):
+        rest = 10.0 / state.rate[0] - 0.1
+        assert (rest - late) * (1.0 - 0.9 / rest) == pytest.approx(9.0, rel=1e-12)
+        assert state.decode_time[0] == pytest.approx(rest - late, rel=1e-12)
+    assert 10.0 / prompt.rate[0] < 10.0 / held.rate[0] < 10.0 / prompt.rate[0] + 0.145
     one = closed_state(service(15.0), np.array([1.0]), places)
     assert one.first_token[0] == pytest.approx(0.1), "an idle engine looks all the time"
+
+
+@pytest.mark.parametrize("outside", [0.0, 0.2, 5.0, 500.0])
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
+def test_time_outside_the_engine_is_never_lost_nor_paid_twice(outside: float, share: float) -> None:
+    """No cycle is shorter than its work or than a request alone, nor longer than with a replica that stands still."""
+    counts = np.array([1.0, 2.0, 8.0, 50.0, 100.0, 101.0, 400.0])
+    of_engine = service(share=share)
+    state = closed_state(of_engine, counts, np.full(7, 100.0), np.full(7, outside))
+    rather = closed_state(of_engine, counts, np.full(7, 100.0))
+    cycle, before = counts / state.rate, counts / rather.rate
+    busy = np.maximum(counts / np.minimum(counts, 100.0) * (np.minimum(counts, 100.0) * 0.1 + 9.0), 9.1 + outside)
+    assert (cycle >= busy * (1.0 - 1e-12)).all()
+    assert (cycle <= (before + outside) * (1.0 + 1e-12)).all()
+    assert (cycle >= before * (1.0 - 1e-12)).all()
+    whole = state.first_token + state.decode_time + state.queue_time
+    np.testing.assert_allclose(whole, cycle, rtol=1e-12)
+    assert (state.queue_time[counts <= 100.0] == 0.0).all()
+    assert (state.queue_time >= 0.0).all()
+    if share == 1.0:
+        np.testing.assert_allclose(cycle[counts <= 100.0], (before + outside)[counts <= 100.0], rtol=1e-12)
 
 
 def test_a_run_by_hand() -> None:

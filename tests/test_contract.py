@@ -55,6 +55,7 @@ NOT_DRAWN = {
     "plan.records.broken_rules": "rules in words",
     "plan.records.remarks_of_rows": "rules in words",
     "plan.training_plan.with_defaults": "the words of the sheet beside its numbers",
+    "training.kernels.part_work": "takes operators with their names",
     "training.kernels.selected_share": "takes operators with their names",
     "plan.training_plan.group_strides": "sizes by name of the dimension",
     "model.operators.concatenated": "any number of arguments",

@@ -21,6 +21,7 @@ from xlperf.base.files import replaced, scratch_folder
 from xlperf.base.resources import template, workbook
 from xlperf.catalog.cache import cache_tables, cached_tables
 from xlperf.catalog.read import read_catalog_tables
+from xlperf.catalog.schema import FORMS, table_schema
 from xlperf.cli.app import cli
 from xlperf.cli.hardware import _NUMBERS, _TEXTS
 from xlperf.cli.options import Command, EditedFile, InputFile, OutputFile
@@ -37,6 +38,7 @@ NOT_FILES = {
     *"measured before wanted result like parameters folder python wheel scheduler given".split(),
     *"objectives uncertain against".split(),
     *(name.replace("-", "_") for name in (*_TEXTS, *_NUMBERS)),
+    *(column.name for form in FORMS for column in table_schema(form).columns),
 }
 """Parameters of commands that hold text and name no file."""
 

@@ -60,6 +60,9 @@ NO_PLANS = {
     "new": ["new.xlsx"],
     "functions": [],
     "calibrate": [],
+    "serve": [],
+    "train": [],
+    "chip": [],
 }
 """Arguments of commands that take no file of plans."""
 

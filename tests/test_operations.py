@@ -136,6 +136,10 @@ def test_a_bound_is_what_would_help_if_it_were_doubled(catalog: Catalog) -> None
 def test_what_is_extrapolated_is_said(catalog: Catalog) -> None:
     assert timed(catalog, "gemm", m=1, n=1, k=1)["calibration"][0] == "measured"
     assert timed(catalog, "gemm", accelerator="Rubin (VR200)", m=64, n=64, k=64)["calibration"][0] == "extrapolated"
+    sent = timed(catalog, "point-to-point", size=1e6, group=2)
+    assert sent["calibration"][0] == "extrapolated", (
+        "no transfer between two ranks was measured: constants are defaults"
+    )
 
 
 def test_what_a_machine_cannot_do_has_a_reason(catalog: Catalog, command: Command) -> None:

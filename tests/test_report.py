@@ -164,6 +164,11 @@ def test_no_page_and_no_program_cuts_a_chart() -> None:
         made = made_of(*samples.training(count))
         for sheet in made.worksheets:
             assert not samples.faults_on_paper(sheet), (count, sheet.title)
+    groups = samples.training(26), samples.inference()
+    both = report_workbook(samples.catalog(), *(list(each) for each in zip(*groups, strict=True)), date=samples.DAY,
+                           explain=samples.explain, limits=samples.limits)  # fmt: skip
+    for sheet in both.worksheets:
+        assert not samples.faults_on_paper(sheet), sheet.title
 
 
 def test_tables_of_the_summary_stand_whole_on_a_page() -> None:

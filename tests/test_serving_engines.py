@@ -127,9 +127,12 @@ def service(steps: float, base: float, slope: float, prefill: float) -> Service:
 @pytest.mark.parametrize(("requests", "seconds"), [(8, 8 * 0.1 + 10 * 2.6), (12, 12 * 0.1 + 10 * (2.6 + 1.8))])
 def test_a_run_by_hand(requests: float, seconds: float) -> None:
     """A step takes 1 s and 0.2 s for each request; 8 run together for 10 steps, then the 4 that are left."""
-    found = run_rate(service(10.0, 1.0, 0.2, 0.1), np.array([8.0]), np.array([requests]), np.array([5.0]))
+    of_engine, eight, cycle = service(10.0, 1.0, 0.2, 0.1), np.array([8.0]), np.array([26.8])
+    found = run_rate(of_engine, eight, np.array([requests]), np.array([5.0]), cycle)
     assert found[0] == pytest.approx(requests / seconds)
-    assert run_rate(service(10.0, 1.0, 0.2, 0.1), np.array([8.0]), np.array([math.nan]), np.array([5.0]))[0] == 5.0
+    waited = run_rate(of_engine, eight, np.array([requests]), np.array([5.0]), cycle + 0.5)
+    assert waited[0] == pytest.approx(requests / (seconds + 0.5 * math.ceil(requests / 8.0))), "half a second a wave"
+    assert run_rate(of_engine, eight, np.array([math.nan]), np.array([5.0]), cycle)[0] == 5.0
 
 
 def test_a_run_without_end_is_the_steady_state(catalog: Catalog) -> None:

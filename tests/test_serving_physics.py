@@ -391,17 +391,24 @@ def with_latency(catalog: Catalog, each: float = 0.03, token: float = 1e-5, crow
 
 @pytest.mark.parametrize("mode", ["static", "continuous", "disaggregated"])
 def test_time_outside_the_engine_delays_the_first_token_and_no_step(catalog: Catalog, mode: str) -> None:
+    """Of requests in flight together it takes less from the rate: others are prefilled and decoded meanwhile."""
     row = {"mode": mode, "tensor_parallel": 4, "concurrency": 8, "batch_size": "" if mode != "static" else 4}
     row = {**row, "concurrency": ""} if mode == "static" else row
     late = with_latency(catalog)
     before, after = (results(late, {**row, "software": name}) for name in ("other", "late"))
     in_flight = {"static": 1.0, "continuous": 4.0, "disaggregated": 8.0}[mode]
     spent = 0.03 + 1e-5 * 1000 + 1e-3 * (in_flight - 1.0)
-    for name in ("ttft", "ttft_median", "ttft_ninetieth", "ttft_ninety_ninth", "latency"):
+    for name in ("ttft", "ttft_median", "ttft_ninetieth", "ttft_ninety_ninth"):
         change = after.number(name)[0] - before.number(name)[0]
-        assert change == pytest.approx(spent, abs=2e-3 if before.number("queue_time")[0] > 0.0 else 1e-9), name
-    for name in ("tpot", "prefill_time", "decode_time", "memory", "tpot_ninetieth"):
+        near = 1e-9 if mode == "static" else 2e-3 if mode == "continuous" else 1e-2
+        assert change == pytest.approx(spent, abs=near), name
+    longer = after.number("latency")[0] - before.number("latency")[0]
+    assert longer == pytest.approx(spent, abs=1e-9) if mode == "static" else 0.0 < longer < spent
+    steady = ("prefill_time", "memory") if mode != "static" else ("prefill_time", "memory", "tpot", "decode_time")
+    for name in steady:
         assert after.number(name)[0] == before.number(name)[0], name
+    if mode != "static":
+        assert 0.98 * before.number("tpot")[0] < after.number("tpot")[0] < before.number("tpot")[0]
     # Little's law: with the same requests in flight a later answer is a lower rate.
     closed = [found.number("tokens_per_second")[0] * found.number("latency")[0] for found in (before, after)]
     assert closed[1] == pytest.approx(closed[0], rel=1e-9)

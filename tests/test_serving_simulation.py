@@ -65,7 +65,7 @@ def pooled(
     prompts: float = 1.0,
     prompt: float = 0.0,
 ) -> PoolState:
-    columns = (*counts, 1e4, 0.01, rate, 0.0)
+    columns = (*counts, 1e4, 0.01, rate, 0.0, 0.0, 0.0)
     load = PoolLoad(
         linear(times, prompt), requests_of(times[3], prompts), *(np.array([float(each)]) for each in columns)
     )
@@ -119,6 +119,23 @@ def test_prompts_are_batched_as_the_queue_grows(load: float, prompt: float) -> N
     seen = replica(*times, seed=8, rate=load * most, most_prompts=16, prompt=prompt)
     _, found = opened(times, load * most, 16.0, prompt)
     agrees(found, seen, 100.0, 0.35)
+
+
+@pytest.mark.parametrize("times", [*REPLICAS, (0.2, 0.01, 0.0, 20.0)])
+@pytest.mark.parametrize("requests", [1, 8, 48])
+def test_a_replica_works_while_requests_are_handled_outside_of_it(
+    times: tuple[float, float, float, float], requests: int
+) -> None:
+    """Half a second outside: a replica that stands still meanwhile is 2 to 10 % slower where requests are many.
+
+    The last replica takes 0.2 s for a prefill and for all steps alone: 48 requests keep it busy.
+    """
+    seen = replica(*times, seed=9, requests=requests, outside=0.5)
+    found = closed_state(service(*times), np.array([float(requests)]), np.array([1e4]), np.array([0.5]))
+    assert found.rate[0] == pytest.approx(seen.rate, rel=0.045)
+    prefill, base, slope, steps = times
+    standing = requests * prefill + steps * (base + slope * requests) + 0.5
+    assert requests == 1 or standing * seen.rate / requests > 1.0
 
 
 def test_a_full_cache_makes_requests_wait() -> None:

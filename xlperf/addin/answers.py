@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from xlperf.explore.uncertainty import Uncertainty
 
 
+_FORM = re.compile(rf'^({"|".join(FORMS)})( "[^"]*")?, ')
 MOST_WORDS = 180
 """Letters of a fault that the line of an answer has room for."""
 
@@ -54,7 +56,7 @@ def _quantity(session: Session, function: Function, given: Given) -> Block:
 
 def _in_short(message: str) -> str:
     """A fault of a form in a line: without the name of the form, cut where it becomes a list."""
-    words = message.partition(", ")[2] if message.startswith(tuple(f"{form}, " for form in FORMS)) else message
+    words = _FORM.sub("", message)
     return words if len(words) <= MOST_WORDS else f"{words[: MOST_WORDS - 4].rpartition(' ')[0]} ..."
 
 

@@ -172,6 +172,10 @@ class Calibration:
         columns = dict(zip(names, spread, strict=True))
         return columns, extrapolated[keys.codes]
 
+    def is_measured(self, family: str) -> bool:
+        """Whether the sheet has any constant of a family; else all are the declared defaults."""
+        return bool(self._generations.get(family))
+
     def used(self, family: str, generation: str, precision: str, software: str) -> dict[str, int]:
         """Which row of the calibration table each constant of a family comes from; -1 for the declared default."""
         candidates = _candidates(family, *_keys(generation, precision, software))

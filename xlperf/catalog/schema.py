@@ -72,7 +72,7 @@ AUTO_COLUMNS: dict[str, tuple[str, ...]] = {
         "expert_accelerators",
         "ping_pong_batches",
     ),
-    "chip": ("power_budget", "memory_stacks"),
+    "chip": ("power_budget", "memory_stacks", "bandwidth_target"),
     "train": (
         "num_accelerators",
         "deadline",

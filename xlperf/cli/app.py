@@ -21,6 +21,7 @@ from xlperf.cli.hardware import cost, device, optimise, time
 from xlperf.cli.output import say
 from xlperf.cli.plans import evaluate, explain, frontier, report
 from xlperf.cli.published import calibrate, validate
+from xlperf.cli.questions import chip, serve, train
 from xlperf.cli.rows import accelerator, launch, model, plan
 from xlperf.cli.search import search, solve, sweep
 from xlperf.cli.sheets import check, functions, install, new, show, uninstall
@@ -41,6 +42,7 @@ class _InOrder(click.Group):
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="\b\nStart here:\n"
+    "  xlperf serve --model DeepSeek-V3 --accelerator H200 --users 10000     what it takes (also train, chip)\n"
     "  xlperf report -o report.xlsx      the shipped plans, computed, with charts\n"
     "  xlperf new study.xlsx             a workbook of your own to edit\n"
     "  xlperf report study.xlsx          ... and its report\n\n"
@@ -59,6 +61,9 @@ def cli(context: click.Context) -> None:
 
 
 for _command in (
+    serve,
+    train,
+    chip,
     report,
     evaluate,
     cost,

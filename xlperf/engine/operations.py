@@ -318,7 +318,8 @@ def _evaluated(operations: Table, catalog: Catalog, stack: str, operation: str) 
         name: np.where(illegal | ~np.isfinite(values[:, 0]), np.nan, values[:, 0]) for name, values in results.items()
     }
     shown["bound"] = np.where(illegal, "", _bounds(timed, software.place, time)).astype(object)
-    measured = np.where(software.extrapolated.get(family, np.zeros(len(time), dtype=bool)), "extrapolated", "measured")
+    far = software.extrapolated.get(family, np.zeros(len(time), dtype=bool))
+    measured = np.where(far | (not catalog.calibration.is_measured(family)), "extrapolated", "measured")
     return {**shown, "calibration": np.where(illegal, "", measured).astype(object), "reason": reason}
 
 

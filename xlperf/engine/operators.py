@@ -25,7 +25,7 @@ from xlperf.equations.serving.kernels import by_phase
 from xlperf.equations.serving.phases import FIXED
 from xlperf.equations.training import Part, Setting, Step, step
 from xlperf.equations.training.communication import collective_calls
-from xlperf.equations.training.kernels import LAYER_PLACES, kernel_parts, selected_share
+from xlperf.equations.training.kernels import LAYER_PLACES, kernel_parts, part_work, selected_share
 
 Row = dict[str, object]
 
@@ -103,23 +103,11 @@ def _first(values: Array, index: int) -> float:
     return float(row[index if len(row) > 1 else 0])
 
 
-def _numbers(setting: Setting, part: Part, index: int) -> dict[str, float]:
-    plan = setting.plan
-    if part.gemms is None:
-        flop = 0.0 if part.flop is None else _first(part.flop, index)
-        return {"flop": flop, "traffic": _first(part.traffic, index) if part.traffic is not None else np.nan}
-    m, n, k, batch = (_first(values, index) for values in part.gemms[1:])
-    numbers = {"m": m, "n": n, "k": k, "batch": batch}
-    size = float((plan.element_size if part.wide else plan.product_size)[0])
-    if part.family == "gemm":
-        numbers["flop"] = 2.0 * m * n * k * batch
-        numbers["traffic"] = batch * (size * k * (m + n) + float(plan.element_size[0]) * m * n)
-        return numbers
-    products = 2.0 if part.family == "attention" else 5.0
-    groups = float(setting.model.num_query_groups[0] / setting.model.num_attention_heads[0])
-    numbers["flop"] = products * m * n * k * batch  # a causal mask leaves half of the pairs
-    numbers["traffic"] = products * size * batch * k * (m + n * groups)
-    return numbers
+def _numbers(setting: Setting, part: Part) -> dict[str, Array]:
+    """Shapes, FLOP and traffic of the operators of a part, (rows, operators)."""
+    flop, traffic = part_work(setting, part)
+    shapes = {} if part.gemms is None else dict(zip("mnk", part.gemms.columns, strict=False), batch=part.gemms.batch)
+    return {**shapes, "flop": flop, "traffic": traffic}
 
 
 def _kernel_rows(setting: Setting, done: Step, bounds: list[np.ndarray]) -> list[Row]:
@@ -131,7 +119,7 @@ def _kernel_rows(setting: Setting, done: Step, bounds: list[np.ndarray]) -> list
     rows: list[Row] = []
     for part, words in zip(done.parts, bounds, strict=False):
         often = batches * float(done.counts[part.place][0])
-        shares = {part.phase: np.ones((1, len(part.names)))}
+        shares, columns = {part.phase: np.ones((1, len(part.names)))}, _numbers(setting, part)
         if part.phase == "forward" and part.place in LAYER_PLACES:
             if mode == Recompute.FULL:
                 shares["recompute"] = repeated * shares["forward"]
@@ -142,7 +130,7 @@ def _kernel_rows(setting: Setting, done: Step, bounds: list[np.ndarray]) -> list
             for index, name in enumerate(part.names):
                 calls = often * _first(part.calls, index) * _first(share, index)
                 if calls > 0:
-                    numbers = _numbers(setting, part, index)
+                    numbers = {column: _first(values, index) for column, values in columns.items()}
                     time = slowdown * _first(part.time, index)
                     row = _row(phase, name, part.family, calls, time, **numbers)
                     row["bound"] = words[0, index if words.shape[1] > 1 else 0]

@@ -110,13 +110,13 @@ def short_name(accelerator: str) -> str:
 def dollars(amount: float) -> str:
     """An amount of money in words.
 
-    >>> dollars(0.476), dollars(12345.0), dollars(2.5e6), dollars(3.1e9)
-    ('$0.48', '$12.3 k', '$2.50 M', '$3.10 bn')
+    >>> dollars(0.476), dollars(12345.0), dollars(750208.0), dollars(2.5e6), dollars(3.1e9)
+    ('$0.48', '$12,345', '$750 k', '$2.50 M', '$3.10 bn')
     """
     for factor, word in ((1000.0 * MILLION, " bn"), (MILLION, " M")):
         if amount >= factor:
             return f"${amount / factor:,.2f}{word}"
-    return f"${amount / 1e3:,.1f} k" if amount >= 1e4 else f"${amount:,.2f}" if amount < 100 else f"${amount:,.0f}"
+    return f"${amount / 1e3:,.0f} k" if amount >= 1e5 else f"${amount:,.2f}" if amount < 100 else f"${amount:,.0f}"
 
 
 def price_words(given: float, basis: str) -> str:
@@ -288,7 +288,7 @@ def chip_answer(form: Table, catalog: Catalog) -> Answer:
     named = str(form.text("accelerator")[0])
     if named:
         return _served(form, named, catalog)
-    device = _device(form, catalog)
+    device, asked = _device(form, catalog)
     results = evaluate_devices(device, catalog)
     if np.isnan(results.number("thermal_design_power")[0]):
         reason = str(results["reason"][0])
@@ -301,27 +301,31 @@ def chip_answer(form: Table, catalog: Catalog) -> Answer:
     if parts is not None:
         answer |= {name: float(parts.number(part)[0]) for name, part in CHIP_PARTS.items()}
         answer["cost_losses"] = sum(float(parts.number(part)[0]) for part in _LOSSES)
-    asked = form.number("memory_stacks")[0]
     if asked > answer["memory_stacks"]:
         answer["limited_by"] += f"; {asked:.0f} stacks asked for, {answer['memory_stacks']:.0f} have room"
     answer["answer"] = _chip_sentence(form, answer, catalog)
     return answer
 
 
-def _device(form: Table, catalog: Catalog) -> Table:
+def _device(form: Table, catalog: Catalog) -> tuple[Table, float]:
+    """The device of a form, and the stacks of memory that are asked for; NaN where any number will do."""
     columns: dict[str, Any] = {"device": np.array([CHIP], dtype=object)}
     columns |= {name: form.text(name) for name in _NAMED}
     columns |= {name: form.filled(name) for name in _BUDGETS}
     order = [column.name for column in table_schema("devices").columns]
     device = Table("devices", {name: columns[name] for name in order if name in columns}, form.place)
-    stacks = form.number("memory_stacks")
+    stacks, target = form.number("memory_stacks"), form.number("bandwidth_target")
+    if np.isnan(stacks[0]) and np.isnan(target[0]):
+        return device, np.nan
+    free = evaluate_devices(device, catalog, costs=False)
     if np.isnan(stacks[0]):
-        return device
-    perimeter = evaluate_devices(device, catalog, costs=False).number("outer_perimeter")
+        each = free.number("memory_bandwidth") / free.number("memory_stacks")
+        stacks = np.ceil(target / each * (1.0 - 1e-9))
     row = catalog.rows("memories", form.text("memory"), form, "memory")
     edge = (stacks + MARGIN) * catalog.tables["memories"].number("shoreline")[row]
-    columns["memory_shoreline_share"] = np.minimum(edge / perimeter, 1.0 - device.filled("link_shoreline_share"))
-    return Table("devices", {name: columns[name] for name in order if name in columns}, form.place)
+    most = 1.0 - device.filled("link_shoreline_share")
+    columns["memory_shoreline_share"] = np.minimum(edge / free.number("outer_perimeter"), most)
+    return Table("devices", {name: columns[name] for name in order if name in columns}, form.place), float(stacks[0])
 
 
 def _appended(table: Table, row: Table) -> Table:
@@ -372,9 +376,10 @@ def _served(form: Table, accelerator: str, catalog: Catalog) -> Answer:
 
 def _chip_sentence(form: Table, answer: Answer, catalog: Catalog) -> str:
     dies, area = form.filled("num_dies")[0], form.filled("die_area")[0]
-    size = f"{dies:.0f} x {area:,.0f} mm2 at {form.text('technology')[0]}"
+    size = f"{dies:.0f} × {area:,.0f} mm² at {form.text('technology')[0]}"
     cost = f" cost {dollars(answer['unit_cost'])} to make" if answer["unit_cost"] == answer["unit_cost"] else ""
-    made = f"{size} with {answer['memory_stacks']:.0f} stacks of {form.text('memory')[0]}{cost}"
+    rate = f"{answer['memory_bandwidth'] / TERA:.1f} TB/s"
+    made = f"{size} with {answer['memory_stacks']:.0f} stacks of {form.text('memory')[0]} ({rate}){cost}"
     tokens = answer["tokens_per_second_per_accelerator"]
     if tokens != tokens:
         return f"{made}; it does not serve {form.text('model')[0]} this way: {answer['reason']}."
@@ -383,4 +388,4 @@ def _chip_sentence(form: Table, answer: Answer, catalog: Catalog) -> str:
     other = _served(form, BESIDE, catalog)
     ratio = tokens / other["tokens_per_second_per_accelerator"]
     worth = answer["tokens_per_thousand_dollars"] / other["tokens_per_thousand_dollars"]
-    return f"{made}; one serves {ratio:.1f} x the tokens of a B200, {worth:.1f} x per dollar of its price."
+    return f"{made}; one serves {ratio:.1f}× the tokens of a B200, {worth:.1f}× per dollar of its price."

@@ -340,11 +340,11 @@ def _serving(inputs: Inputs, plans: Table, results: Table, edge: np.ndarray) -> 
         ],
         [
             Chart(
-                "points", "Cost and time per token", "time_per_token", ("cost",), "ms", "USD/Mtoken",
+                "lines", "Cost and time per token", "time_per_token", ("cost",), "ms", "USD/Mtoken",
                 log_x=True, log_y=True, by="accelerator",
             ),
             Chart(
-                "points", "Throughput and interactivity", speed, ("throughput",), "token/s and user",
+                "lines", "Throughput and interactivity", speed, ("throughput",), "token/s and user",
                 "token/s and accelerator", log_x=True, log_y=True, by="accelerator",
             ),
         ],

@@ -321,7 +321,9 @@ def flash_attention(inputs: Inputs) -> Outcome:
         ],
         [
             Chart("bars", "Speed-up of a step", "case", ("speed_up",), y_title="times"),
-            Chart("bars", "Activations", "case", ("standard_activations", "flash_activations"), y_title="GiB"),
+            Chart(
+                "bars", "Activations", "case", ("standard_activations", "flash_activations"), y_title="GiB", log_y=True
+            ),
         ],
     )
     rescued = int(np.sum((fits[standard] == 0) & (fits[flash] == 1)))

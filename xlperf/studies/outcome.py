@@ -69,7 +69,8 @@ class Chart:
     rows : tuple of int, optional
         First row that is drawn, and the first that is not; all when not given.
     by : str
-        Of points: column whose texts name the series that a row belongs to, rows of a series side by side; with one y.
+        Of lines and points over numbers: column whose texts name the series of a row, rows of a series side by side;
+        with one y.
     """
 
     kind: str

@@ -114,7 +114,7 @@ def log_axis(axis: Any, values: Iterable[Any]) -> None:
     if not known:
         return
     low, high = log_ends(known)
-    doubled = high / low <= _WIDE_RANGE
+    doubled = max(known) / low <= _WIDE_RANGE
     if doubled:
         high = low * 2.0 ** math.ceil(math.log2(max(known) / low) - 1e-9)
         high = high if high > low else 2.0 * low

@@ -113,14 +113,18 @@ def checks_sheet(
             False,
         ),
     ]
+    faulty = sum(one.zero and bool(one.value) for one in checks)
+    words = "checks of all sheets: ok" if faulty == 0 else f"checks: {faulty} to look at, see the sheet checks"
+    formulas.put(_cell(sheet, "B3"), f"={VERDICT}", words, "xlperf heading")
+    alarm(sheet, "B3", 'RIGHT($B$3,2)<>"ok"')
     for offset, words in enumerate(("check", "count", "verdict")):
         put(sheet.cell(_TOP - 1, 2 + offset), words, "xlperf header")
     for row, check in enumerate(checks, start=_TOP):
         put(sheet[f"B{row}"], check.words, "xlperf key")
         formulas.put(_cell(sheet, f"C{row}"), f"={check.formula}", check.value, number="#,##0")
-        told = None if check.value is None else "ok" if not check.zero or not check.value else "check"
-        test = f'IF(C{row}=0,"ok","check")' if check.zero else f'IF(C{row}>0,"ok","check")'
-        formulas.put(_cell(sheet, f"D{row}"), f"={test}", told if check.zero else ("ok" if check.value else "check"))
+        told = None if check.value is None else "check" if check.zero and check.value else "ok"
+        test = f'IF(C{row}=0,"ok","check")' if check.zero else '"ok"'
+        formulas.put(_cell(sheet, f"D{row}"), f"={test}", told)
     put(sheet[f"B{model_top - 1}"], "Parameters of the models, from their shapes", "xlperf heading")
     headers = ["row", "model", *[name.replace("_", " ") for name in _PULLED]]
     for offset, words in enumerate([*headers, "computed (G)", "stated (G)", "difference", "verdict"], start=1):
@@ -326,12 +330,12 @@ def _finish(
     for letter in (*letters.values(), *after):
         sheet.column_dimensions[letter].width = 13
     for row in range(_TOP, _TOP + count):
-        _cell(sheet, f"D{row}").alignment = Alignment(horizontal="center")
+        _cell(sheet, f"D{row}").alignment = Alignment(horizontal="center", vertical="center")
     for row in range(rows[0], rows[1] + 1):
         for name, letter in letters.items():
             if table_schema("models").by_name[name].kind != "number":
-                _cell(sheet, f"{letter}{row}").alignment = Alignment(horizontal="center")
-        _cell(sheet, f"{after[3]}{row}").alignment = Alignment(horizontal="center")
+                _cell(sheet, f"{letter}{row}").alignment = Alignment(horizontal="center", vertical="center")
+        _cell(sheet, f"{after[3]}{row}").alignment = Alignment(horizontal="center", vertical="center")
     alarm(sheet, f"B{_TOP}:D{_TOP + count - 1}", f'$D{_TOP}="check"')
     alarm(sheet, f"B{rows[0]}:{after[3]}{rows[1]}", f'${after[3]}{rows[0]}="differs"')
     sheet.freeze_panes = f"C{_TOP}"

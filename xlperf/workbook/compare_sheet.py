@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from openpyxl.styles import Alignment
 from openpyxl.workbook.defined_name import DefinedName
 from openpyxl.worksheet.datavalidation import DataValidation
 
@@ -96,7 +97,8 @@ def _form(sheet: Any, data: Any, live: Live) -> None:
     first = FIRST_CHOICE if set(FIRST_CHOICE) <= set(names) else [*names[:2], None, None]
     for row, words, name in ((6, "plan A", first[0]), (7, "plan B", first[1])):
         put(sheet, f"B{row}", words, "label")
-        put(sheet, f"C{row}", None, "input", last=f"D{row}")
+        entry = put(sheet, f"C{row}", None, "input", last=f"D{row}")
+        entry.alignment = Alignment("left", "center", indent=1, shrink_to_fit=True)
         live.text(sheet[f"C{row}"], name)
         border(sheet, f"C{row}:D{row}", bottom=("thin", RULE))
     reference = f"'{data.title}'!${_LIST}$3:${_LIST}${_names(data, live)}"
@@ -259,22 +261,24 @@ def _answers(sheet: Any, data: Any, chosen: Sequence[str], r: Mapping[str, Pair]
     most = f'INDEX({names},{at})&" ("&TEXT(INDEX({sizes},{at}),"0.000")&" ms of an accelerator per token "'
     way = f'IF(INDEX({changes},{at})<0,"less)","more)")'
     found = (
-        f'{chosen[1]}&" yields "&TEXT({other}/{rate},"0.00")&" x the tokens per accelerator of "&{chosen[0]}'
-        f'&"; most of the difference is "&{most}&{way}&"."'
+        f'{chosen[1]}&" yields "&TEXT({other}/{rate},"0.00")&"× the tokens per accelerator of "&{chosen[0]}'
+        f'&"; the largest part: "&{most}&{way}&"."'
     )
     no = [f'IF(ISNUMBER({cell}),"",{name}&": "&{why}&" ")'
           for cell, name, why in zip(r["rate"], chosen, r["reason"], strict=True)]  # fmt: skip
-    wrong = f'"No answer: "&IF({kind}="","choose two plans of one sheet",{no[0]}&{no[1]})'
+    named = sheet.parent.defined_names[ALL_PLANS].attr_text
+    lost = [f'IF(COUNTIF({named},{cell})=0,"no plan is named """&{cell}&"""; ","")' for cell in chosen]
+    wrong = f'"No answer: "&IF({kind}="",{lost[0]}&{lost[1]}&"choose two plans of one sheet",{no[0]}&{no[1]})'
     answer(sheet, f"=IF(AND(ISNUMBER({rate}),ISNUMBER({other})),{found},{wrong})", live)
     per = f'IF({kind}="training","s a step","ms a token")'
 
     def held_against(name: str, code: str, unit: str = "") -> str:
-        return f'"A: "&TEXT({r[name][0]},"{code}")&"{unit}"'
+        return f'"A: "&TEXT({r[name][0]}*1,"{code}")&"{unit}"'
 
     tiles(
         sheet,
         (
-            ("B over A, token/s", f"{other}/{rate}", '0.00" x"', '"per accelerator"'),
+            ("B over A, token/s", f"{other}/{rate}", '0.00"×"', '"per accelerator"'),
             ("B: token/s each", other, "#,##0", held_against("rate", "#,##0")),
             ("B: $ per M tokens", r["cost"][1], '"$"0.00', held_against("cost", "0.00")),
             ("B: time", r["time"][1], "#,##0.0", f"{held_against('time', '#,##0.0', ' ')}&{per}"),
@@ -284,8 +288,8 @@ def _answers(sheet: Any, data: Any, chosen: Sequence[str], r: Mapping[str, Pair]
         live,
     )
     far = f"OR({r['low'][1]}>{r['high'][0]},{r['high'][1]}<{r['low'][0]})"
-    sure = f'IF({far},"CLEAR","BANDS OVERLAP")'
-    bands = [f'"{word}: "&TEXT({r["low"][which]},"#,##0.00")&" to "&TEXT({r["high"][which]},"#,##0.00")'
+    sure = f'IF(AND(ISNUMBER({rate}),ISNUMBER({other})),IF({far},"CLEAR","BANDS OVERLAP"),NA())'
+    bands = [f'"{word}: "&TEXT({r["low"][which]}*1,"#,##0.00")&" to "&TEXT({r["high"][which]}*1,"#,##0.00")'
              for which, word in enumerate("AB")]  # fmt: skip
     told = f'"80 % bands: "&{bands[0]}&"; "&{bands[1]}&" "&{per}'
     how_sure(sheet, 29, sure, (told, '"an error that both share leaves their order as it is"'), live)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -96,7 +97,7 @@ TRUST = {"MEASURED": "00734F", "INTERPOLATED": "9A6A00", "EXTRAPOLATED": "D55E00
 """Badges of plans, and their colours."""
 _BARS = {"memory_share": "56B4E9", "compute_share": "0072B2", "communication_share": "E69F00"}
 """Results that are shown as bars in their cells, and the colours; the whole cell is 1."""
-_LONG_TEXT = {"source": 62.0, "aliases": 48.0, "notes": 96.0, "reason": 84.0, "fit_set": 64.0}
+_LONG_TEXT = {"source": 120.0, "aliases": 48.0, "notes": 200.0, "reason": 84.0, "fit_set": 64.0}
 
 
 def sheet_columns(kind: str) -> list[Column]:
@@ -160,6 +161,8 @@ def data_sheet(
                 sheet.add_data_validation(validation)
     if kind in (*COST_TABLES, "calibration"):
         _one_line(sheet, columns, len(rows) + BLANK_ROWS)
+    elif not words.results:
+        _even_rows(sheet, len(rows))
     if words.in_sight:
         _bars(sheet, columns, top + 1, len(rows) + BLANK_ROWS)
         sheet.sheet_view.zoomScale = 90
@@ -334,6 +337,8 @@ def _lines(text: str, across: float) -> int:
 
 _MOST_PRINTED = 160
 """Rows of a sheet that are printed; the calibration has more, which are looked up and not read. [-]"""
+_PAGE = 350.0
+"""Characters across that a page of paper takes at the most: catalogs with more take several. [-]"""
 _LONG_TABLE = 120
 """Rows from which on a table is fitted to as many pages down as across. [-]"""
 
@@ -341,10 +346,11 @@ _LONG_TABLE = 120
 def _print_setup(sheet: Worksheet, words: DataSheet, columns: Sequence[Column], top: int, count: int) -> None:
     printed = min(count, _MOST_PRINTED)
     area = f"A{top - 1}:{get_column_letter(len(columns))}{top + max(printed, 1)}"
-    high = words.pages_wide if _MOST_PRINTED > count > _LONG_TABLE else 0
-    page_setup(sheet, top, area=area, pages_wide=words.pages_wide, pages_high=high, key_columns="A:A")
-    sheet.print_title_rows = f"{top - 1}:{top}"
     across = sum(sheet.column_dimensions[get_column_letter(offset + 1)].width for offset in range(len(columns)))
+    wide = words.pages_wide if words.results else max(words.pages_wide, math.ceil(across / _PAGE))
+    high = wide if _MOST_PRINTED > count > _LONG_TABLE else 0
+    page_setup(sheet, top, area=area, pages_wide=wide, pages_high=high, key_columns="A:A")
+    sheet.print_title_rows = f"{top - 1}:{top}"
     sheet.page_setup.paperSize = 8 if across > 220.0 else 9
     sheet.page_margins.top = 0.8
     header: Any = sheet.oddHeader
@@ -360,6 +366,18 @@ def _one_line(sheet: Worksheet, columns: Sequence[Column], count: int) -> None:
             if column.kind == "text" and column.name in _LONG_TEXT:
                 cell: Any = sheet.cell(row, offset)
                 cell.alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=False)
+
+
+_MOSTLY = 0.3
+"""Share of the rows of a sheet with texts of several lines from which on all rows are as high as the highest. [-]"""
+
+
+def _even_rows(sheet: Worksheet, count: int) -> None:
+    """Give the rows of a table one height where many of them are taller than a line."""
+    heights = [sheet.row_dimensions[row].height or 0.0 for row in range(HEADER_ROW + 1, HEADER_ROW + 1 + count)]
+    if sum(height > 0.0 for height in heights) > _MOSTLY * count:
+        for row in range(HEADER_ROW + 1, HEADER_ROW + 1 + count):
+            sheet.row_dimensions[row].height = max(heights)
 
 
 def _bars(sheet: Worksheet, columns: Sequence[Column], first: int, count: int) -> None:

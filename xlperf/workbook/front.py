@@ -94,6 +94,12 @@ _STEPS = (
     "Change the hardware: edit a row of accelerators, networks or prices, or add one; low and high prices: scenario.",
     "Make a report of all plans: xlperf report WORKBOOK -o report.xlsx",
 )
+_STEPS_OF_EMPTY = (
+    _STEPS[0],
+    "Add rows of accelerators, networks, models and prices; xlperf model and xlperf accelerator make them from files.",
+    *_STEPS[2:],
+)
+"""Where there are no front sheets yet: they ask for models, accelerators and the tables of technology."""
 _LEGEND_TOP = 42
 _CHOICES_TOP = 54
 
@@ -126,7 +132,7 @@ def front_sheet(
     column_widths(sheet, 2, 46, 34, 3, 46, 28, 24, 12, 12, 12)
     _wide(sheet, 4, _WORDS, 30)
     put(sheet["B6"], "How to use it", "xlperf heading")
-    for number, words in enumerate(_STEPS, start=1):
+    for number, words in enumerate(_STEPS if examples else _STEPS_OF_EMPTY, start=1):
         _wide(sheet, 6 + number, f"{number}.  {words}", 15)
     put(sheet[f"B{CATALOG_CELL[1:]}"], "catalog", "xlperf key")
     given = ",".join([*(f"{kind}[[#All]]" for kind in catalog_kinds(tables)), SCENARIO_CELL])
@@ -303,7 +309,7 @@ def functions_sheet(workbook: Workbook) -> Worksheet:
     sheet: Worksheet = workbook.create_sheet("functions")
     title(sheet, "Functions", "What cells can ask: arguments, units, and an example that works.")
     put(sheet["A3"], _WORDS_OF_ARGUMENTS, "xlperf note")
-    sheet.merge_cells("A3:E3")
+    sheet.merge_cells("A3:C3")
     sheet.row_dimensions[3].height = 26
     places, below = _ranges(sheet)
     rows = [

@@ -7,7 +7,7 @@ from a cell. LibreOffice computes the same numbers (a test compares every cell).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,6 +99,24 @@ class Live:
         assert self.catalog is not None
         self.session.install(self.catalog)
         return self.session.call(name, [None if one is _CATALOG else one for one in arguments])
+
+
+_PLACE = re.compile(r"\{(\w+)(?::([^}]*))?\}")
+
+
+def worded(words: str, cells: Mapping[str, str]) -> str:
+    """A formula that joins words and cells, those with a number format as it writes them.
+
+    >>> worded("{a}: {b:0.0} s", {"a": "A1", "b": "B1"})
+    'A1&": "&TEXT(B1,"0.0")&" s"'
+    """
+    parts, end = [], 0
+    for found in _PLACE.finditer(words):
+        parts += [f'"{words[end : found.start()]}"'] if found.start() > end else []
+        cell = cells[found[1]]
+        parts.append(f'TEXT({cell},"{found[2]}")' if found[2] else cell)
+        end = found.end()
+    return "&".join([*parts, f'"{words[end:]}"'] if words[end:] else parts)
 
 
 _CATALOG = object()

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.datavalidation import DataValidation
 
 from xlperf.catalog.schema import Column, results_of, table_schema
 from xlperf.workbook.checks import VERDICT
 from xlperf.workbook.data_sheets import CARD_TOP, DATA_SHEETS, column_reference, plan_names, sheet_columns
-from xlperf.workbook.live import Live
+from xlperf.workbook.live import Live, worded
 from xlperf.workbook.question_look import (
     AMBER,
     BADGES,
@@ -103,22 +103,6 @@ _SENTENCE = {
 }
 """What a card says of a plan, and the cost that it adds where there is one."""
 _PRICED = ", ${{{}:0.00}} per million tokens"
-_PLACE = re.compile(r"\{(\w+)(?::([^}]*))?\}")
-
-
-def worded(words: str, cells: Mapping[str, str]) -> str:
-    """A formula that joins words and cells, those with a number format as it writes them.
-
-    >>> worded("{a}: {b:0.0} s", {"a": "A1", "b": "B1"})
-    'A1&": "&TEXT(B1,"0.0")&" s"'
-    """
-    parts, end = [], 0
-    for found in _PLACE.finditer(words):
-        parts += [f'"{words[end : found.start()]}"'] if found.start() > end else []
-        cell = cells[found[1]]
-        parts.append(f'TEXT({cell},"{found[2]}")' if found[2] else cell)
-        end = found.end()
-    return "&".join([*parts, f'"{words[end:]}"'] if words[end:] else parts)
 
 
 def plan_cards(book: Any, data: Any, live: Live) -> None:
@@ -245,7 +229,7 @@ def _card(sheet: Any, data: Any, kind: str, cells: Mapping[str, str], live: Live
     left, end = at[in_sight[0]], at[names[-4]]
     row = CARD_TOP
     put(sheet, f"A{row}", "Plan shown here: choose one", "group")
-    put(sheet, f"A{row + 1}", None, "input")
+    put(sheet, f"A{row + 1}", None, "input").alignment = Alignment("left", "center", indent=1, shrink_to_fit=True)
     border(sheet, f"A{row + 1}:A{row + 1}", bottom=("thin", RULE))
     choice = DataValidation("list", formula1=plan_names(kind), allow_blank=True, showErrorMessage=False)
     choice.add(f"A{row + 1}")
@@ -255,7 +239,7 @@ def _card(sheet: Any, data: Any, kind: str, cells: Mapping[str, str], live: Live
     for words, colour in BADGES[1:3]:
         in_colour(sheet, f"A{row + 2}", f'$A${row + 2}="{words}"', "FFFFFF", colour)
     put(sheet, f"A{row + 3}", f'=IFERROR({cells["trust_reason"]}&"","")', "text", last=f"A{row + 5}", live=live)
-    put(sheet, f"A{row + 6}", f"={VERDICT}", "chosen", live=live)
+    put(sheet, f"A{row + 6}", f"={VERDICT}", "verdict", live=live)
     in_colour(sheet, f"A{row + 6}", f'RIGHT($A${row + 6},2)<>"ok"', BAD_INK, BAD_FILL)
     words, cost = _SENTENCE[kind]
     priced = f'IF(ISNUMBER({cells[cost]}),{worded(_PRICED.format(cost), cells)},"")'
@@ -269,7 +253,7 @@ def _card(sheet: Any, data: Any, kind: str, cells: Mapping[str, str], live: Live
     letters = letters_from(FIRST[kind], 8)
     middle, last, words_at = at[in_sight[3]], at[in_sight[-1]], at["trust"]
     edges = [get_column_letter(names.index(name)) for name in (in_sight[3], in_sight[-1], "trust")]
-    words_end = get_column_letter(names.index("trust") + 3)
+    words_end = get_column_letter(names.index("trust") + 3 - (kind == "inference"))
     unit = "s a step" if kind == "training" else "ms a decode step"
     for area, top, count, words, number, colours in (
         ((left, edges[0]), 2, len(TIME[kind]), f"Time by part ({unit})", "0.00", (BLUE, ORANGE)),

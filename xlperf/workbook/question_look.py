@@ -30,10 +30,12 @@ from openpyxl.utils import column_index_from_string, range_boundaries
 from openpyxl.worksheet.datavalidation import DataValidation
 from openpyxl.worksheet.properties import PageSetupProperties
 
+from xlperf.base import resources
+from xlperf.catalog.cells import number_of
 from xlperf.catalog.schema import results_of, table_schema
 from xlperf.workbook.checks import VERDICT
 from xlperf.workbook.data_sheets import SCENARIO, SCENARIO_CELL, column_validation
-from xlperf.workbook.live import Live
+from xlperf.workbook.live import Live, worded
 from xlperf.workbook.style import BAD_FILL, BAD_INK, INK, INPUT_INK, MUTED, NAVY, RULE, number_format
 
 FACE = "Calibri"
@@ -44,6 +46,8 @@ SHEETS = ("Serve", "Train", "Build a chip", "Compare")
 NUMBERS = ("calc serve", "calc train", "calc chip", "calc compare")
 """Sheets that hold the numbers of the front sheets."""
 DASH = "\N{EN DASH}"
+_AS_TYPED = "[<1000]General;#,##0"
+"""Number format of entries with a unit: as they are typed, thousands parted."""
 _INPUT_FILL, _INPUT_RULE = "FFF9DF", "E5D9A6"
 _WIDTHS = {"A": 1.5, "B": 25, "C": 21, "D": 15, "E": 2, "L": 2, "S": 1} | dict.fromkeys("FGHIJKMNOPQR", 9.5)
 _LAST_ROW = 33
@@ -85,6 +89,7 @@ _LOOKS: Mapping[str, _Look] = {
     "cell left": _Look(),
     "text": _Look(9, wrapped=True, indent=1),
     "link": _Look(9, colour=BLUE, fill=CARD, indent=1),
+    "verdict": _Look(9, colour=MUTED, fill=CARD, indent=1),
     "badge": _Look(9, True, "FFFFFF", GREEN, "center"),
 }
 
@@ -152,13 +157,26 @@ class Entry:
     """A row of a form: a column of its kind, its first value, what stands beside it, and words to choose from."""
 
     column: str
-    value: Any
+    value: str
     beside: str = ""
     choices: str = ""
 
 
-def form(sheet: Any, kind: str, rows: Sequence[Entry | str], live: Live) -> tuple[str, dict[str, str]]:
-    """The form of a kind from row 5 on: entries, headings, blank rows ("").
+def form_rows(kind: str) -> list[Entry | str]:
+    """Rows of the form of a kind: entries, headings, blank rows ("").
+
+    >>> form_rows("serve")[:2]
+    ['MODEL', Entry(column='model', value='DeepSeek-V3', beside='', choices='')]
+    """
+    own = [row for row in resources.rows("workbook/forms.csv") if row["form"] == kind]
+    return [
+        Entry(row["column"], row["value"], row["beside"], row["choices"]) if row["column"] else row["value"]
+        for row in own
+    ]
+
+
+def form(sheet: Any, kind: str, live: Live) -> tuple[str, dict[str, str]]:
+    """The form of a kind from row 5 on.
 
     Returns the range that a function takes for its form, and the cell of each column, both with the name of the sheet.
     """
@@ -167,21 +185,17 @@ def form(sheet: Any, kind: str, rows: Sequence[Entry | str], live: Live) -> tupl
             put(sheet, f"{letter}{row}", None, "label")
     cells = {}
     place = f"'{sheet.title}'!"
+    rows = form_rows(kind)
     for row, own in enumerate(rows, start=5):
         if isinstance(own, str):
             put(sheet, f"B{row}", own or None, "group", live=live)
             continue
         column = table_schema(kind).by_name[own.column]
         put(sheet, f"B{row}", column.header, "label", live=live)
-        code = "General" if column.is_text else number_format(column)
-        put(
-            sheet,
-            f"C{row}",
-            own.value,
-            "input",
-            code if column.unit == "-" else "#,##0.##" * (code != "General"),
-            live=live,
-        )
+        number = number_of(own.value)
+        is_number = column.kind == "number"
+        code = (number_format(column) if column.unit == "-" else _AS_TYPED) if is_number else ""
+        put(sheet, f"C{row}", number if is_number and number == number else own.value, "input", code, live=live)
         border(sheet, f"C{row}:C{row}", bottom=("thin", _INPUT_RULE))
         cells[own.column] = f"{place}$C${row}"
         validation = column_validation(column, f"C{row}")
@@ -211,14 +225,12 @@ def results(data: Any, kind: str, area: str, live: Live) -> dict[str, str]:
     return found
 
 
-def beside(sheet: Any, rows: Sequence[Entry | str], live: Live, results: Mapping[str, str]) -> None:
-    """What stands beside the entries: ``-> result`` what was chosen, else a unit."""
-    for row, own in enumerate(rows, start=5):
+def beside(sheet: Any, kind: str, live: Live, results: Mapping[str, str]) -> None:
+    """What stands beside the entries: what was chosen, else a unit."""
+    for row, own in enumerate(form_rows(kind), start=5):
         if isinstance(own, Entry) and own.beside:
-            value = own.beside
-            for name, cell in results.items():
-                value = value.replace(f"{{{name}}}", cell)
-            put(sheet, f"D{row}", value if value[0] != "=" else f'=IFERROR({value[1:]},"")', "chosen", live=live)
+            words = f'=IFERROR({worded(own.beside, results)},"")' if "{" in own.beside else own.beside
+            put(sheet, f"D{row}", words, "chosen", live=live)
 
 
 def answer(sheet: Any, formula: str, live: Live) -> None:
@@ -252,7 +264,7 @@ def foot(sheet: Any, numbers: str, live: Live) -> None:
     words = f'"scenario: "&{SCENARIO}&IF({SCENARIO}="base",", change it"," prices and bands")'
     put(sheet, "B33", f'=HYPERLINK("#start!{SCENARIO_CELL}",{words})', "link", live=live)
     in_colour(sheet, "B33:D33", f'{SCENARIO}<>"base"', ORANGE)
-    put(sheet, "B32", f"={VERDICT}", "chosen", last="D32", live=live)
+    put(sheet, "B32", f"={VERDICT}", "verdict", last="D32", live=live)
     in_colour(sheet, "B32:D32", 'RIGHT($B$32,2)<>"ok"', BAD_INK, BAD_FILL)
 
 
@@ -271,7 +283,7 @@ def how_sure(sheet: Any, row: int, badge: str, lines: Sequence[str], live: Live)
     """The badge in its colour, and lines of text below a heading."""
     heading(sheet, f"F{row}", "How sure", "K", live)
     put(sheet, f"F{row + 1}", f'=IFERROR({badge}&"","{DASH}")', "badge", last=f"G{row + 1}", live=live)
-    for words, colour in BADGES[1:]:
+    for words, colour in (*BADGES[1:], (DASH, GREY)):
         in_colour(sheet, f"F{row + 1}:G{row + 1}", f'$F${row + 1}="{words}"', "FFFFFF", colour)
     put(sheet, f"H{row + 1}", f'=IFERROR({lines[0]},"")', "text", last=f"K{row + 2}", live=live)
     for number, formula in enumerate(lines[1:], start=row + 3):

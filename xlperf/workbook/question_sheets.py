@@ -13,7 +13,6 @@ from xlperf.workbook.question_look import (
     GREEN,
     ORANGE,
     SKY,
-    Entry,
     Points,
     answer,
     axis,
@@ -41,32 +40,6 @@ OTHERS = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "GB200-NVL72", "M
 """Accelerators that an answer is held against, those of them that the workbook has."""
 CURVE = 40
 """Points of the curve of throughput against speed per user, at the most. [-]"""
-SERVE_ROWS: tuple[Entry | str, ...] = (
-    "MODEL",
-    Entry("model", "DeepSeek-V3"),
-    Entry("precision", "fp8"),
-    Entry("kv_precision", "auto"),
-    "",
-    "DEMAND",
-    Entry("users", 10000, "in flight"),
-    Entry("request_rate", "auto", '="\N{RIGHTWARDS ARROW} "&TEXT({request_rate},"0.0")&" a second"', "auto"),
-    Entry("prompt_length", 2000, "tokens"),
-    Entry("output_length", 500, "tokens"),
-    Entry("speed_per_user", 20, "at least"),
-    Entry("ttft_target", 2000, "first token"),
-    "",
-    "MACHINE",
-    Entry("accelerator", "H200-SXM-141GB"),
-    Entry("hour_price", "auto", '="\N{RIGHTWARDS ARROW} "&TEXT({hour_price},"0.00")&" USD"', "auto,1.50,2.00,3.00"),
-    Entry("hours_per_month", 730, "paid"),
-    "",
-    "MAPPING OF ONE COPY",
-    Entry("num_accelerators", "auto", '="\N{RIGHTWARDS ARROW} "&{copy_size}', "auto,1,2,4,8,16,32,64"),
-    Entry("tensor_parallel", "auto", '="\N{RIGHTWARDS ARROW} "&{tensor_parallel}', "auto,1,2,4,8,16,32,64"),
-    Entry("expert_parallel", "auto", '="\N{RIGHTWARDS ARROW} "&{expert_parallel}', "auto,1,2,4,8,16,32,64"),
-    Entry("data_parallel_attention", "auto", '="\N{RIGHTWARDS ARROW} "&{data_parallel_attention}', "auto,1,2,4,8,16"),
-    Entry("concurrency", "auto", '="\N{RIGHTWARDS ARROW} "&{concurrency}&" users"', "auto,16,32,64,128,256,512"),
-)
 
 
 def serve_sheet(sheet: Any, data: Any, live: Live, others: list[str]) -> None:
@@ -76,12 +49,12 @@ def serve_sheet(sheet: Any, data: Any, live: Live, others: list[str]) -> None:
     the answer is held against.
     """
     page(sheet, "What does it take to serve this model?", live)
-    area, cells = form(sheet, "serve", SERVE_ROWS, live)
+    area, cells = form(sheet, "serve", live)
     r = results(data, "serve", area, live)
     limits(data, r, live)
     curve(data, cells, r, live)
     compared(data, cells, r, others, live)
-    beside(sheet, SERVE_ROWS, live, r)
+    beside(sheet, "serve", live, r)
     _answers(sheet, r, live)
     _charts(sheet, data, r, live)
     _others(sheet, data, r, live)
@@ -255,29 +228,6 @@ def _notes(sheet: Any, r: dict[str, str], live: Live) -> None:
     )
 
 
-_ARROW = '="\N{RIGHTWARDS ARROW} "&'
-TRAIN_ROWS: tuple[Entry | str, ...] = (
-    "RUN",
-    Entry("model", "Meta-Llama-3.1-70B"),
-    Entry("training_tokens", 2, "tokens"),
-    Entry("sequence_length", 8192, "tokens"),
-    Entry("global_batch_size", 1024, "sequences"),
-    Entry("precision", "bf16"),
-    "",
-    "MACHINE",
-    Entry("accelerator", "H100-SXM-80GB"),
-    Entry("num_accelerators", 256, _ARROW + 'TEXT({accelerators},"#,##0")', "auto,64,128,256,512,1024,2048,4096,8192"),
-    Entry("deadline", "auto", "if number is auto", "auto,10,30,60,90"),
-    Entry("hour_price", "auto", _ARROW + 'TEXT({hour_price},"0.00")&" USD"', "auto,1.50,2.00,3.00"),
-    "",
-    "MAPPING",
-    Entry("tensor_parallel", "auto", _ARROW + "{tensor_parallel}", "auto,1,2,4,8"),
-    Entry("pipeline_parallel", "auto", _ARROW + "{pipeline_parallel}", "auto,1,2,4,8,16"),
-    Entry("virtual_pipeline", "auto", _ARROW + "{virtual_pipeline}", "auto,1,2,4,5,10"),
-    Entry("expert_parallel", "auto", _ARROW + "{expert_parallel}", "auto,1,2,4,8,16,32,64"),
-    Entry("micro_batch_size", "auto", _ARROW + "{micro_batch_size}", "auto,1,2,4,8"),
-    Entry("recompute", "auto", _ARROW + "{recompute}", "auto,none,selective,full"),
-)
 SIZES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Numbers of accelerators that the answer is held against, over its own. [-]"""
 _MEMORY = ("weights", "gradients", "optimizer", "activations", "reserve", "free")
@@ -289,11 +239,11 @@ def train_sheet(sheet: Any, data: Any, live: Live) -> None:
     ``sheet``, ``data``: changed in place. ``live``: writes formulas with their values.
     """
     page(sheet, "How long, and what does it cost, to train this model?", live)
-    area, cells = form(sheet, "train", TRAIN_ROWS, live)
+    area, cells = form(sheet, "train", live)
     r = results(data, "train", area, live)
     _parts(data, r, live)
     _sizes(data, cells, r, live)
-    beside(sheet, TRAIN_ROWS, live, r)
+    beside(sheet, "train", live, r)
     _answers_of_training(sheet, r, live)
     _charts_of_training(sheet, data, r, live)
     _table(sheet, data, r, live)

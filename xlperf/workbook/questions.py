@@ -25,7 +25,6 @@ from xlperf.workbook.question_look import (
     ORANGE,
     SHEETS,
     SKY,
-    Entry,
     answer,
     axis,
     bars,
@@ -99,6 +98,9 @@ def question_sheets(workbook: Workbook, tables: Mapping[str, Table], live: Live)
         numbers_look(data)
 
 
+_DIGITS = "[<1]0.0###;[<100]0.0##;#,##0"
+
+
 def numbers_look(data: Any) -> None:
     """The look of a sheet that holds numbers of front sheets or cards."""
     data.sheet_properties.tabColor = GREY
@@ -106,39 +108,13 @@ def numbers_look(data: Any) -> None:
         for cell in row:
             cell.font = Font(name=FACE, size=9)
             if cell.number_format == "General" and (cell.data_type == "f" or isinstance(cell.value, float)):
-                cell.number_format = "#,##0.####"
+                cell.number_format = _DIGITS
     wide = {"A": 34, "B": 26, "D": 20}
     for letters in {cell.column_letter for row in data.iter_rows() for cell in row if cell.value is not None}:
         data.column_dimensions[letters].width = wide.get(letters, 16)
     page_setup(data, pages_high=1)
 
 
-_ARROW = '="\N{RIGHTWARDS ARROW} "&'
-ROWS: tuple[Entry | str, ...] = (
-    "SILICON",
-    Entry("technology", "3 nm"),
-    Entry("core", "Blackwell SM", _ARROW + '{num_multiprocessors}&" cores"'),
-    Entry("num_dies", 2, choices="1,2,4,8"),
-    Entry("die_area", 800, "each"),
-    Entry("power_budget", 1400, "whole package"),
-    "",
-    "MEMORY AND PACKAGE",
-    Entry("memory", "HBM4"),
-    Entry("memory_stacks", "auto", _ARROW + '{memory_stacks}&" stacks"', "auto,4,6,8,12,16"),
-    Entry("link", "NVLink 5"),
-    Entry("package", "CoWoS-L"),
-    "",
-    "BUSINESS",
-    Entry("margin_share", 0.8, "gross margin"),
-    Entry("volume", 1000000, "modules"),
-    "",
-    "JUDGED ON",
-    Entry("model", "Meta-Llama-3.1-70B"),
-    Entry("precision", "fp8"),
-    Entry("prompt_length", 2000, "tokens"),
-    Entry("output_length", 500, "tokens"),
-    Entry("speed_per_user", 20, "at least"),
-)
 SOLD = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB")
 """Accelerators that the chip is held against, those of them that the workbook has."""
 _COSTS = (
@@ -161,11 +137,11 @@ def chip_sheet(sheet: Any, data: Any, live: Live, others: list[str]) -> None:
     the chip is held against.
     """
     page(sheet, "What would this accelerator be worth?", live)
-    area, cells = form(sheet, "chip", ROWS, live)
+    area, cells = form(sheet, "chip", live)
     r = results(data, "chip", area, live)
     _steps(data, r, live)
     _beside_others(data, cells, r, others, live)
-    beside(sheet, ROWS, live, r)
+    beside(sheet, "chip", live, r)
     answer(sheet, f"={r['answer']}", live)
     share = f'"memory "&TEXT({r["cost_memory"]}/{r["unit_cost"]},"0 %")&" of it"'
     cores = f'"cores "&TEXT({r["power_compute"]}/{r["thermal_design_power"]},"0 %")&" of it"'
@@ -181,7 +157,7 @@ def chip_sheet(sheet: Any, data: Any, live: Live, others: list[str]) -> None:
     tiles(sheet, own, live)
     _charts(sheet, data, live)
     _table(sheet, data, others, live)
-    how_sure(sheet, 29, '"A FORECAST"', ('"the rules match four real accelerators within 20 %"',
+    how_sure(sheet, 29, '"A FORECAST"', ('"the rules match four real accelerators within 20\N{NO-BREAK SPACE}%"',
              f'"Limited by: "&{r["limited_by"]}'), live)  # fmt: skip
     price = '"System price: cost / (1 - margin), twice that with server"'
     granted = '"kernels and network as of a B200; wafers, memory and packages as the cost sheets have them"'

@@ -268,7 +268,8 @@ def _plan_sheet(sheet: Worksheet, group: Plans) -> None:
         row[0] = name
     columns = [*inputs, *outputs, *reason]
     folded = [column.name for column in inputs[1 : len(inputs) - len(in_sight)]]
-    area = write_table(sheet, columns, rows, f"A{_TOP}", group.kind, fitted=True, one_line=folded)
+    one_line = [*folded, "trust_reason"]
+    area = write_table(sheet, columns, rows, f"A{_TOP}", group.kind, fitted=True, one_line=one_line)
     letters = {column.name: get_column_letter(i) for i, column in enumerate(columns, start=1)}
     fold(sheet, columns, [column.name for column in in_sight])
     sheet.sheet_view.zoomScale = 90

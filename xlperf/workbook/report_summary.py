@@ -52,10 +52,11 @@ if TYPE_CHECKING:
 
 _LETTERS = (25, 50, 22, 13, 13, 13, 13, 13, 13, 13)
 _LAST = len(_LETTERS)
-_ACROSS = sum(_LETTERS[1:])
+_ACROSS = round(1.1 * sum(_LETTERS[1:]))  # letters are narrower than digits in the mean
 _TONES = {"good": style.GOOD_INK, "plain": style.NAVY, "warning": style.WARN_INK, "bad": style.BAD_INK}
 _TOP_ROWS = 20
-_CHART_WIDTH = 15.9
+_BARS = 15
+_CHART_WIDTH = 15.1
 _TABLES = {
     "training": ("tokens_per_second_per_accelerator", "step_time mfu memory_reserved cost_per_million_tokens"),
     "inference": ("tokens_per_second_per_accelerator", "ttft tpot memory cost_per_million_output_tokens_all_in"),
@@ -82,7 +83,7 @@ def summary_sheet(sheet: Worksheet, report: Report) -> None:
         top = heading(sheet, row + 1, f"{group.kind.capitalize()}: best plan of each model on each accelerator")
         below = _top(sheet, group, pairs, top)
         if drawn:
-            _chart(sheet, group, charts, place, (top, min(len(pairs), _TOP_ROWS)), height)
+            _chart(sheet, group, charts, place, (top, len(pairs)), height)
         blocks.append((row, below - 1))
         row = below
     keep_together(sheet, blocks, sum(_LETTERS) * CM_PER_LETTER, 3)
@@ -167,12 +168,12 @@ def _top(sheet: Worksheet, group: Plans, pairs: Sequence[int], row: int) -> int:
 
 def _chart_height(pairs: int) -> float:
     """Height of a chart of so many plans. [cm]"""
-    return max(5.0, 3.2 + 0.32 * min(pairs, _TOP_ROWS))
+    return max(5.0, 3.2 + 0.32 * min(pairs, _BARS))
 
 
 def _chart(sheet: Worksheet, group: Plans, row: int, place: int, table: tuple[int, int], height: float) -> None:
     """Cost of the best plans, model by model, drawn from their table; throughput where there is no cost."""
-    header, bars = table
+    header, bars = table[0], min(table[1], _BARS)
     names = {str(sheet.cell(header, column).value).split(" (")[0]: column for column in range(1, _LAST + 1)}
     cost = _TABLES[group.kind][1].split()[-1].replace("_", " ")
     column = names.get(cost, 0)
@@ -192,7 +193,8 @@ def _chart(sheet: Worksheet, group: Plans, row: int, place: int, table: tuple[in
         )
     labels = Cells(sheet, _LAST + 2, header + 1, header + bars)
     part = Part(Cells(sheet, column, header, header), Cells(sheet, column, header + 1, header + bars), BLUE)
-    words = f"{_WORK[group.kind].capitalize()}: {'cost of a token' if 'cost' in cost else cost}, the best plans below"
+    which = f"{bars} of {table[1]} best plans" if bars < table[1] else "best plans"
+    words = f"{_WORK[group.kind].capitalize()}: {'cost of a token' if 'cost' in cost else cost}, {which}"
     values = [float(value) for value in part.values.values if isinstance(value, int | float)]
     chart: Any = horizontal_bars(
         words, labels, [part], axis_title=unit, number=axis_number(values), stacked=False,

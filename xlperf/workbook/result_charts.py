@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from openpyxl.chart.series import SeriesLabel
 from openpyxl.utils import get_column_letter, range_boundaries
 
 from xlperf.workbook.data_sheets import BLANK_ROWS, DATA_SHEETS, HEADER_ROW, sheet_columns
@@ -343,18 +344,22 @@ def cost_charts(book: Any, live: Live) -> None:
         letters = " ".join(get_column_letter(names.index(name) + 1) for name in own.parts)
         colours = _COLOURS if kind == "chiplets" else _COLOURS_OF_HOUR
         chart = bars(sheet, "A", (HEADER_ROW, last), letters, colours, "#,##0", gap=35, stacked=True, formats=False)
+        for series, name in zip(chart.series, own.parts, strict=True):
+            series.tx = SeriesLabel(v=name.replace("nre", "design").replace("_", " "))
+        chart.visible_cells_only = False  # a part may stand in a column that is folded
         axis(chart.x_axis)
         axis(chart.y_axis, number="#,##0" if kind == "chiplets" else "0.0", grid=True)
+        chart.y_axis.crosses = "max"
         top = edges[3] + 2
         end_row = top + max(14, 6 + 2 * (last - HEADER_ROW))
         put(sheet[f"A{top}"], own.heading, "xlperf heading")
         sheet.print_area = f"A{HEADER_ROW - 1}:{get_column_letter(len(names))}{end_row}"
-        first, end = (get_column_letter(names.index(name) + 1) for name in (in_sight[0], in_sight[-1]))
+        first, end = (get_column_letter(names.index(name) + 1) for name in (in_sight[0], DATA_SHEETS[kind].results[3]))
         place(
             chart,
             sheet,
             f"{first}{top + 1}:{end}{end_row}",
             live,
-            (0.22, 0.06, 0.58, 0.90),
-            (0.82, 0.05, 0.17, 0.85),
+            (0.19, 0.02, 0.62, 0.88),
+            (0.83, 0.02, 0.16, 0.90 if kind == "chiplets" else 0.30),
         )

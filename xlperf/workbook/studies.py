@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,7 +80,10 @@ def study_package(study: Study) -> bytes:
     sheet = book.create_sheet(SHEET)
     title(sheet, study.title, study.question)
     column_widths(sheet, 34, 44, 12, 100)
-    for column, words in enumerate(("setting", "value", "unit", "meaning"), start=1):
+    what = "settings, plans and rows" if study.settings else "plans and rows (this study has no settings)"
+    put(sheet["A3"], f"Change {what}, then: xlperf report FILE --study {study.name} -o report.xlsx", "xlperf note")
+    sheet["A3"].alignment = Alignment(horizontal="left", wrap_text=False)
+    for column, words in enumerate(("setting", "value", "unit", "meaning") if study.settings else (), start=1):
         put(sheet.cell(_TOP, column), words, "xlperf header")
     for row, setting in enumerate(study.settings, start=_TOP + 1):
         entries = (setting.name.replace("_", " "), setting_text(setting.default), setting.unit, setting.meaning)
@@ -134,11 +138,21 @@ def study_sheets(workbook: Workbook, study: Study, inputs: Inputs, outcome: Outc
         drawn += [(chart, source, sheet, top) for chart in source.charts]
     firsts = [one for i, one in enumerate(drawn) if i == 0 or one[2] is not drawn[i - 1][2]]
     lead = (firsts if len(firsts) > 1 else drawn)[:_LEAD]
-    _study_sheet(front, study, inputs, outcome, [study_chart(*one, size=_LEAD_SIZE) for one in lead])
+    high = max((_height(chart, source) for chart, source, _, _ in lead), default=0.0)
+    size = _LEAD_SIZE[0], min(max(_LEAD_SIZE[1], high), _MOST_HIGH)
+    _study_sheet(front, study, inputs, outcome, [study_chart(*_named(one), size=size) for one in lead])
     workbook.active = 0
     for sheet in workbook.worksheets:  # one sheet is selected, or typing would go into several at once
         view: Any = sheet.sheet_view
         view.tabSelected = sheet is front
+
+
+def _named(one: tuple[Chart, StudySheet, Worksheet, int]) -> tuple[Chart, StudySheet, Worksheet, int]:
+    """A chart with the name of its sheet in its title, for another sheet."""
+    chart, source, sheet, top = one
+    name = f"{source.name[:1].upper()}{source.name[1:]}"
+    known = source.name.casefold() in chart.title.casefold()
+    return (chart if known else replace(chart, title=f"{name}: {chart.title}")), source, sheet, top
 
 
 _LEAD, _LEAD_SIZE = 2, (14.8, 8.0)
@@ -164,7 +178,7 @@ def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcom
     row = finding_rows(sheet, [Finding("Question", study.question), *outcome.short], 3, last, across)
     row = began(3, finding_rows(sheet, [Finding("What to do", study.advice)], row, last, across))
     if lead:
-        end = row + chart_rows(_LEAD_SIZE[1])
+        end = row + chart_rows(lead[0].height)
         even_rows(sheet, row, end)
         for place, chart in enumerate(lead):
             place_chart(sheet, chart, row, place * (_LEAD_SIZE[0] + _GAP))
@@ -186,9 +200,12 @@ def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcom
     words += f"xlperf report STUDY.xlsx --study {study.name} -o REPORT.xlsx."
     put(sheet.cell(row + 1, 1), words, "xlperf note")
     sheet.merge_cells(start_row=row + 1, start_column=1, end_row=row + 1, end_column=last)
-    keep_together(sheet, blocks, sum(_LETTERS) * CM_PER_LETTER)
+    wide = sum(_LETTERS) * CM_PER_LETTER
+    short = shrunk(wide, height_of(sheet, 1, blocks[-1][1])) >= _SMALLEST_TEXT
+    if not short:
+        keep_together(sheet, blocks, wide)
     sheet.freeze_panes = "A3"
-    page_setup(sheet, area=printed)
+    page_setup(sheet, area=printed, pages_high=int(short))
 
 
 def _settings(sheet: Worksheet, study: Study, inputs: Inputs, row: int) -> int:
@@ -284,8 +301,12 @@ _MARKERS = ("circle", "square", "diamond", "triangle", "x", "plus", "star", "das
 SIZE = (22.0, 11.0)
 _PAIR, _GAP = (17.0, 9.5), 0.6
 """Size of charts that stand in pairs, which a window and a page take side by side, and what is between them. [cm]"""
+_MOST_HIGH = 16.0
+"""Height of a chart at the most. [cm]"""
 _BARS = 0.34
 """What the label of a bar takes down. [cm]"""
+_SMALLEST_TEXT = 0.68
+"""How much smaller than life the first sheet of a study is printed on one page; smaller, it takes several. [-]"""
 _SMALLEST = 0.55
 """How much smaller than life charts with their table are printed on one page; smaller, they take several. [-]"""
 _FIRST_ROWS = 12
@@ -297,13 +318,15 @@ _OF_HEADING = 0.19
 def _size(source: StudySheet) -> tuple[float, float]:
     """Width and height of the charts of a sheet: as high as their labels need."""
     width, height = _PAIR if source.charts[1:] else SIZE
-    for chart in source.charts:
-        first, last = chart.rows or (0, len(source.rows))
-        if chart.kind == "bars":
-            height = max(
-                height, 4.2 + _BARS * (last - first) * (1.0 if chart.stacked else max(1.0, 0.4 * len(chart.y)))
-            )
-    return width, min(height, 19.0)
+    needed = [_height(chart, source) for chart in source.charts]
+    return width, min(max(height, *needed), _MOST_HIGH) if needed else height
+
+
+def _height(chart: Chart, source: StudySheet) -> float:
+    """Height of a chart that its labels need; 0 for those without a label for each row. [cm]"""
+    first, last = chart.rows or (0, len(source.rows))
+    each = 1.0 if chart.stacked else max(1.0, 0.4 * len(chart.y))
+    return 4.2 + _BARS * (last - first) * each if chart.kind == "bars" else 0.0
 
 
 def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int, size: tuple[float, float] = SIZE) -> Any:
@@ -317,6 +340,9 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int, si
     def header(name: str) -> Cells:
         return Cells(sheet, names.index(name) + 1, top, top)
 
+    every = [name for name in chart.y if any(source.values(name)[first:last])]  # no legend for what is nothing
+    if every and len(every) < len(chart.y):
+        chart = replace(chart, y=every)
     drawn_values = [value for name in chart.y for value in source.values(name)]
     number = axis_number(_reached(source, chart, drawn_values))
     if chart.kind in ("bars", "columns"):

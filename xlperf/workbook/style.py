@@ -251,10 +251,12 @@ def keep_together(sheet: Worksheet, blocks: Iterable[tuple[int, int]], wide: flo
     ``sheet``: changed in place. ``blocks``: first and last row of each, from the top; one that is higher than a page
     begins on a page of its own. ``wide``: width of what is printed [cm]. ``repeated``: rows from the top on each page.
     """
-    room, page = page_height(wide), page_height(wide)
+    page = room = page_height(wide)
     row = 1
     for first, last in blocks:
-        room -= height_of(sheet, row, first - 1)
+        for between in range(row, first):  # rows that a page may cut
+            high = height_of(sheet, between, between)
+            room = (room if high <= room else page - height_of(sheet, 1, repeated)) - high
         high = height_of(sheet, first, last)
         if high > room and first > 1:
             sheet.row_breaks.append(Break(id=first - 1))

@@ -106,7 +106,7 @@ def tco_sheet(
     for chosen, name, unit, note in CHOICES:
         put(sheet[f"A{chosen[1:]}"], f"{name} ({unit})" if unit else name, "xlperf key")
         put(sheet[chosen], None, "xlperf input")
-        _note(sheet, f"D{chosen[1:]}", note)
+        _note(sheet, f"E{chosen[1:]}", note)  # column D is hidden
     _note(sheet, "A10", UNPRICED)
     choice = DataValidation(type="list", formula1='"rent,own"', allow_blank=True)
     choice.add("C5")

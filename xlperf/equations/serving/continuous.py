@@ -29,7 +29,14 @@ from xlperf.equations.serving.queueing import (
     run_state,
     staying_together,
 )
-from xlperf.equations.serving.results import batch_memory, batch_times, step_bound, streamed, with_request_latency
+from xlperf.equations.serving.results import (
+    arriving_latency,
+    batch_memory,
+    batch_times,
+    step_bound,
+    streamed,
+    with_request_latency,
+)
 
 _MOST_TRIES = 60
 _GRID = np.array([1.0, 8.0])
@@ -299,14 +306,17 @@ def operating(deployment: Deployment) -> Operation:
     )
     cycle, full = (Cycle(*(values[at] for values in cycles)) for at in (0, 1))
     service = workload.service(active, cycle, np.where(ends, steps[1], cycle.step))
-    steady, capacity = closed_state(service, requests, places), places / _cycle_time(workload, full)
+    outside = deployment.request_latency.time(requests)
+    steady = closed_state(service, requests, places, outside)
+    capacity = places / _cycle_time(workload, full)
     if ends.any():
         share, one = workload.shared(active, burst, passes[1]), np.ones_like(burst)
         line = service.step_base, service.step_slope
         early = Service(passes[1], share, *line, service.decode_steps, one, service.turn_steps)
         first = first_of_run(plan.run_requests / replicas, requests)
         together = staying_together(service.decode_steps, plan.prefill_first, plan.output_variation)
-        steady = run_state(closed_state(early, requests, places), steady, first, together, plan.run_requests)
+        starting = closed_state(early, requests, places, outside)
+        steady = run_state(starting, steady, first, together, plan.run_requests)
     if state is not None:
         service, capacity = (
             state.service(service),
@@ -345,11 +355,11 @@ def loaded_results(deployment: Deployment, operation: Operation) -> dict[str, Ar
     best = np.where(arriving, operation.capacity, np.maximum(operation.capacity, steady.rate)) * replicas
     rate = steady.rate
     if not np.isnan(plan.run_requests).all():
-        offered = np.maximum(plan.concurrency / replicas, 1.0)
-        of_run = run_rate(service, np.minimum(offered, places), plan.run_requests / replicas, rate)
+        active = np.minimum(np.maximum(plan.concurrency / replicas, 1.0), places)
+        of_run = run_rate(service, active, plan.run_requests / replicas, rate, active / rate)
         rate = np.where(arriving, rate, of_run)
     # With fewer requests than replicas the others are idle.
     busy = np.where(arriving, replicas, np.minimum(replicas, plan.concurrency))
     one = np.ones_like(replicas)
     results = streamed(plan, service, steady, operation.results, best, rate * busy, one, one)
-    return with_request_latency(results, plan, deployment.request_latency, np.maximum(plan.concurrency / replicas, 1.0))
+    return with_request_latency(results, plan, arriving_latency(plan, steady, deployment.request_latency))

@@ -43,14 +43,11 @@ class _Targets(NamedTuple):
         latency = RequestLatency(*(values[rows] for values in self.latency))
         return _Targets(self.first[rows], self.token[rows], self.tokens[rows], latency)
 
-    def kept(self, steady: Steady, requests: Array) -> tuple[np.ndarray, Array]:
-        """Whether mean times with some requests in flight on a replica are within them, and the rate. [request/s]"""
-        spent = np.maximum(self.latency.time(requests), steady.queue_time)
-        first = steady.first_token + spent
+    def kept(self, steady: Steady) -> tuple[np.ndarray, Array]:
+        """Whether the mean times of a state are within them, and its rate. [request/s]"""
+        first = steady.first_token + steady.queue_time
         each = np.where(self.tokens > 0.0, steady.decode_time / np.maximum(self.tokens, 1.0), 0.0)
-        within = steady.first_token + steady.queue_time + steady.decode_time
-        rate = steady.rate * (within / (first + steady.decode_time))
-        return np.asarray((first <= self.first) & (each <= self.token)), np.asarray(rate)
+        return np.asarray((first <= self.first) & (each <= self.token)), steady.rate
 
 
 class _Search(Protocol):
@@ -78,10 +75,11 @@ class _Replicas(NamedTuple):
         workload = self.workload
         found = Replicas(self.times, workload, self.places).cycles(requests, list(half_of(requests)))
         service = workload.service(requests, found.cycle, found.steps)
-        steady = closed_state(service, requests, requests)
         first, token, tokens, latency = self.targets
-        guess = largest_within(service, self.places, tokens, first - latency.time(requests), token)
-        return _Trial(*self.targets.kept(steady, requests), requests, guess)
+        outside = latency.time(requests)
+        steady = closed_state(service, requests, requests, outside)
+        guess = largest_within(service, self.places, tokens, first - outside, token)
+        return _Trial(*self.targets.kept(steady), requests, guess)
 
 
 class _Pools(NamedTuple):
@@ -95,8 +93,7 @@ class _Pools(NamedTuple):
 
     def attempt(self, requests: Array) -> _Trial:
         steady = pool_state(self.load, requests).steady
-        kept = self.targets.kept(steady, requests / self.load.decoders)
-        return _Trial(*kept, np.ceil(steady.running), np.nan * requests)
+        return _Trial(*self.targets.kept(steady), np.ceil(steady.running), np.nan * requests)
 
 
 def _largest_good(most: Array, search: _Search) -> tuple[Array, Array, Array]:

@@ -167,14 +167,14 @@ class PoolTimes(NamedTuple):
         return np.asarray(np.where(running > 1.0, running, flow * step)), np.asarray(self.decode_steps * step)
 
 
-def _columns(times: PoolTimes, requests: Array, least: Array, burst_wait: Array) -> list[Array]:
+def _columns(times: PoolTimes, requests: Array, least: Array, burst_wait: Array, outside: Array) -> list[Array]:
     """What :func:`_reached` needs, whatever the rate."""
     flow, capacity = times.prefill_replicas * times.stages, times.prefill_capacity
     both = np.minimum(capacity, times.decode_capacity)
     others, alone = 1.0 - 1.0 / np.maximum(requests, 1.0), times.longest_wait(requests)
     first = *times.pass_times, flow, least, times.max_prefill_prompts, times.stages, times.prefill_replicas
     second = *times.step_times, times.decode_steps, times.decode_replicas, times.places
-    return [*first, *second, times.transfer, burst_wait, requests, others, alone, capacity, both]
+    return [*first, *second, times.transfer + outside, burst_wait, requests, others, alone, capacity, both]
 
 
 def _reached(rate: Array, columns: Array) -> Array:
@@ -231,15 +231,15 @@ def _root(columns: Array, equation: Callable[[Array, Array], Array], most: Array
     return found
 
 
-def pooled_state(times: PoolTimes, requests: Array) -> tuple[Steady, Array]:
+def pooled_state(times: PoolTimes, requests: Array, outside: Array) -> tuple[Steady, Array]:
     r"""Steady state of two pools: prompts are prefilled in one, their caches sent to the other and decoded there.
 
     The rate X is the one at which the requests in flight fill both pools. Every time on the right grows with the rate,
     so that more requests in flight never give a lower rate or a shorter wait, nor twice as many more than twice the
     rate.
 
-    .. math:: c = X \left(t_p(m) + w(X) + t_{send} + N\,t(b)\right), \qquad b = \frac{X N t(b)}{n_d}, \qquad
-        m = \frac{X}{n_p} t_p(m)
+    .. math:: c = X \left(\tau + t_p(m) + w(X) + t_{send} + N\,t(b)\right), \qquad b = \frac{X N t(b)}{n_d},
+        \qquad m = \frac{X}{n_p} t_p(m)
 
     Parameters
     ----------
@@ -247,6 +247,8 @@ def pooled_state(times: PoolTimes, requests: Array) -> tuple[Steady, Array]:
         Of both pools, (rows,).
     requests : Array
         Requests c in flight, (rows,). [-]
+    outside : Array
+        Time tau that a request spends outside the engine before its prefill, (rows,). [s]
 
     Returns
     -------
@@ -262,7 +264,7 @@ def pooled_state(times: PoolTimes, requests: Array) -> tuple[Steady, Array]:
     """
     least, burst = times.burst_prompts(requests), times.burst_wait(requests)
     most = np.asarray(times.capacity + 0.0 * requests)
-    columns = np.stack(np.broadcast_arrays(*_columns(times, requests, least, burst)))
+    columns = np.stack(np.broadcast_arrays(*_columns(times, requests, least, burst, outside)))
     flat = columns.reshape(len(columns), -1)
     rate = _root(flat, _reached, most.ravel()).reshape(most.shape)
     prompts = times.prompts(rate, least)
@@ -270,7 +272,7 @@ def pooled_state(times: PoolTimes, requests: Array) -> tuple[Steady, Array]:
     queueing = times.overflow(rate) * divide(capacity, capacity - rate, np.inf) + times.prefill_wait(rate, prefill)
     queueing = queueing * (1.0 - 1.0 / np.maximum(requests, 1.0))
     running, decode = times.decoding(rate)
-    first = prefill + times.transfer
+    first = prefill + times.transfer + outside
     # With the first pool at its capacity what is left of the cycle is the wait for it.
     left = np.maximum(requests / rate - first - decode, 0.0)
     wait = np.minimum(burst + queueing, left)

@@ -12,13 +12,20 @@ import numpy as np
 from xlperf.base.arrays import Array, divide
 from xlperf.equations.serving.batch_times import BatchTimes, Times
 from xlperf.equations.serving.communication import pool_message_time
-from xlperf.equations.serving.deployment import Deployment
+from xlperf.equations.serving.deployment import Deployment, RequestLatency
 from xlperf.equations.serving.expert_pools import POOL_SHARES, expert_pool_memory, split_step
 from xlperf.equations.serving.load import UNBOUNDED, RequestLoad, bounded_rise, half_of, octave, request_load
 from xlperf.equations.serving.memory import ReplicaMemory, memory_of
 from xlperf.equations.serving.pool_queueing import Curve, PoolTimes, pooled_open_state, pooled_state
 from xlperf.equations.serving.queueing import Service, Steady, first_of_run, step_line
-from xlperf.equations.serving.results import batch_memory, batch_times, step_bound, streamed, with_request_latency
+from xlperf.equations.serving.results import (
+    arriving_latency,
+    batch_memory,
+    batch_times,
+    step_bound,
+    streamed,
+    with_request_latency,
+)
 
 _MOST_MOVES, _DOWN_RUNNING, _DOWN_PROMPTS = 16, 0.05, 0.75
 """Moves to the batches around a state, one or two for almost all plans; and how far down one goes. [-]"""
@@ -51,6 +58,10 @@ class PoolLoad(NamedTuple):
         Requests that arrive; NaN: the number in flight is constant. [request/s]
     prompt_variation : Array
         Coefficient of variation of the prompts. [-]
+    request_latency : Array
+        Time that a request which is alone spends outside the engine. [s]
+    crowd_latency : Array
+        What each further request on a decoding replica adds. [s]
     """
 
     times: BatchTimes
@@ -61,6 +72,8 @@ class PoolLoad(NamedTuple):
     transfer: Array
     request_rate: Array
     prompt_variation: Array
+    request_latency: Array
+    crowd_latency: Array
 
     def take(self, rows: np.ndarray) -> PoolLoad:
         """The same of some of the plans."""
@@ -69,7 +82,8 @@ class PoolLoad(NamedTuple):
 
     def state(self, times: PoolTimes, requests: Array) -> tuple[Steady, Array]:
         """State with a constant number of requests in flight or with requests that arrive, and prompts of a pass."""
-        closed = pooled_state(times, requests)
+        outside = RequestLatency(self.request_latency, self.crowd_latency)
+        closed = pooled_state(times, requests, outside.time(requests / self.decoders))
         arriving = ~np.isnan(self.request_rate)
         if not arriving.any():
             return closed
@@ -167,6 +181,7 @@ def pools_of(every: Deployment, requests: Array, split: np.ndarray) -> Pools:
         _transfer_time(prefilling, decoding, memory),
         plan.request_rate,
         plan.prompt_variation,
+        *decoding.request_latency,
     )
     return Pools(decoding, prefilling, memory, load, every.take(slice(2 * number, None)), split)
 
@@ -334,8 +349,7 @@ def pooled_results(pools: Pools, requests: Array) -> dict[str, Array]:
     whole = plan.replaced(num_accelerators=count)
     prefillers = pools.load.prefillers
     found = streamed(whole, service, steady, results, best, steady.rate, prefillers, np.zeros_like(prefillers))
-    in_flight = np.maximum(requests / pools.load.decoders, 1.0)
-    found = with_request_latency(found, plan, pools.decoding.request_latency, in_flight)
+    found = with_request_latency(found, plan, arriving_latency(plan, steady, pools.decoding.request_latency))
     return {**found, "prefill_share": other.num_accelerators / whole.num_accelerators}
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, array, divide, log, side_by_side
+from xlperf.base.arrays import Array, Numeric, array, divide, log, side_by_side
 
 QUANTILES = (0.5, 0.9, 0.99)
 _NORMAL = (0.0, 1.2815515655446004, 2.3263478740408408)
@@ -172,13 +172,26 @@ def step_line(batch: Array, time: Array, other_batch: Array, other_time: Array) 
     return np.asarray(array(time) - slope * more), np.asarray(slope)
 
 
-def closed_state(service: Service, requests: Array, places: Array) -> Steady:
+def closed_state(service: Service, requests: Array, places: Array, outside: Numeric = 0.0) -> Steady:
     r"""Steady state with a constant number of requests in flight: each that ends is followed by a new one.
 
-    In the time of one request every other request of the replica is prefilled once, and the request is decoded. A
-    request that finds others running waits w steps until it is admitted; with a full cache one is always waiting.
+    In the cycle T of a request every other request of the replica is prefilled once, s each, in passes that take p.
+    Before its own pass a request waits for a time h in which the replica works for the others: w steps until it is
+    admitted, and what it spends outside the engine. The other passes come at any time but that of its own: of
+    :math:`U = T - p` they take the share A / U. What is left of :math:`U - h` are its N decode steps, B. That is a
+    quadratic equation; the cycle follows from its larger root.
 
-    .. math:: T = r\,s + (N + w)\,t(r), \qquad X = \frac{r}{T}, \qquad r = \min(c, c_{max})
+    .. math:: (U - h) \left(1 - \frac{A}{U}\right) = B, \qquad A = c\,s - p, \qquad B = N\,t(c), \qquad
+        h = w\,t(c) + \tau
+
+    .. math:: T = p + \frac{A + B + h + \sqrt{(A + B + h)^2 - 4 A h}}{2}, \qquad X = \frac{c}{T}
+
+    A replica with one request stands still while it waits, :math:`T = p + B + h`. One that only prefills is busy,
+    :math:`T = c\,s`, unless h is longer than all other prefills. Requests that come in a burst wait together: their
+    prefills are no part of A. With a cache that has room for r requests the wait for a place is longer than h, or
+    nobody waits for one:
+
+    .. math:: X = \min\left(\frac{c}{T}, \frac{r}{r\,s + N\,t(r)}\right), \qquad r = \min(c, c_{max})
 
     Parameters
     ----------
@@ -188,40 +201,52 @@ def closed_state(service: Service, requests: Array, places: Array) -> Steady:
         Requests c in flight, (rows,). [-]
     places : Array
         Requests that the cache has room for, (rows,). [-]
+    outside : numeric, default 0.0
+        Time tau that a request spends outside the engine before its prefill, (rows,). [s]
 
     Returns
     -------
     Steady
-        Of a replica, (rows,).
+        Of a replica, (rows,); the time to the first token has the time outside the engine in it.
 
     References
     ----------
     .. [1] J. D. C. Little, "A proof for the queuing formula L = lambda W", Oper. Res. 9(3), 1961,
        doi:10.1287/opre.9.3.383.
 
-    Ten requests of 100 steps of 20 ms, a prefill of 100 ms each, half a step until one is admitted: a cycle of 3.01 s.
+    Ten requests of 100 steps of 20 ms, a prefill of 100 ms each, half a step until one is admitted: U is the root of
+    (U - 0.01) (1 - 0.9 / U) = 2, and the cycle 3.0069 s; were the replica to stand still meanwhile, 3.01 s.
 
     >>> service = Service(*map(np.asarray, (0.1, 0.1, 0.02, 0.0, 100.0, 0.0)))
     >>> state = closed_state(service, np.asarray(10.0), np.asarray(16.0))
-    >>> round(float(10.0 / state.rate[0]), 6), round(float(state.first_token[0]), 6)
-    (3.01, 0.11)
+    >>> round(float(10.0 / state.rate[0]), 4), round(float(state.first_token[0]), 6)
+    (3.0069, 0.11)
     """
-    active = np.maximum(np.minimum(requests, places), 1.0)
-    burst = service.burst_fraction
-    prefills, step = active * service.prefill_share, service.step_time(active)
-    # Where nothing is decoded, a prompt waits for all others.
-    others = np.maximum(prefills - service.prefill_time, 0.0)
-    wait = np.where(service.decode_steps > 0.0, 0.5 * burst, 1.0) * others
-    decodes = (service.decode_steps > 0.0) & (requests <= places)
+    count = np.maximum(requests, 1.0)
+    active = np.minimum(count, np.maximum(places, 1.0))
+    burst, share, decodes = service.burst_fraction, service.prefill_share, service.decode_steps > 0.0
+    step = service.step_time(active)
+    steps = service.decode_steps * step
     # An engine that decodes nothing takes prompts up at once: none waits for more steps than another request takes.
     turn = np.minimum(service.turn_steps, service.decode_steps) * np.minimum(active - 1.0, 1.0)
-    held = np.where(decodes, (1.0 - burst) * turn, 0.0) * step
-    cycle = prefills + service.decode_steps * step + held
-    first = service.prefill_time + wait + held
-    running = np.maximum(active * (1.0 - (1.0 - burst) * np.minimum(first / cycle, 1.0)), 1.0)
-    queue = np.maximum(requests - active, 0.0) * (cycle / active)
-    decode = np.where(service.decode_steps == 0.0, 0.0, np.maximum(cycle - first, 0.0))
-    return Steady(running, first, wait, decode, queue, active / cycle)
+    late = (1.0 - burst) * turn * step + outside
+    own = np.minimum(service.prefill_time, active * share)
+    others = count * share - own
+    spread = (1.0 - burst) * others
+    lead = spread + steps - late
+    # (A + B + h)^2 - 4 A h is (A + B - h)^2 + 4 B h, which is never below 0.
+    root = 0.5 * (spread + steps + late + np.sqrt(lead * lead + 4.0 * steps * late))
+    alone, filled = own + burst * others + root, active * share + steps
+    cycle = np.where(count <= active, alone, np.maximum(alone, count * (filled / active)))
+    inside = np.where(count <= active, alone - late, np.minimum(alone - late, filled))
+    behind = np.maximum(inside - service.prefill_time, 0.0)
+    # Where nothing is decoded, a prompt waits for all others.
+    wait = np.where(decodes, 0.5 * burst * np.maximum(active * share - service.prefill_time, 0.0), behind)
+    decode = np.where(decodes, np.maximum(behind - wait, 0.0), 0.0)
+    queue = np.where(count <= active, 0.0 * cycle, cycle - late - inside)
+    rate = count / cycle
+    running = np.maximum(burst * active + (1.0 - burst) * rate * decode, 1.0)
+    return Steady(running, service.prefill_time + wait + late, wait, decode, queue, rate)
 
 
 def spread_quantiles(
@@ -345,10 +370,13 @@ def largest_within(service: Service, places: Array, tokens: Array, first_target:
     return np.asarray(np.where(np.isnan(known), np.nan, low))
 
 
-def run_rate(service: Service, active: Array, run_requests: Array, rate: Array) -> Array:
+def run_rate(service: Service, active: Array, run_requests: Array, rate: Array, cycle: Array) -> Array:
     r"""Requests per second over a run that ends with its last request: whole waves, then a smaller one.
 
-    .. math:: X = \frac{N}{N t_s + \lfloor N / r \rfloor s\,t(r) + s\,t(N \bmod r)}
+    What the cycle T of a request is longer than the work of a wave is waited for with each.
+
+    .. math:: X = \frac{N}{N t_s + \lfloor N / r \rfloor s\,t(r) + s\,t(N \bmod r) + \lceil N / r \rceil w},
+        \qquad w = T - r\,t_s - s\,t(r)
 
     Parameters
     ----------
@@ -360,6 +388,8 @@ def run_rate(service: Service, active: Array, run_requests: Array, rate: Array) 
         Requests N of the run on a replica, (rows,); NaN: the steady state. [-]
     rate : Array
         Rate in the steady state, (rows,). [request/s]
+    cycle : Array
+        Time T from one request to the next in one of the r places, (rows,). [s]
 
     Returns
     -------
@@ -373,7 +403,7 @@ def run_rate(service: Service, active: Array, run_requests: Array, rate: Array) 
     Ten requests in waves of 4, 4 and 2, each prefilled in 0.1 s and decoded in ten steps of 0.1 s: 10 / (1 + 3) per s.
 
     >>> service = Service(*map(np.asarray, (0.1, 0.1, 0.1, 0.0, 10.0, 0.0)))
-    >>> float(run_rate(service, np.asarray(4.0), np.asarray(10.0), np.asarray(9.0)))
+    >>> float(run_rate(service, np.asarray(4.0), np.asarray(10.0), np.asarray(9.0), np.asarray(1.4)))
     2.5
     """
     total = np.maximum(np.where(np.isnan(run_requests), 1.0, run_requests), 1.0)
@@ -381,7 +411,9 @@ def run_rate(service: Service, active: Array, run_requests: Array, rate: Array) 
     waves = np.floor(total / together)
     rest = total - waves * together
     last = np.where(rest > 0.0, service.step_time(rest), 0.0)
+    waited = np.maximum(cycle - active * service.prefill_share - service.decode_steps * service.step_time(active), 0.0)
     time = total * service.prefill_share + service.decode_steps * (waves * service.step_time(together) + last)
+    time = time + np.ceil(total / together) * waited
     return np.asarray(np.where(np.isnan(run_requests), rate, total / time + 0.0 * rate))
 
 

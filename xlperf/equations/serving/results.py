@@ -54,7 +54,7 @@ def _times_of_work(deployment: Deployment, work: ServingWork) -> dict[str, Array
     prefill = total(parts[:, PREFILL])
     results = batch_times(plan, prefill, parts[:, DECODING])
     # A static batch is handed over as one request.
-    return with_request_latency(results, plan, deployment.request_latency, np.ones_like(prefill))
+    return with_request_latency(results, plan, deployment.request_latency.time(np.ones_like(prefill)))
 
 
 def serving_results(deployment: Deployment) -> dict[str, Array]:
@@ -239,15 +239,35 @@ def streamed(
     return found
 
 
-def with_request_latency(
-    results: dict[str, Array], plan: InferencePlan, latency: RequestLatency, requests: Array
-) -> dict[str, Array]:
-    r"""Results with the time that requests spend outside the loop of the engine: the first token comes later.
+def arriving_latency(plan: InferencePlan, steady: Steady, latency: RequestLatency) -> Array:
+    """Time outside the engine that a state does not have in it: that of requests which arrive by themselves.
 
-    With a constant number of requests in flight it shortens the wait for a place before it adds to the latency, and
-    the throughput falls as the latency L grows (Little's law). Steps and the time per token stay.
+    It delays them and keeps no place in the engine. A constant number in flight has it in its cycle.
 
-    .. math:: L' = L + \max(\tau - q, 0)
+    Parameters
+    ----------
+    plan : InferencePlan
+        Arrivals, (rows,).
+    steady : Steady
+        State of a replica, (rows,).
+    latency : RequestLatency
+        Time outside the engine, (rows,).
+
+    Returns
+    -------
+    Array
+        0 where the number in flight is constant, (rows,). [s]
+    """
+    running = np.where(np.isfinite(steady.running), steady.running, 1.0)
+    return np.where(np.isnan(plan.request_rate), 0.0, latency.time(running))
+
+
+def with_request_latency(results: dict[str, Array], plan: InferencePlan, outside: Array) -> dict[str, Array]:
+    r"""Results with time that requests spend outside the engine: the first token comes later, no step does.
+
+    The throughput of a batch falls as its latency L grows (Little's law); requests that arrive keep their rate.
+
+    .. math:: L' = L + \tau
 
     Parameters
     ----------
@@ -255,28 +275,21 @@ def with_request_latency(
         Columns of inference_results, (rows,).
     plan : InferencePlan
         Arrivals and lengths, (rows,).
-    latency : RequestLatency
-        Time outside the loop of the engine, (rows,).
-    requests : Array
-        Requests in flight on a replica where that number is constant, (rows,). [-]
+    outside : Array
+        Time tau outside the engine, (rows,). [s]
 
     Returns
     -------
     dict of str to Array
         The same columns.
     """
-    arriving, whole = ~np.isnan(plan.request_rate), results["latency"]
-    running = results["running_batch"]
-    in_flight = np.where(arriving, np.where(np.isfinite(running), running, 1.0), requests)
-    spent = latency.time(in_flight)
-    waited = np.where(arriving, 0.0, np.minimum(spent, results["queue_time"]))
-    later = whole + spent - waited
-    slower = np.where(arriving, 1.0, divide(whole, later, 1.0))
+    whole = results["latency"]
+    later = whole + outside
+    slower = np.where(np.isnan(plan.request_rate), divide(whole, later, 1.0), 1.0)
     found = {name: results[name] * slower for name in ("tokens_per_second", "tokens_per_second_per_accelerator")}
     for name in ("ttft", *(f"ttft_{quantile}" for quantile in QUANTILE_NAMES)):
-        found[name] = results[name] + spent - waited
-    itl = later / plan.output_length
-    return {**results, **found, "latency": later, "tpot_itl": itl, "queue_time": results["queue_time"] - waited}
+        found[name] = results[name] + outside
+    return {**results, **found, "latency": later, "tpot_itl": later / plan.output_length}
 
 
 def full_cache(running_batch: np.ndarray, max_batch_size: np.ndarray) -> np.ndarray:

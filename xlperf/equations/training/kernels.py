@@ -15,7 +15,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, divide, ones, side_by_side, some, total
 from xlperf.equations.hardware.attention import attention_time
-from xlperf.equations.hardware.gemm import gemm_time
+from xlperf.equations.hardware.gemm import gemm_time, product_traffic
 from xlperf.equations.hardware.roofline import linear_attention_time, transfer_time, vector_time
 from xlperf.equations.model.linear_blocks import chunked_scan, linear_gemms, linear_vectors, scan_gradient
 from xlperf.equations.model.operators import (
@@ -448,6 +448,34 @@ def kernel_parts(setting: Setting) -> list[Part]:
     if setting.architecture.linear_attention:
         parts += _scan_parts(setting)
     return parts + _core_parts(setting)
+
+
+def part_work(setting: Setting, part: Part) -> tuple[Array, Array]:
+    """FLOP and main-memory traffic of one call of each operator of a part, its inputs read once.
+
+    Attention proper is counted without the saving of a causal mask; its backward pass is five products for two.
+
+    Parameters
+    ----------
+    setting : Setting
+        Model and plan. [-]
+    part : Part
+        Operators. [-]
+
+    Returns
+    -------
+    tuple of Array
+        FLOP and bytes, (rows, operators); NaN bytes where they are not counted. [FLOP, B]
+    """
+    if part.gemms is None:
+        flop = np.zeros_like(part.time) if part.flop is None else part.flop
+        return flop, np.full_like(part.time, np.nan) if part.traffic is None else part.traffic
+    plan, model, (m, n, k, batch) = setting.plan, setting.model, part.gemms.columns
+    size = (plan.element_size if part.wide else plan.product_size)[:, None]
+    if part.family == "gemm":
+        return part.gemms.flop, product_traffic(m, n, k, batch, size, plan.element_size[:, None])
+    products, groups = 2.0 if part.family == "attention" else 5.0, model.num_query_groups / model.num_attention_heads
+    return products * m * n * k * batch, products * size * batch * k * (m + n * groups[:, None])
 
 
 def selected_share(plan: TrainingPlan, part: Part) -> Array | None:

@@ -1,0 +1,108 @@
+"""The commands serve, train and chip: the answers of the front sheets in a line, with what was asked."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import openpyxl
+import pytest
+from conftest import Outcome, csv_rows
+
+from xlperf.base.resources import workbook
+from xlperf.catalog.catalog import load_catalog
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.schema import FORMS, table_schema
+from xlperf.cli.questions import first_values
+from xlperf.explore.forms import evaluate_forms
+from xlperf.workbook.question_look import SHEETS
+
+Command = Callable[..., Outcome]
+
+
+@pytest.mark.parametrize(("kind", "sheet"), list(zip(FORMS, SHEETS, strict=False)))
+def test_without_options_it_is_the_answer_of_the_sheet(kind: str, sheet: str, command: Command) -> None:
+    found = command(kind)
+    shown = openpyxl.load_workbook(workbook(), data_only=True)[sheet]["F5"].value
+    assert (found.code, found.err) == (0, "")
+    assert found.out.split("\n")[0] == shown
+    assert f"asked: {next(iter(dict(list(first_values(kind).items())[1:]))).replace('_', ' ')}" in found.out
+
+
+def test_every_entry_of_a_form_is_an_option_with_its_value(command: Command) -> None:
+    for kind in FORMS:
+        words = "".join(command(kind, "--help").out.split())
+        for name, value in first_values(kind).items():
+            if name:
+                assert f"--{name.replace('_', '-')}" in words
+                assert name in table_schema(kind).by_name
+                assert "".join(f"[default: {value}]".split()) in words
+
+
+def test_the_walks_of_the_readme_are_single_commands(command: Command) -> None:
+    """Each of the three lines in the README gives the answer that stands beside it; numbers within 3 %."""
+    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    for kind in FORMS:
+        line = re.search(rf"^xlperf {kind} (.+)$", text, re.MULTILINE)
+        assert line is not None, kind
+        told = re.search(rf"^# {kind}: (.+)$", text, re.MULTILINE)
+        assert told is not None, kind
+        found = command(kind, *shlex.split(line[1], comments=True))
+        assert found.code == 0, found.err
+        said, now = (re.findall(r"[\d,]*\.?\d+", words) for words in (told[1], found.out.split("\n")[0]))
+        values, others = ([float(one.replace(",", "")) for one in own] for own in (said, now))
+        assert len(values) > 4
+        assert values == pytest.approx(others[: len(values)], rel=0.03)
+
+
+def test_names_as_people_write_them_and_a_rate_in_place_of_users(command: Command) -> None:
+    found = command("serve", "--model", "Llama3-70B", "--accelerator", "b200", "--request-rate", "50", "--json")
+    assert found.code == 0, found.err
+    (row,) = json.loads(found.out)
+    asked = {**first_values("serve"), "model": "Meta-Llama-3.1-70B", "accelerator": "B200-SXM-180GB",
+             "request_rate": "50", "users": ""}  # fmt: skip
+    cells = {name: _number(value) for name, value in asked.items() if name}
+    headers = [table_schema("serve").by_name[name].header for name in cells]
+    own = evaluate_forms(table_from_rows("serve", headers, [list(cells.values())]), load_catalog())
+    assert row["accelerators"] == own.number("accelerators")[0]
+    assert row["request rate (request/s)"] == pytest.approx(50.0)
+    assert row["model"] == "Llama3-70B"
+
+
+def _number(value: str) -> float | str:
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
+def test_a_deadline_chooses_the_number_of_accelerators(command: Command, tmp_path: Path) -> None:
+    out = tmp_path / "train.csv"
+    found = command("train", "--model", "Llama3-8B", "--training-tokens", "0.1", "--deadline", "10", "-o", out)
+    assert found.code == 0, found.err
+    (row,) = csv_rows(out.read_text(encoding="utf-8"))
+    assert 0.0 < float(row["run_time"]) <= 10.0
+    assert float(row["accelerators"]) >= 8.0
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "words"),
+    [
+        (("serve", "--model", "DeepSek-V3"), 2, r'--model: unknown model "DeepSek-V3".*DeepSeek-V3'),
+        (("serve", "--users", "many"), 2, r'--users: users must be .*"many"'),
+        (("chip", "--num-dies", "0"), 2, r"--num-dies: num dies must be .*, got 0"),
+        (("train", "--num-accelerators", "auto"), 2, r"--num-accelerators: .*deadline"),
+        (("serve", "--speed-per-user", "100000"), 1, r"^No answer: "),
+    ],
+)
+def test_what_is_wrong_or_cannot_be_is_one_line(
+    given: tuple[str, ...], code: int, words: str, command: Command
+) -> None:
+    found = command(*given)
+    assert found.code == code
+    text = found.err if code == 2 else found.out.split("\n")[0]
+    assert re.search(words, text), text
+    assert len(text.strip().split("\n")) == 1

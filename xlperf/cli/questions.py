@@ -1,0 +1,158 @@
+"""Commands that answer a question as the front sheets do, in a line: ``serve``, ``train``, ``chip``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from xlperf.base import resources
+from xlperf.catalog.schema import Column, results_of, table_schema
+from xlperf.cli.options import Command, catalog_of, catalog_option, examples, output_option
+from xlperf.cli.output import deliver, parts, rounded, say, took
+
+if TYPE_CHECKING:
+    pass
+
+Words = Mapping[str, str | None]
+_WITHOUT = {"request_rate": "users", "deadline": "num_accelerators"}
+"""Entries that ask for what another one else states: the other one has no default beside them."""
+_SHOWN = {
+    "serve": (
+        "accelerators", "servers", "copies", "copy_size", "tensor_parallel", "expert_parallel",
+        "data_parallel_attention", "concurrency", "request_rate", "tokens_per_second_per_accelerator", "ttft", "tpot",
+        "cost_per_million_output_tokens", "monthly_cost", "hour_price", "power", "memory_used", "head_room",
+    ),
+    "train": (
+        "accelerators", "run_time", "run_cost", "hour_price", "run_energy", "run_carbon", "tensor_parallel",
+        "pipeline_parallel", "virtual_pipeline", "expert_parallel", "data_parallel", "micro_batch_size", "recompute",
+        "step_time", "mfu", "goodput", "memory_reserved", "memory_capacity", "largest_loss",
+    ),
+    "chip": (
+        "unit_cost", "capex", "peak_flop_rate_bf16", "peak_flop_rate_fp8", "memory_stacks", "memory_capacity",
+        "memory_bandwidth", "num_multiprocessors", "thermal_design_power", "tokens_per_second_per_accelerator",
+        "tokens_per_thousand_dollars", "limited_by",
+    ),
+}  # fmt: skip
+"""Results that a terminal shows below the answer."""
+_BANDS = {"cost_per_million_output_tokens": "cost"}
+"""How the ends of the 80 % band of a result are named, where not as the result."""
+
+
+def first_values(kind: str) -> dict[str, str]:
+    """What the form of a kind states before anybody changes it, by column.
+
+    >>> first_values("serve")["prompt_length"]
+    '2000'
+    """
+    return {row["column"]: row["value"] for row in resources.rows("workbook/forms.csv") if row["form"] == kind}
+
+
+def _option(column: Column, value: str) -> Any:
+    """The option of an entry of a form."""
+    unit = column.unit if column.unit not in ("", "-") else "N" if column.kind == "number" else "NAME"
+    metavar = "|".join(column.choices) or unit
+    words = f"{column.meaning}.  [default: {value}]"
+    return click.option(f"--{column.name.replace('_', '-')}", column.name, metavar=metavar, help=words)
+
+
+def _question(kind: str, short: str, words: str, *lines: str) -> click.Command:
+    """The command of a form, with an option for each of its entries."""
+
+    def asked(output: str | None, catalog: str | None, **given: str | None) -> int:
+        return _answered(kind, given, output, catalog)
+
+    function: Any = output_option(catalog_option(asked))
+    first = first_values(kind)
+    for column in reversed(table_schema(kind).columns):
+        if column.name in first:
+            function = _option(column, first[column.name])(function)
+    found: click.Command = click.command(kind, cls=Command, short_help=short, help=words, epilog=examples(*lines))(
+        function
+    )
+    return found
+
+
+def _answered(kind: str, given: Words, output: str | None, catalog: str | None) -> int:
+    """Answer a form and say or write it; 1 where there is no answer."""
+    from xlperf.catalog.cells import number_of
+    from xlperf.catalog.parse import table_from_rows
+    from xlperf.explore.forms import evaluate_forms
+
+    values = {name: words for name, words in given.items() if words is not None}
+    dropped = {other for name, other in _WITHOUT.items() if name in values}
+    form = {name: value for name, value in first_values(kind).items() if name and name not in dropped} | values
+    known = table_schema(kind).by_name
+    cells = [number_of(words) if known[name].kind == "number" else words for name, words in form.items()]
+    cells = [words if cell != cell else cell for cell, words in zip(cells, form.values(), strict=True)]
+    headers = [known[name].header for name in form]
+    table = table_from_rows(kind, headers, [cells], lambda _, column: f"--{column.replace('_', '-')}")
+    results = evaluate_forms(table, catalog_of(catalog, None))
+    answer = {name: values[0] for name, values in results.columns.items()}
+    if output is not None:
+        own = [part for part in parts(table) if part[0].name not in answer]
+        deliver(output, kind, own + parts(results), "answer")
+    else:
+        say(str(answer["answer"]), "", *_card(kind, answer), "", *_notes(form, answer))
+        took(1, "answer")
+    return 1 if str(answer["answer"]).startswith("No ") else 0
+
+
+def _card(kind: str, answer: Mapping[str, Any]) -> list[str]:
+    """Lines of name, value, unit and 80 % band of the results that a terminal shows."""
+    from xlperf.catalog.schema import unit_of
+
+    lines = []
+    for column in (results_of(kind).by_name[name] for name in _SHOWN[kind]):
+        value = answer[column.name]
+        if column.is_text or value != value:
+            lines += [(column, str(value), "")] if column.is_text and value else []
+            continue
+        factor, name = unit_of(column).factor, _BANDS.get(column.name, column.name)
+        ends = [answer.get(f"{name}_{end}", float("nan")) / factor for end in ("low", "high")]
+        band = f"  80 %: {rounded(ends[0])} to {rounded(ends[1])}" if ends[0] == ends[0] else ""
+        lines.append((column, rounded(value / factor), band))
+    wide = max((len(column.header) for column, _, _ in lines), default=0)
+    return [f"{column.header.ljust(wide)}  {words}{band}" for column, words, band in lines]
+
+
+def _notes(form: Mapping[str, str], answer: Mapping[str, Any]) -> list[str]:
+    """What stands behind an answer: how sure it is, what was taken for granted, what was asked."""
+    sure = f"{answer['trust']}: {answer['trust_reason']}" if answer.get("trust") else ""
+    asked = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in form.items() if value != "auto")
+    taken = "; ".join(filter(None, [answer.get("defaults_used", ""), _priced(answer)]))
+    return [
+        f"{words}{said}" for words, said in (("", sure), ("taken for granted: ", taken), ("asked: ", asked)) if said
+    ]
+
+
+def _priced(answer: Mapping[str, Any]) -> str:
+    basis = str(answer.get("price_basis", ""))
+    return f"price: {basis}" if basis else ""
+
+
+serve = _question(
+    "serve",
+    "What it takes to serve a model to so many users.",
+    "The smallest fleet that serves so many users at their speed: accelerators, mapping, cost, power, what limits. "
+    "The sheet Serve in a line; what is not given is as there, and said below the answer.",
+    "xlperf serve --model DeepSeek-V3 --accelerator H200 --users 10000 --speed-per-user 20",
+    "xlperf serve --model Llama3-70B --accelerator B200 --request-rate 50 --prompt-length 8000 --json",
+)
+train = _question(
+    "train",
+    "How long a training run takes, what it costs, and which mapping is best.",
+    "The fastest mapping of a training run: time, cost, energy, memory. The sheet Train in a line; what is not given "
+    "is as there, and said below the answer.",
+    "xlperf train --model Llama3-70B --accelerator H100 --num-accelerators 256 --training-tokens 2",
+    "xlperf train --model Llama3-8B --accelerator B200 --deadline 10",
+)
+chip = _question(
+    "chip",
+    "What an accelerator of your own would cost and be worth.",
+    "An accelerator from node, dies, memory and budgets: peak rates, cost, power, and what it serves beside a B200. "
+    "The sheet Build a chip in a line; what is not given is as there, and said below the answer.",
+    "xlperf chip --technology '3 nm' --num-dies 4 --die-area 400 --bandwidth-target 9.6",
+    "xlperf chip --memory HBM4 --memory-stacks 8 --power-budget 1000 -o chip.csv",
+)
