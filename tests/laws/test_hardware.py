@@ -74,8 +74,8 @@ def _near(mode: str, columns: tuple[str, ...], name: str) -> float:
 def _no_longer_queued(before: Table, after: Table) -> np.ndarray:
     """Time that a queue for places hid, where more memory ends it, as a share of the latency.
 
-    A replica works for the others while a request waits for its turn or is handled outside the engine, so that the end
-    of the queue lengthens no cycle. Only where one pass takes the prompts of nearly all requests is there nobody to work
+    A replica works for the others while a request waits for its turn or is handled outside the engine, so the end of
+    the queue lengthens no cycle. Only where one pass takes the prompts of nearly all requests is there nobody to work
     for: with a queue those who wait in it fill that time, without one all requests spend it together. It is no more
     than from the queue to the first token without the pass, nor than the queue was.
     """
