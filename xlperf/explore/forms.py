@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from xlperf.base.arrays import added
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import HOUR, MILLION
 from xlperf.catalog.catalog import Catalog, part_of
@@ -223,7 +224,7 @@ def _run(form: Table, found: Search, catalog: Catalog) -> Answer:
         answer[f"run_time_{end}"] = answer["run_time"] * share
         answer[f"run_cost_{end}"] = answer["run_cost"] * share
     answer |= {f"memory_{part}": float(results.number(f"memory_{part}")[0]) for part in _MEMORY}
-    answer["memory_reserve"] = answer["memory_reserved"] - sum(answer[f"memory_{part}"] for part in _MEMORY)
+    answer["memory_reserve"] = answer["memory_reserved"] - added(answer[f"memory_{part}"] for part in _MEMORY)
     answer["memory_free"] = answer["memory_capacity"] - answer["memory_reserved"]
     step = float(results.number("step_time")[0])
     shares = {part: float(results.number(f"time_{part}")[0]) / step for part in TRAINING_PARTS}
@@ -300,7 +301,7 @@ def chip_answer(form: Table, catalog: Catalog) -> Answer:
     parts = device_cost_parts(device, catalog)
     if parts is not None:
         answer |= {name: float(parts.number(part)[0]) for name, part in CHIP_PARTS.items()}
-        answer["cost_losses"] = sum(float(parts.number(part)[0]) for part in _LOSSES)
+        answer["cost_losses"] = added(float(parts.number(part)[0]) for part in _LOSSES)
     if asked > answer["memory_stacks"]:
         answer["limited_by"] += f"; {asked:.0f} stacks asked for, {answer['memory_stacks']:.0f} have room"
     answer["answer"] = _chip_sentence(form, answer, catalog)

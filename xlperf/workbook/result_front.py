@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from openpyxl import Workbook
 
+from xlperf.base.arrays import added
 from xlperf.explore.diagnose import Diagnosis
 from xlperf.workbook.axes import axis_number
 from xlperf.workbook.charts import (
@@ -181,7 +182,7 @@ def _chart(sheet: Worksheet, drawing: Drawing, header: int, values: Sequence[Seq
         Part(head, numbers, colour(column.name, i) if stacked and column.name.startswith("memory_") else SERIES[i % 10])
         for i, ((head, numbers), column) in enumerate(zip(cells, drawing.columns, strict=True))
     ]
-    reached = [sum(v or 0.0 for v in row) for row in zip(*values, strict=True)] if stacked else known
+    reached = [added(v or 0.0 for v in row) for row in zip(*values, strict=True)] if stacked else known
     chart: Any = horizontal_bars(
         drawing.title, labels, parts, axis_title=unit if len(parts) == 1 else drawing.columns[-1].unit.strip("-"),
         number=axis_number(reached), stacked=stacked, size=size,

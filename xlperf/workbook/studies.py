@@ -18,6 +18,7 @@ from openpyxl.styles import Alignment
 from openpyxl.utils import column_index_from_string, get_column_letter
 from openpyxl.utils.cell import coordinate_from_string
 
+from xlperf.base.arrays import added
 from xlperf.studies import NAMES, study
 from xlperf.studies.inputs import SHEET, study_workbook
 from xlperf.studies.outcome import Finding, Study, setting_text
@@ -409,7 +410,7 @@ def _reached(source: StudySheet, chart: Chart, values: Sequence[Any]) -> Sequenc
     if not chart.stacked:
         return values
     columns = [source.values(name) for name in chart.y]
-    return [sum(v for v in row if isinstance(v, int | float)) for row in zip(*columns, strict=True)]
+    return [added(v for v in row if isinstance(v, int | float)) for row in zip(*columns, strict=True)]
 
 
 def _finished(drawn: Any, chart: Chart, values: Sequence[Any]) -> None:

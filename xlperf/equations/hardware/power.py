@@ -220,7 +220,7 @@ def accelerator_power(
        doi:10.1109/ISSCC.2014.6757323: moving operands costs more than the arithmetic on them.
     """
     own = {name: values[:, 0] for name, values in constants.items()}
-    clocks = own["active_share"] * limits.own * (limits.clock_share * limits.clock_share * limits.clock_share)
+    clocks = power_at_clock(own["active_share"] * limits.own, limits.clock_share)
     rest = idle_power(limits.own, own["idle_share"], device.static_power[:, 0]) + rates.busy * clocks
     flop_energy = narrow_energy(own["flop_energy"], product_size) * device.energy_ratio[:, 0]
     flop = rates.flop + 2.0 * own["tile_rows"] * rates.weights
