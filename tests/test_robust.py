@@ -90,6 +90,15 @@ def test_a_limit_with_a_probability_looks_at_the_end_of_the_band(catalog: Catalo
     )
 
 
+def test_what_comes_nearest_is_said_with_its_probability(catalog: Catalog, found: Search) -> None:
+    limit = limit_of("training", "step time<=1 ms")._replace(probability=0.9)
+    none = search(found.plans.take([0]), catalog, limits=[limit])
+    high = none.results["step_time_high"][0]
+    assert none.words.endswith(
+        f"the nearest has step time {none.results['step_time'][0]:.4g} s ({high:.4g} with 0.9 probability)"
+    )
+
+
 def test_surer_takes_more(catalog: Catalog) -> None:
     header, row = (line.split(",") for line in SERVE.splitlines())
     table = table_from_rows("inference", header, [[*row[:3], *map(float, row[3:])]])

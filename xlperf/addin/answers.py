@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
     from xlperf.explore.uncertainty import Uncertainty
+    from xlperf.explore.vary import Variation
 
 
 _FORM = re.compile(rf'^({"|".join(FORMS)})( "[^"]*")?, ')
@@ -92,22 +93,40 @@ def _operators(session: Session, _: Function, given: Given) -> Block:
 
 
 def _search(session: Session, _: Function, given: Given) -> Block:
-    from xlperf.explore.candidates import with_mapping
+    from xlperf.explore.candidates import with_auto, with_mapping
+    from xlperf.explore.found import LIMITED_BY
+    from xlperf.explore.objectives import limits_of
     from xlperf.explore.search import SHOWN
 
     plan = read_plans_of(given["rows"])
-    plan = plan if plan.auto else with_mapping(plan)
-    if not plan.auto:
+    asked = _columns_of_plans(plan.kind, given)
+    plan = with_auto(plan, asked.auto, "vary")
+    plan = plan if plan.auto or asked.values else with_mapping(plan)
+    if not plan.auto and not asked.values:
         raise FunctionError("#VALUE!", "no cell of the plan says auto: write it where a value is to be chosen")
-    found = session.engine.search(plan, given["catalog"][1], given["text"], given["count"])
+    goals = [text for text in given["text"].split(",") if text.strip()]
+    limits = limits_of(plan.kind, given["limits"], "limits")
+    found = session.engine.search(plan, given["catalog"][1], goals, limits, asked.values, given["count"])
     if not found.found:
         raise FunctionError("#N/A", found.words)
-    names = list(dict.fromkeys([found.objective.column.name, *SHOWN[plan.kind]]))
+    known = results_of(plan.kind).by_name
+    wanted = [one.column.name for one in (found.objective, *found.rivals)]
+    wanted += [limit.column.name for limit in found.limits]
+    names = list(dict.fromkeys(name for name in (*wanted, *SHOWN[plan.kind]) if name in known))
     cells = [_plan_cells(found.plans, name) for name in found.searched]
     cells += [shown_column(found.results, name) for name in names]
-    known = results_of(plan.kind).by_name
     columns = [plan.schema.by_name[name] for name in found.searched] + [known[name] for name in names]
-    return _side_by_side(columns, cells)
+    return _side_by_side([*columns, LIMITED_BY], [*cells, found.limited_by.tolist()])
+
+
+def _columns_of_plans(kind: str, given: Given) -> Variation:
+    """What varies, where that is columns of the plans alone."""
+    from xlperf.explore.vary import read_variation
+
+    asked = read_variation(kind, _lines(given), "vary")
+    if asked.varied:
+        raise FunctionError("#VALUE!", f"vary: {asked.varied[0].column.name}: write values of a column of the plans")
+    return asked
 
 
 def _diagnosis(session: Session, _: Function, given: Given) -> Block:
@@ -135,13 +154,10 @@ def _frontier(session: Session, _: Function, given: Given) -> Block:
 def _points(session: Session, plans: Plans, catalog: Catalog, given: Given) -> Block:
     from xlperf.explore.candidates import with_auto
     from xlperf.explore.frontier import SHOWN, Frontier, distinguishing_columns
-    from xlperf.explore.vary import read_values
 
-    is_auto = [[str(cell).strip().casefold() for cell in cells] == ["auto"] for _, cells in given["vary"]]
-    stated = [line for line, auto in zip(given["vary"], is_auto, strict=True) if not auto]
-    searched = [str(name) for (name, _), auto in zip(given["vary"], is_auto, strict=True) if auto]
-    values = read_values(plans.kind, stated, "vary")
-    table = with_auto(read_plans_of(plans), searched, "vary")
+    asked = _columns_of_plans(plans.kind, given)
+    values = asked.values
+    table = with_auto(read_plans_of(plans), asked.auto, "vary")
     found, reached = session.engine.frontier(table, catalog, values)
     if not len(found):
         raise FunctionError("#N/A", "no plan at no load is legal, fits in memory and keeps the targets")
@@ -160,6 +176,7 @@ def _points(session: Session, plans: Plans, catalog: Catalog, given: Given) -> B
 
 def _drawn(session: Session, given: Given, banded: bool = True) -> Uncertainty:
     """Plans with their uncertain inputs; of a sensitivity the usual ones where none are given."""
+    from xlperf.explore.objectives import limits_of
     from xlperf.explore.samples import LATIN_HYPERCUBE, Sampling
     from xlperf.explore.sweep import Sweep
     from xlperf.explore.uncertainty import DRAWS, Uncertainty, sheet_ranges, usual_ranges
@@ -173,7 +190,8 @@ def _drawn(session: Session, given: Given, banded: bool = True) -> Uncertainty:
     varied = asked.varied if banded or asked.varied or asked.values else usual_ranges(plans)
     varied = (*varied, *sheet_ranges(plans, catalog, varied))
     sweep = Sweep(plans, catalog, asked.values, varied, Sampling(DRAWS, LATIN_HYPERCUBE))
-    return Uncertainty(sweep, given["text"] or "cost", banded)
+    limits = tuple(limits_of(plans.kind, given.get("limits", ()), "limits"))
+    return Uncertainty(sweep, given["text"] or "cost", banded, limits=limits)
 
 
 def _lines(given: Given) -> list[tuple[str, list[str]]]:
@@ -195,13 +213,16 @@ def _sensitivity(session: Session, _: Function, given: Given) -> Block:
 
 
 def _worth(session: Session, _: Function, given: Given) -> Block:
+    from xlperf.explore.objectives import limits_of
     from xlperf.explore.search import stacked
     from xlperf.explore.worth import read_changes, usual_changes, worth
 
     catalog, plans = given["catalog"][1], read_plans_of(given["rows"])
     changes = read_changes(plans.kind, _lines(given), "changes")
     each = [plans.take([row]) for row in range(len(plans))]
-    return _as_block(stacked([worth(one, catalog, changes or usual_changes(one, catalog)) for one in each]))
+    limits = limits_of(plans.kind, given["limits"], "limits")
+    found = [worth(one, catalog, changes or usual_changes(one, catalog, limits), limits) for one in each]
+    return _as_block(stacked(found))
 
 
 def _check(session: Session, function: Function, given: Given) -> Block:

@@ -31,8 +31,8 @@ class Argument:
 
     ``kind`` says how its cells are read: ``rows`` (plans, designs, servers, devices or operations), ``plan or table``,
     ``catalog``, ``header``, ``results``, ``quantity`` (one result), ``vary``, ``measured`` and ``before`` (a result and
-    its number in each row), ``count``, ``text``, ``tables`` (any number of ranges); of equations ``number`` (with unit,
-    default and bounds) and ``choice``.
+    its number in each row), ``count``, ``text``, ``limits`` (a text in each cell), ``tables`` (any number of ranges);
+    of equations ``number`` (with unit, default and bounds) and ``choice``.
     """
 
     name: str

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from xlperf.catalog.table import Table
     from xlperf.explore.diagnose import Diagnosis
     from xlperf.explore.found import Search
+    from xlperf.explore.objectives import Limit
 
 MOST_IN_CELLS = 200_000
 """Plans that the cells with auto of a plan may stand for: a few seconds of work."""
@@ -111,11 +112,20 @@ class Engine:
 
         return resolve(plans, catalog, most=MOST_IN_CELLS).plans
 
-    def search(self, plan: Table, catalog: Catalog, objective: str, top: int) -> Search:
+    def search(
+        self,
+        plan: Table,
+        catalog: Catalog,
+        objectives: Sequence[str],
+        limits: Sequence[Limit],
+        values: Mapping[str, Any],
+        top: int,
+    ) -> Search:
         """The best of what a plan stands for."""
         from xlperf.explore.search import search
 
-        return search(plan, catalog, objective, top=top, most=MOST_IN_CELLS)
+        first, rivals = (*objectives, "")[0], objectives[1:]
+        return search(plan, catalog, first, limits, values, top, rivals=rivals, most=MOST_IN_CELLS)
 
     def frontier(self, plans: Table, catalog: Catalog, values: Mapping[str, Any]) -> tuple[Table, Table]:
         """Plans and results of the points of the Pareto frontier."""
@@ -329,6 +339,11 @@ def _read_texts(_: Session, __: Function, argument: Argument, cells: Mapping[str
     return ["=".join(str(cell) for cell in row) for row in rows if row]
 
 
+def _read_limits(_: Session, __: Function, argument: Argument, cells: Mapping[str, Any]) -> list[str]:
+    """A limit in each cell."""
+    return [str(cell) for row in given_block(cells[argument.name]) for cell in row if not is_blank(cell)]
+
+
 def _read_count(_: Session, __: Function, argument: Argument, cells: Mapping[str, Any]) -> int:
     block = given_block(cells[argument.name])
     number = block[0][0] if block else None
@@ -352,6 +367,7 @@ READERS: Mapping[str, Callable[[Session, Function, Argument, Mapping[str, Any]],
     "results": _read_names,
     "quantity": _read_quantity,
     "vary": _read_lines,
+    "limits": _read_limits,
     "measured": _read_texts,
     "before": _read_texts,
     "count": _read_count,

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import reduce
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -173,6 +174,11 @@ def total(values: Numeric) -> Array:
     for column in range(whole, number):
         found += terms[..., column]
     return np.asarray(found)
+
+
+def added(values: Iterable[float]) -> float:
+    """Sum of numbers from left to right: that of Python rounds otherwise from 3.12 on."""
+    return reduce(float.__add__, values, 0.0)
 
 
 def side_by_side(*values: Numeric) -> Array:

@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
+from xlperf.base.arrays import added
 from xlperf.calibrate.comparison import MEMORY, STEP_TIME
 from xlperf.calibrate.fitted_constants import FittedConstant, fit_set, rounded
 from xlperf.calibrate.fitter import FEWEST_ROWS, SPREADS, Parameter, Solution, most_telling, pooled_parameters, solve
@@ -344,7 +345,7 @@ def kernels_of_other_generations(rows: Sequence[FittedConstant]) -> list[FittedC
         replace(
             some[0],
             generation=ANY,
-            value=rounded(sum(one.value for one in some) / len(some)),
+            value=rounded(added(one.value for one in some) / len(some)),
             fit_set=" ".join(one.fit_set for one in some if one.fit_set),
             num_rows=sum(one.num_rows for one in some),
             notes="mean of the generations that were fitted",

@@ -398,7 +398,8 @@ def _header(cell: object) -> object:
 def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
     sheet = table_schema(kind)
     ignored = _result_names(kind)
-    if any(isinstance(cell, str) and split_header(cell)[0] in ignored for cell in header):
+    found = any(isinstance(cell, str) and split_header(cell)[0] in ignored for cell in header)
+    if found:
         ignored |= _varied_names(kind)
     fields: list[Field] = []
     faults: list[HeaderFault] = []
@@ -412,7 +413,7 @@ def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
         name, symbol = split_header(text)
         column = sheet.by_name.get(name)
         if column is None:
-            if name not in ignored:
+            if name not in ignored and not (found and name.startswith("calibration.")):
                 known = tuple(word.replace("_", " ") for word in (*sheet.by_name, *sorted(ignored)))
                 hint = partial(nearest, name.replace("_", " "), known)
                 faults.append(HeaderFault(position, f"unknown column {shown(text)}", hint=hint))
@@ -442,9 +443,11 @@ def _result_names(kind: str) -> frozenset[str]:
 
 @lru_cache(maxsize=64)
 def _varied_names(kind: str) -> frozenset[str]:
-    """Columns of the catalog as a sweep writes them beside plans and results: ``accelerators.memory_bandwidth``."""
-    tables = EVERY_TABLE if kind in PLAN_TABLES else ()
-    return frozenset(f"{table}.{column.name}" for table in tables for column in table_schema(table).columns)
+    """Columns that searches and sweeps write beside plans and results: ``accelerators.memory_bandwidth``, ``mean``."""
+    tables = (*EVERY_TABLE, kind) if kind in PLAN_TABLES else ()
+    varied = (f"{table}.{column.name}" for table in tables for column in table_schema(table).columns)
+    said = (name for table in ("uncertainty", "found") for name in table_schema(table).by_name)
+    return frozenset((*varied, *said) if tables else ())
 
 
 def _field(position: int, column: Column, symbol: str | None) -> Field:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, added
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows
 from xlperf.base.units import UNITS
@@ -138,7 +138,7 @@ class Profile(NamedTuple):
     @property
     def computed(self) -> float:
         """Time of all kernels that are no messages. [s]"""
-        return sum(time for name, time in self.times.items() if name != COMMUNICATION)
+        return added(time for name, time in self.times.items() if name != COMMUNICATION)
 
 
 @cache

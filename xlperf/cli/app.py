@@ -23,8 +23,9 @@ from xlperf.cli.plans import evaluate, explain, frontier, report
 from xlperf.cli.published import calibrate, validate
 from xlperf.cli.questions import chip, serve, train
 from xlperf.cli.rows import accelerator, launch, model, plan
-from xlperf.cli.search import search, solve, sweep
+from xlperf.cli.search import search, solve
 from xlperf.cli.sheets import check, functions, install, new, show, uninstall
+from xlperf.cli.sweep import sweep
 from xlperf.cli.uncertainty import uncertainty, worth
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130

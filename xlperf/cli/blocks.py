@@ -227,6 +227,8 @@ def write_sweep(output: str, blocks: Blocks, processes: int, scheduler: str | No
             with temporary.open("wb") as stream:
                 for place, file in enumerate(files):
                     stream.write(_without_header(file.read_bytes(), place))
+    for file in files:  # the manifest last: what a kill leaves here is still known as ours
+        file.unlink()
     shutil.rmtree(folder)
 
 

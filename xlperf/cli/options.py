@@ -66,6 +66,16 @@ RESULTS = OutputFile(".xlsx", ".csv", ".parquet", ".json", STANDARD)
 """A table in a workbook, a CSV, Parquet or JSON file, or as CSV on standard output."""
 
 
+TOP = 10
+"""Plans that are shown of each row by default. [-]"""
+VARY = (
+    "Values to try for a column of the plans, with commas between, 1..64 for all whole numbers between, or auto; or of "
+    "a catalog sheet for the rows that the plans name: 'accelerators.memory bandwidth=2,4,8' or factors, "
+    "'networks.link bandwidth=x1,x2', 'technology.flop energy=x0.5,x1' of what a derived device is made of."
+)
+"""Help of --vary, wherever it stands."""
+
+
 catalog_option = click.option(
     "--catalog",
     metavar="WORKBOOK",
@@ -358,18 +368,26 @@ def vary_line(text: str) -> tuple[str, list[str]]:
 def varied(
     table: Table, vary: Sequence[str], of_catalog: bool = False
 ) -> tuple[Table, dict[str, np.ndarray], tuple[Varied, ...]]:
-    """Plans whose columns of ``--vary COLUMN=auto`` say so, values of the other ones, and numbers of the catalog."""
+    """Plans whose columns of ``--vary COLUMN=auto`` say so, values of the other ones, and what is searched one by one.
+
+    The latter, with ``of_catalog``: values of the catalog, factors of columns of the plans, and targets.
+    """
     from xlperf.explore.candidates import with_auto
-    from xlperf.explore.vary import read_variation
+    from xlperf.explore.objectives import TARGETS
+    from xlperf.explore.vary import Varied, read_variation
 
     found = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
     for one in found.varied:
-        if not of_catalog:
-            problem = f"{one.column.name} is of the catalog; xlperf search, sweep and solve vary it"
-            raise InputError(Fault("--vary", problem))
         if one.shape:
             raise InputError(Fault("--vary", f"{one.column.name}: a search needs values, not a range"))
-    return with_auto(table, found.auto, "--vary"), found.values, found.varied
+        if not of_catalog:
+            what = "a factor" if one.sheet == table.kind else "of the catalog"
+            problem = f"{one.column.name} is {what}; xlperf search, sweep and solve vary it"
+            raise InputError(Fault("--vary", problem))
+    targets = [name for name in found.values if of_catalog and name in TARGETS.values()]
+    alone = [Varied(table.kind, name, found.values[name], False) for name in targets]
+    values = {name: tried for name, tried in found.values.items() if name not in targets}
+    return with_auto(table, found.auto, "--vary"), values, (*alone, *found.varied)
 
 
 def catalog_for(given: str | None, plans: str, tables: list[Table]) -> Catalog:
@@ -406,6 +424,14 @@ def read_chosen(plans: str, chosen: Chosen) -> list[Table]:
 
     tables = read_plans(plans, sheet=chosen.sheet)
     return [_picked(tables, plans, chosen)] if chosen.is_one else tables
+
+
+def read_one_kind(plans: str, chosen: Chosen) -> Table:
+    """The plans that are meant, all training or all inference."""
+    tables = read_chosen(plans, chosen)
+    if len(tables) > 1:
+        raise InputError(Fault(plans, f"holds both kinds of plans: give --sheet {tables[0].kind}"))
+    return tables[0]
 
 
 def read_one(plans: str, chosen: Chosen) -> Table:

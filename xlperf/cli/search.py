@@ -1,40 +1,36 @@
-"""Commands that choose plans: ``search`` (the best), ``sweep`` (a grid) and ``solve`` (the least that suffices)."""
+"""Commands that choose plans: ``search`` (the best) and ``solve`` (the least that suffices)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.cli.options import (
-    RESULTS,
+    TOP,
+    VARY,
     Chosen,
     Command,
     InputFile,
-    Machines,
     bounds_options,
     catalog_for,
     catalog_option,
     chosen_options,
     examples,
-    machines_options,
     output_option,
     plan_name,
     processes_option,
     read_chosen,
+    read_one_kind,
     varied,
     vary_line,
 )
 from xlperf.cli.output import (
-    STANDARD,
-    WORKBOOK_ROWS,
     Front,
     deliver,
-    is_json,
     is_workbook,
     parts,
     progress,
@@ -54,16 +50,8 @@ if TYPE_CHECKING:
     from xlperf.explore.candidates import Bounds
     from xlperf.explore.objectives import Limit
     from xlperf.explore.solve import Solution
-    from xlperf.explore.sweep import Sweep
     from xlperf.explore.uncertainty import Robust
     from xlperf.explore.vary import Varied
-
-TOP = 10
-_VARY = (
-    "Values to try for a column of the plans, with commas between, 1..64 for all whole numbers between, or auto; or of "
-    "a catalog sheet for the rows that the plans name: 'accelerators.memory bandwidth=2,4,8' or factors, "
-    "'networks.link bandwidth=x1,x2', 'technology.flop energy=x0.5,x1' of what a derived device is made of."
-)
 
 
 @click.command(
@@ -85,13 +73,6 @@ _VARY = (
 )
 @click.argument("plans", type=InputFile())
 @click.option(
-    "-o",
-    "--output",
-    metavar="RESULTS",
-    type=RESULTS,
-    help="Write .xlsx, .csv or .parquet, or - for CSV on standard output, instead of showing a table.",
-)
-@click.option(
     "--objective",
     "objectives",
     metavar="RESULT",
@@ -111,7 +92,7 @@ _VARY = (
     "--vary",
     multiple=True,
     metavar="COLUMN=VALUES",
-    help=f"{_VARY} Of a catalog sheet each value is searched by itself. May be repeated.",
+    help=f"{VARY} Of a catalog sheet each value is searched by itself. May be repeated.",
 )
 @click.option(
     "--mapping",
@@ -125,6 +106,7 @@ _VARY = (
 @doubts_options
 @processes_option
 @chosen_options("all with auto", "training and inference")
+@output_option
 @bounds_options
 @catalog_option
 def search(
@@ -160,8 +142,9 @@ def search(
     """
     import numpy as np
 
+    from xlperf.catalog.schema import PLAN_TABLES
     from xlperf.explore.candidates import with_mapping
-    from xlperf.explore.objectives import limits_of
+    from xlperf.explore.objectives import limits_of, rival_of
     from xlperf.explore.search import own_targets
     from xlperf.explore.search import search as best
     from xlperf.explore.uncertainty import MOST_DRAWN
@@ -184,10 +167,13 @@ def search(
     if len(kinds) > 1 and output is not None and not is_workbook(output):
         raise InputError(Fault(plans, f"holds both kinds of plans: give --sheet {kinds[0]}, or an .xlsx output"))
     kept = {kind: limits_of(kind, limits, "--limit", probability) for kind in kinds}
+    goals = [(kind, rival_of(kind, name, "--objective").column.name) for kind in kinds for name in objectives]
+    if len(set(goals)) < len(goals):
+        raise InputError(Fault("--objective", "the same result twice: give each once"))
     known = catalog_for(catalog, plans, [one for one, *_ in rows])
 
     def kept_of(one: Table) -> list[Limit]:
-        return [*kept[one.kind], *(limit._replace(probability=probability) for limit in own_targets(one))]
+        return [*kept[one.kind], *own_targets(one, probability)]
 
     answers = []
     cores = processes or all_processes()
@@ -196,11 +182,15 @@ def search(
             number = None if every else top
             if doubts.measure:
                 number = MOST_DRAWN
-            own = changed_for(known, one, values, point)
+            plan, own = changed_for(known, one, values, point)
             first, rivals = (objectives or ("",))[0], objectives[1:]
-            tried = best(one, own, first, kept_of(one), values, number, done, None, cores, rivals, **bounds)
+            tried = best(plan, own, first, kept_of(plan), values, number, done, None, cores, rivals, **bounds)
             answer = doubts.ordered(tried, own, None if every or rivals else top, cores)
-            here = [(number.column, np.full(len(answer.found.plans), value)) for number, value in point]
+            here = [
+                (v.column, np.array([value] * len(answer.found.plans), dtype=object if v.is_text else np.float64))
+                for v, value in point
+                if v.sheet not in PLAN_TABLES
+            ]
             answers.append(answer._replace(columns=[*here, *answer.columns]))
     labels = [", ".join([plan_name(one), *(number.words(v) for number, v in point)]) for one, _, point in rows]
     said = [f"{label}: {answer.words}" for label, answer in zip(labels, answers, strict=True)]
@@ -213,20 +203,26 @@ def search(
         raise click.exceptions.Exit(1)
 
 
-def _points(numbers: Sequence[Varied]) -> list[list[tuple[Varied, float]]]:
-    """Every combination of the values of numbers of the catalog; one without any where none vary."""
+def _points(numbers: Sequence[Varied]) -> list[list[tuple[Varied, float | str]]]:
+    """Every combination of the values that are searched one by one; one without any where none vary."""
     return [list(zip(numbers, values, strict=True)) for values in product(*(one.values.tolist() for one in numbers))]
 
 
 def changed_for(
-    catalog: Catalog, plan: Table, values: Mapping[str, np.ndarray], point: Sequence[tuple[Varied, float]]
-) -> Catalog:
-    """The catalog with other numbers in the rows that a plan, or what is tried in its place, names."""
+    catalog: Catalog, plan: Table, values: Mapping[str, np.ndarray], point: Sequence[tuple[Varied, float | str]]
+) -> tuple[Table, Catalog]:
+    """The plan with other targets, and the catalog with other values in the rows that it, or what is tried, names."""
     from xlperf.explore.space import grid
-    from xlperf.explore.vary import changed_catalog
+    from xlperf.explore.vary import NAMING, changed_catalog, with_value
 
-    names = {name: column for name, column in values.items() if name in ("model", "accelerator", "network")}
-    return changed_catalog(catalog, grid(plan, names), point) if point else catalog
+    own = [(one, value) for one, value in point if one.sheet == plan.kind]
+    named = [(one, value) for one, value in point if one.sheet != plan.kind]
+    if named:
+        names = {name: column for name, column in values.items() if name in (*NAMING, "mode")}
+        catalog = changed_catalog(catalog, grid(plan, names), named)
+    for one, value in own:
+        plan, _ = with_value(plan, catalog, one, value)
+    return plan, catalog
 
 
 def _searched(table: Table, values: dict[str, np.ndarray]) -> list[int]:
@@ -244,6 +240,8 @@ def _write(found: list[Robust], kinds: list[str], output: str | None, said: list
     import numpy as np
 
     from xlperf.explore.auto import with_notes
+    from xlperf.explore.found import LIMITED_BY
+    from xlperf.explore.objectives import TARGETS
     from xlperf.explore.search import SHOWN, stacked
     from xlperf.explore.uncertainty import SHOWN as DRAWN
 
@@ -256,17 +254,19 @@ def _write(found: list[Robust], kinds: list[str], output: str | None, said: list
                 (column, np.concatenate([one.columns[place][1] for one in own]))
                 for place, (column, _) in enumerate(own[0].columns)
             ]
+            drawn.append((LIMITED_BY, np.concatenate([one.found.limited_by for one in own])))
             sheets.append((kind, own[0].found, stacked([one.found.plans for one in own]), drawn, noted))
     if output is None:
         for kind, first, plans, drawn, results in sheets:
-            names = {"name", *first.searched}
+            names = {"name", *first.searched, *(one.column.name for one in first.rivals)}
+            names |= {target for target in TARGETS.values() if target in plans and len(set(plans[target].tolist())) > 1}
             asked = [one.column.name for one in (first.objective, *first.rivals)]
             asked += [one.column.name for one in first.limits]
             shown = dict.fromkeys([*asked, *SHOWN[kind]])
             wanted = [part for part in parts(plans) if part[0].name in names]
             known = {column.name: (column, values) for column, values in parts(results)}
             told = [part for part in drawn if part[0].name in DRAWN or "." in part[0].name]
-            say(*text_table([*wanted, *told, *(known[name] for name in shown)]))
+            say(*text_table([*wanted, *told, *(known[name] for name in shown if name in known), drawn[-1]]))
     else:
         write_sheets(
             output,
@@ -278,136 +278,13 @@ def _write(found: list[Robust], kinds: list[str], output: str | None, said: list
 
 @click.command(
     cls=Command,
-    short_help="Compute plans over a grid of values of their columns and of the catalog's.",
-    epilog=examples(
-        "xlperf sweep plans.csv --vary 'tensor parallel=1,2,4,8' --vary precision=bf16,fp8 -o grid.csv",
-        "xlperf sweep study.xlsx --sheet inference --vary 'accelerators.memory bandwidth=2,4,8' -o grid.xlsx",
-        "xlperf sweep plans.csv --vary 'networks.link bandwidth=x0.5,x1,x2' --vary 'global batch size=256,512'",
-        "xlperf sweep plans.csv --vary 'accelerators.memory bandwidth=2..16' --samples 10000000 "
-        "--result cost -o samples.parquet",
-    ),
-)
-@click.argument("plans", type=InputFile())
-@click.option("--vary", multiple=True, required=True, metavar="COLUMN=VALUES", help=f"{_VARY} May be repeated.")
-@click.option(
-    "--samples",
-    type=click.IntRange(min=1),
-    help="Draw so many samples for each plan instead of all combinations; a range is then drawn from evenly.",
-)
-@click.option(
-    "--sampling",
-    type=click.Choice(["random", "latin-hypercube"]),
-    default="latin-hypercube",
-    show_default=True,
-    help="How --samples are drawn.",
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of --samples.")
-@click.option(
-    "--result",
-    "wanted",
-    multiple=True,
-    metavar="RESULT",
-    help="Results to write, beside the name and what varies; may be repeated. Default: all, and every column of PLANS.",
-)
-@machines_options
-@chosen_options("all")
-@output_option
-@bounds_options
-@catalog_option
-def sweep(
-    plans: str,
-    vary: tuple[str, ...],
-    samples: int | None,
-    sampling: str,
-    seed: int,
-    wanted: tuple[str, ...],
-    machines: Machines,
-    chosen: Chosen,
-    output: str | None,
-    bounds: Bounds,
-    catalog: str | None,
-) -> None:
-    """Compute every plan of PLANS with every combination of the values, or with samples of them.
-
-    The plans keep their order; the last column of --vary changes fastest, those of the catalog change last. Cells that
-    say auto are chosen anew for each combination, as xlperf search does.
-
-    A sweep to .csv or .parquet may have any number of plans: they are computed in blocks by all cores. Blocks that are
-    done stand in a folder beside the output, RESULTS.parts, until all are: after a kill or a crash the same command
-    goes on with those that are missing, and the file is the same as without.
-
-    With --scheduler the workers of a Dask cluster compute the blocks: pip install 'xlperf[cluster]' on every machine,
-    the same version; dask scheduler on one; dask worker tcp://HOST:8786 --nworkers -1 --nthreads 1 on each, or from
-    Slurm, Kubernetes or a cloud with dask-jobqueue and its like. Files are read and written by the machine that the
-    command runs on; what a worker that dies had begun is computed by another, and the bytes are those of one process.
-    One machine writes about 350,000 plans a second with all results; name those that you want with --result.
-    """
-    from xlperf.cli.blocks import Blocks, write_sweep
-    from xlperf.explore.candidates import with_auto
-    from xlperf.explore.samples import Sampling
-    from xlperf.explore.sweep import Sweep
-    from xlperf.explore.vary import read_variation
-    from xlperf.explore.workers import all_processes
-
-    table = _of_one_kind(plans, chosen)
-    asked = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
-    table = with_auto(table, asked.auto, "--vary")
-    for one in asked.varied:
-        if one.shape and samples is None:
-            raise InputError(Fault("--vary", f"{one.column.name}: a sweep needs values, not two ends, or --samples"))
-    known = catalog_for(catalog, plans, [table])
-    drawn = Sampling(samples, sampling, seed) if samples is not None else None
-    whole = Sweep(table, known, asked.values, asked.varied, drawn, bounds)
-    named = {"name", *asked.values, *table.auto, *(one.column.name for one in asked.varied)}
-    results = _named_results(table.kind, wanted)
-    if output is None or is_workbook(output) or is_json(output):
-        _show_sweep(whole, output, named, results)
-        return
-    suffix = ".csv" if output == STANDARD else Path(output).suffix.lower()
-    blocks = Blocks(whole, (*sorted(named), *results) if results else (), suffix)
-    write_sweep(output, blocks, machines.processes or all_processes(), machines.scheduler)
-    wrote(output, len(whole), "plan")
-
-
-def _named_results(kind: str, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """Columns of results that a user names: numbers, fits, or reason."""
-    from xlperf.catalog.schema import results_of, split_header
-    from xlperf.explore.objectives import objective_of
-
-    names = [(split_header(text)[0], text) for text in wanted]
-    known = results_of(kind).by_name
-    return tuple(name if name in known else objective_of(kind, text, "--result").column.name for name, text in names)
-
-
-def _show_sweep(whole: Sweep, output: str | None, named: set[str], results: tuple[str, ...]) -> None:
-    """Compute a sweep in memory and show it, or write it to a workbook."""
-    import numpy as np
-
-    from xlperf.explore.search import SHOWN
-    from xlperf.explore.space import MOST_PLANS
-    from xlperf.explore.sweep import sweep as swept
-
-    with progress(len(whole), "plans computed") as done:
-        found = swept(whole, done, WORKBOOK_ROWS if output is not None else MOST_PLANS)
-    key = [part for part in parts(found.plans) if part[0].name in named] + found.varied
-    chosen = [part for part in parts(found.results) if part[0].name in (results or SHOWN[whole.plans.kind])]
-    blank = found.results.number("fits") != 1.0
-    reason = [
-        (column, np.where(blank, values, "")) for column, values in parts(found.results) if column.name == "reason"
-    ]
-    everything = [*parts(found.plans), *found.varied, *parts(found.results)]
-    table = [*key, *chosen] if results else everything
-    deliver(output, "sweep", table, "plan", [*key, *chosen, *reason], front=Front(results))
-
-
-@click.command(
-    cls=Command,
     short_help="Find the fewest accelerators, or the least of a number, that reach a target.",
     epilog=examples(
         "xlperf solve plans.csv --vary 'num accelerators=1..64' --target 'tpot<=20'",
         "xlperf solve plans.csv --vary 'num accelerators=auto' --with-auto 'tensor parallel' --target 'step time<=10'",
         "xlperf solve plans.csv --vary 'accelerators.memory bandwidth=1..16' --target 'tpot<=20'",
         "xlperf solve plans.csv --vary 'prompt length=1000,4000,16000' --largest --target 'ttft<=500'",
+        "xlperf solve plans.csv --vary 'request rate=1..100' --largest --limit 'ttft<=500' --limit 'tpot<=20'",
         "xlperf solve plans.csv --vary 'num accelerators=1..64' --target 'tpot<=20' --probability 0.9",
     ),
 )
@@ -416,7 +293,8 @@ def _show_sweep(whole: Sweep, output: str | None, named: set[str], results: tupl
     "--vary",
     required=True,
     metavar="COLUMN=VALUES",
-    help=f"{_VARY} Of a catalog sheet also two ends, 1..16 or x0.5..x8, between which the answer is found.",
+    help=f"{VARY} Of a catalog sheet, or of a number of the plans that is not whole, also two ends, 1..16 or "
+    "x0.5..x8, between which the answer is found.",
 )
 @click.option(
     "--target",
@@ -455,7 +333,8 @@ def solve(
     """Find for each of PLANS the least value of one column with which it fits and reaches the targets.
 
     All values of a column of plans are tried, with everything that cells with auto stand for. Between the two ends of
-    a catalog number the answer is found within a thousandth; more of it is taken to help.
+    a number of a catalog sheet, or of one of the plans that is not whole, the answer is found within a thousandth; more
+    of it is taken to help, with --largest to hurt.
 
     Exit code 1 where no value reaches the targets; the line says what comes nearest.
     """
@@ -463,12 +342,11 @@ def solve(
 
     from xlperf.explore.candidates import searched_column, with_auto, with_mapping
     from xlperf.explore.objectives import limits_of
-    from xlperf.explore.search import own_targets
-    from xlperf.explore.solve import solve_catalog, solve_plan
+    from xlperf.explore.solve import solve_number, solve_plan
     from xlperf.explore.vary import read_variation
     from xlperf.explore.workers import all_processes
 
-    table = _of_one_kind(plans, chosen)
+    table = read_one_kind(plans, chosen)
     asked = read_variation(table.kind, [vary_line(vary)], "--vary")
     if not targets and not any(target in table for target in ("ttft_target", "tpot_target")):
         raise click.UsageError("give --target, as --target 'tpot<=20', or a ttft target or tpot target in the plans")
@@ -476,37 +354,40 @@ def solve(
     table = with_auto(table, [*autos, *asked.auto], "--with-auto" if autos else "--vary")
     table = with_mapping(table, asked.values) if mapping else table
     known = catalog_for(catalog, plans, [table])
-    of_catalog = asked.varied[0] if asked.varied else None
-    if of_catalog is not None and (of_catalog.sheet == table.kind or of_catalog.shape not in ("", "uniform")):
-        raise InputError(Fault("--vary", f"{of_catalog.column.name}: solve takes values, whole numbers or two ends"))
-    column = "" if of_catalog else next(iter(asked.values), "") or searched_column(table.kind, asked.auto[0], "--vary")
-    if column and table.schema.by_name[column].kind != "number":
-        raise InputError(Fault("--vary", f"{column.replace('_', ' ')} is no number: there is no least of it"))
+    number = asked.varied[0] if asked.varied else None
+    if number is not None and number.shape not in ("", "uniform"):
+        raise InputError(Fault("--vary", f"{number.column.name}: solve takes values, whole numbers or two ends"))
+    column = "" if number else next(iter(asked.values), "") or searched_column(table.kind, asked.auto[0], "--vary")
+    declared = number.column if number is not None else table.schema.by_name[column]
+    if declared.kind != "number":
+        problem = f"{declared.name.replace('_', ' ')} is no number: there is no least of it"
+        raise InputError(Fault("--vary", problem))
     found: list[tuple[str, Solution]] = []
     cores = processes or all_processes()
     with progress(0, "plans tried") as done:
         for index in range(len(table)):
             one = table.take([index])
-            limits = [*asked_for, *(limit._replace(probability=probability) for limit in own_targets(one))]
-            if of_catalog is not None:
-                answer = solve_catalog(one, known, of_catalog, limits, largest, objective, done, cores, **bounds)
+            given = (asked_for, largest, objective, done, cores, probability)
+            if number is not None:
+                answer = solve_number(one, known, number, *given, **bounds)
             else:
-                values = asked.values.get(column)
-                answer = solve_plan(one, known, column, values, limits, largest, objective, done, cores, **bounds)
+                answer = solve_plan(one, known, column, asked.values.get(column), *given, **bounds)
             found.append((plan_name(one), answer))
-    said = [f"{label}: {_summary(answer, column, of_catalog, largest)}" for label, answer in found]
+    said = [f"{label}: {_summary(answer, column, number, largest)}" for label, answer in found]
     say(*said, err=True)
     good = [answer for _, answer in found if answer.found]
     if good:
         from xlperf.explore.search import SHOWN, stacked
 
         best, reached = stacked([a.best.plans for a in good]), stacked([a.best.results for a in good])
-        extra: list[Part] = [(of_catalog.column, np.array([a.value for a in good]))] if of_catalog is not None else []
-        named = {"name", column, *good[0].best.searched}
+        extra: list[Part] = []
+        if number is not None and (number.factors or number.sheet != table.kind):
+            extra = [(number.column, np.array([a.value for a in good]))]
+        named = {"name", column, number.name if number else "", *good[0].best.searched}
         results = {limit.column.name for limit in good[0].best.limits} | set(SHOWN[table.kind])
         shown = [part for part in parts(best) if part[0].name in named] + extra
         shown += [part for part in parts(reached) if part[0].name in results]
-        front = Front([of_catalog.column.name if of_catalog is not None else column], said)
+        front = Front([declared.name], said)
         deliver(output, table.kind, [*parts(best), *extra, *parts(reached)], "plan", shown, front=front)
     if len(good) < len(found):
         raise click.exceptions.Exit(1)
@@ -521,11 +402,3 @@ def _summary(answer: Solution, column: str, varied: Varied | None, largest: bool
     others = best.chosen(without=column)
     tried = [others, best.counts.words if best.counts is not None else "", best.note]
     return "; ".join(filter(None, [f"{value} is the {'largest' if largest else 'least'}{keep}", *tried]))
-
-
-def _of_one_kind(plans: str, chosen: Chosen) -> Table:
-    """The plans that are meant, all training or all inference."""
-    tables = read_chosen(plans, chosen)
-    if len(tables) > 1:
-        raise InputError(Fault(plans, f"holds both kinds of plans: give --sheet {tables[0].kind}"))
-    return tables[0]

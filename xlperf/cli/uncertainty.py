@@ -20,7 +20,7 @@ from xlperf.cli.options import (
     examples,
     output_option,
     processes_option,
-    read_chosen,
+    read_one_kind,
     vary_line,
     without_auto,
 )
@@ -28,7 +28,6 @@ from xlperf.cli.output import deliver, is_workbook, parts, progress, say, text_t
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
-    from xlperf.catalog.table import Table
     from xlperf.explore.candidates import Bounds
     from xlperf.explore.found import Search
     from xlperf.explore.uncertainty import Robust
@@ -66,6 +65,13 @@ if TYPE_CHECKING:
 @click.option("--draws", type=click.IntRange(min=1), default=10_000, show_default=True, help="Draws of each plan.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the draws.")
 @click.option(
+    "--limit",
+    "limits",
+    multiple=True,
+    metavar="'RESULT<=NUMBER'",
+    help="As of xlperf search: a plan counts as one that fits in the draws in which it keeps it. May be repeated.",
+)
+@click.option(
     "--sobol",
     type=click.IntRange(min=0),
     default=0,
@@ -83,6 +89,7 @@ def uncertainty(
     ranges: bool,
     draws: int,
     seed: int,
+    limits: tuple[str, ...],
     sobol: int,
     processes: int | None,
     chosen: Chosen,
@@ -91,24 +98,27 @@ def uncertainty(
 ) -> None:
     """Draw the uncertain inputs of PLANS and show the 5th, 50th and 95th percentile of a result.
 
-    All plans are drawn with the same inputs: the table says in which share of the draws each fits in memory, is the
-    best of all, and is better than the first. Results vary within their bands of the calibration as well, in part
-    together for plans of one model, software and machine. A second table says what each input does by itself, from its
-    5th to its 95th percentile, and by how much a choice between the plans gets better where it is measured first.
+    All plans are drawn with the same inputs: the table says in which share of the draws each fits in memory and keeps
+    every --limit, is the best of all, and is better than the first. Results vary within their bands of the calibration
+    as well, in part together for plans of one model, software and machine. A second table says what each input does by
+    itself, from its 5th to its 95th percentile, and by how much a choice between the plans gets better where it is
+    measured first.
 
     The same seed gives the same numbers. A .xlsx output has both tables, .csv and .parquet the first. Cells that say
     auto are chosen once, for the inputs as they are in the sheets.
     """
+    from xlperf.explore.objectives import limits_of
     from xlperf.explore.samples import LATIN_HYPERCUBE, Sampling
     from xlperf.explore.sweep import Sweep
     from xlperf.explore.uncertainty import Uncertainty, sheet_ranges
     from xlperf.explore.vary import read_variation
     from xlperf.explore.workers import all_processes
 
-    table = _of_one_kind(plans, chosen)
+    table = read_one_kind(plans, chosen)
     asked = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
     if asked.auto:
         raise InputError(Fault("--vary", f"{asked.auto[0]} is auto: write a range, or auto in the plans"))
+    kept = limits_of(table.kind, limits, "--limit")
     if sobol & (sobol - 1):
         raise click.UsageError(f"--sobol takes a power of two, as 1024, got {sobol}")
     known = catalog_for(catalog, plans, [table])
@@ -118,7 +128,7 @@ def uncertainty(
         raise click.UsageError("nothing is uncertain: give --vary, as --vary 'prices.rental price=x0.7..x1.5'")
     sampling = Sampling(draws, LATIN_HYPERCUBE, seed)
     whole = Sweep(table, known, asked.values, varied, sampling)
-    study = Uncertainty(whole, result, band, processes or all_processes())
+    study = Uncertainty(whole, result, band, processes or all_processes(), tuple(kept))
     summary, effects = parts(study.summary()), parts(study.effects(sobol))
     if output is None:
         say(*text_table(summary), "", *text_table(effects))
@@ -190,7 +200,7 @@ def worth(
     from xlperf.explore.worth import break_even, read_changes, usual_changes
     from xlperf.explore.worth import worth as worth_of
 
-    table = _of_one_kind(plans, chosen)
+    table = read_one_kind(plans, chosen)
     if against and vary:
         raise click.UsageError("give --vary or --against, not both")
     changes = read_changes(table.kind, [vary_line(text) for text in vary], "--vary")
@@ -207,13 +217,6 @@ def worth(
                 wanted = changes or usual_changes(one, known, kept)
                 found.append(worth_of(one, known, wanted, kept, done, cores, **bounds))
     deliver(output, "worth", parts(stacked(found)), "accelerator" if against else "change")
-
-
-def _of_one_kind(plans: str, chosen: Chosen) -> Table:
-    tables = read_chosen(plans, chosen)
-    if len(tables) > 1:
-        raise InputError(Fault(plans, f"holds both kinds of plans: give --sheet {tables[0].kind}"))
-    return tables[0]
 
 
 class Doubts(NamedTuple):

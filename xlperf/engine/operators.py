@@ -8,7 +8,7 @@ from itertools import groupby
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, added
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
@@ -147,7 +147,7 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
         exposed, some_calls = float(done.results[result][0]), list(found)
         times = [float(one.collective.time[0]) for one in some_calls]
         often = [float(one.calls[0]) for one in some_calls]
-        whole = sum(calls * time for calls, time in zip(often, times, strict=True))
+        whole = added(calls * time for calls, time in zip(often, times, strict=True))
         for one, calls, time in zip(some_calls, often, times, strict=True):
             if calls > 0 and time > 0:
                 size, shown = float(one.collective.message_size[0]), exposed * (time / whole)
@@ -307,7 +307,7 @@ def _split_rows(attention: Deployment, experts: Deployment) -> list[Row]:
             rows.append(_repeated({**row, "operator": f"{words}: {row['operator']}"}, batches, often))
     layers, times = float(step.work[0].layers[0, 0]), [float(time[0]) for time in step.messages]
     # Where links set the pace each of the two directions is busy: the step is shared out by the times of messages.
-    paced = float(step.parts.sum()) / (layers * sum(times)) if min(repeats[:2]) == 0.0 < repeats[2] else repeats[2]
+    paced = float(step.parts.sum()) / (layers * added(times)) if min(repeats[:2]) == 0.0 < repeats[2] else repeats[2]
     for words, time in zip(("tokens to experts", "tokens from experts"), times, strict=True):
         row = _row(_PHASES[1], words, "point_to_point", layers, time, flop=0.0)
         rows.append(_repeated({**row, "bound": "network"}, batches, paced))
@@ -365,7 +365,7 @@ def explain_inference(plans: Table, catalog: Catalog) -> Table:
                 found = _split_rows(*deployments[1:])
             else:
                 found = _phase_rows(deployment, serving_work(deployment), side, 0.0 if side else outside)
-            spent = sum(float(str(row["exposed_time"])) for row in found)
+            spent = added(float(str(row["exposed_time"])) for row in found)
             step = float((deployment.plan.tokens_per_step if side else np.ones(1))[0])
             waited = step * float(results[("ttft", "tpot")[side]][0]) - spent
             if abs(waited) > _ROUNDING * spent:

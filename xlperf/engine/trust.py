@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from xlperf.base.arrays import Array, exp, log2
+from xlperf.base.arrays import Array, added, exp, log2
 from xlperf.base.resources import rows as package_rows
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table, copied_name
@@ -249,5 +249,5 @@ def _ends(runs: Sequence[Measured]) -> tuple[tuple[float, ...], tuple[float, ...
 
 def _runs(found: Sequence[Measured], which: str) -> str:
     total = sum(one.rows for one in found)
-    error = sum(one.rows * one.error for one in found) / total
+    error = added(one.rows * one.error for one in found) / total
     return f"{total:,} published run{'s' * (total != 1)} {which}, median error {100.0 * error:.1f} %"

@@ -51,12 +51,11 @@ class Counts(NamedTuple):
             f"{near} (powers of two, parts of a server or pod{unit} and whole ones)"
         )
 
-    def between(self, count: float) -> Array:
-        """Numbers that are sold but were not tried, between the neighbours of one that was."""
-        place = int(np.searchsorted(self.tried, count))
-        low = self.tried[place - 1] if place > 0 else 0.0
-        high = self.tried[place + 1] if place + 1 < len(self.tried) else np.inf
-        near = self.sold[(self.sold > low) & (self.sold < high)]
+    def between(self, counts: Array) -> Array:
+        """Numbers that are sold but were not tried, between the neighbours of some that were."""
+        places = np.searchsorted(self.tried, np.unique(counts))
+        below = np.searchsorted(self.tried, self.sold, side="right")
+        near = self.sold[np.isin(below, [places, places + 1])]
         return np.asarray(near[~np.isin(near, self.tried)])
 
     def also(self, more: Array) -> Counts:

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from xlperf.base.arrays import added
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import HOUR, MILLION
 from xlperf.catalog.catalog import Catalog, part_of
@@ -110,13 +111,13 @@ def short_name(accelerator: str) -> str:
 def dollars(amount: float) -> str:
     """An amount of money in words.
 
-    >>> dollars(0.476), dollars(12345.0), dollars(2.5e6), dollars(3.1e9)
-    ('$0.48', '$12.3 k', '$2.50 M', '$3.10 bn')
+    >>> dollars(0.476), dollars(12345.0), dollars(750208.0), dollars(2.5e6), dollars(3.1e9)
+    ('$0.48', '$12,345', '$750 k', '$2.50 M', '$3.10 bn')
     """
     for factor, word in ((1000.0 * MILLION, " bn"), (MILLION, " M")):
         if amount >= factor:
             return f"${amount / factor:,.2f}{word}"
-    return f"${amount / 1e3:,.1f} k" if amount >= 1e4 else f"${amount:,.2f}" if amount < 100 else f"${amount:,.0f}"
+    return f"${amount / 1e3:,.0f} k" if amount >= 1e5 else f"${amount:,.2f}" if amount < 100 else f"${amount:,.0f}"
 
 
 def price_words(given: float, basis: str) -> str:
@@ -223,7 +224,7 @@ def _run(form: Table, found: Search, catalog: Catalog) -> Answer:
         answer[f"run_time_{end}"] = answer["run_time"] * share
         answer[f"run_cost_{end}"] = answer["run_cost"] * share
     answer |= {f"memory_{part}": float(results.number(f"memory_{part}")[0]) for part in _MEMORY}
-    answer["memory_reserve"] = answer["memory_reserved"] - sum(answer[f"memory_{part}"] for part in _MEMORY)
+    answer["memory_reserve"] = answer["memory_reserved"] - added(answer[f"memory_{part}"] for part in _MEMORY)
     answer["memory_free"] = answer["memory_capacity"] - answer["memory_reserved"]
     step = float(results.number("step_time")[0])
     shares = {part: float(results.number(f"time_{part}")[0]) / step for part in TRAINING_PARTS}
@@ -300,7 +301,7 @@ def chip_answer(form: Table, catalog: Catalog) -> Answer:
     parts = device_cost_parts(device, catalog)
     if parts is not None:
         answer |= {name: float(parts.number(part)[0]) for name, part in CHIP_PARTS.items()}
-        answer["cost_losses"] = sum(float(parts.number(part)[0]) for part in _LOSSES)
+        answer["cost_losses"] = added(float(parts.number(part)[0]) for part in _LOSSES)
     if asked > answer["memory_stacks"]:
         answer["limited_by"] += f"; {asked:.0f} stacks asked for, {answer['memory_stacks']:.0f} have room"
     answer["answer"] = _chip_sentence(form, answer, catalog)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from xlperf.catalog.schema import Column, unit_of
+from xlperf.catalog.schema import Column, column, unit_of
 from xlperf.catalog.table import Table
 from xlperf.explore.auto_values import Counts
 from xlperf.explore.objectives import BANDED, TOLD_APART, Limit, Objective, most_robust, num_alike
@@ -70,6 +71,11 @@ class Search:
         return self.kind == GOOD
 
     @property
+    def limited_by(self) -> np.ndarray:
+        """What limits each plan: what its step is spent on, the limit that it comes nearest, and how full memory is."""
+        return limiting(self.results, self.limits)
+
+    @property
     def kept_words(self) -> str:
         """The limits in words."""
         return " and ".join(limit.words for limit in self.limits)
@@ -114,7 +120,7 @@ class Search:
                 f"{first}{self.objective.words} of {self.num_good:,} that fit{keep}; {tried}, {self.num_legal:,} legal"
             )
         if self.kind == BEYOND_LIMITS:
-            nearest = ", ".join(_shown(limit.column, self.results) for limit in self.limits)
+            nearest = ", ".join(_reached(limit, self.results) for limit in self.limits)
             if not self.limits:
                 return f"none of {self.num_fit:,} plans that fit has a {self.objective.column.name.replace('_', ' ')}"
             return f"none keeps {self.kept_words}: {tried}, {self.num_fit:,} fit, the nearest has {nearest}"
@@ -150,7 +156,52 @@ class Search:
         return f"{value / unit_of(column).factor:g} {unit}".rstrip()
 
 
-def _shown(column: Column, results: Table) -> str:
-    value = results.number(column.name)[0] / unit_of(column).factor
-    unit = column.unit if column.unit not in ("", "-") else ""
-    return f"{column.name.replace('_', ' ')} {value:.4g} {unit}".rstrip()
+LIMITED_BY = column("found", "limited_by")
+_COMPUTED = ("time_forward", "time_backward")
+
+
+def limiting(results: Table, limits: Sequence[Limit]) -> np.ndarray:
+    """What limits each plan, in words.
+
+    ``results``: of training or inference plans. ``limits``: that they keep.
+    """
+    with np.errstate(all="ignore"):
+        if "bound" in results.schema.by_name:
+            spent = [f"decode limited by {word}" if word else "" for word in results.text("bound").tolist()]
+        else:
+            names = [name for name in results.schema.by_name if name.startswith("time_")]
+            shares = np.nan_to_num(np.array([results.number(name) for name in names]) / results.number("step_time"))
+            computed = shares[[name in _COMPUTED for name in names]].sum(axis=0).tolist()
+            losses = [name for name in names if name not in _COMPUTED]
+            lost = shares[[name in losses for name in names]]
+            words = [name.removeprefix("time_").replace("_", " ") for name in losses]
+            most = lost.argmax(axis=0).tolist()
+            spent = [
+                f"compute {share:.0%}, {words[place]} {lost[place, row]:.0%}"
+                for row, (share, place) in enumerate(zip(computed, most, strict=True))
+            ]
+        found = [spent]
+        if limits:
+            used = np.array([limit.used(results) for limit in limits])
+            nearest = np.nan_to_num(used).argmax(axis=0)
+            names = [limit.column.name.replace("_", " ") for limit in limits]
+            kept = enumerate(nearest.tolist())
+            found.append(
+                [f"{names[i]} at {used[i, row]:.0%} of its limit" if used[i, row] > 0.0 else "" for row, i in kept]
+            )
+        found.append([f"memory {share:.0%} full" for share in results.number("memory_share").tolist()])
+    return np.array(["; ".join(filter(None, words)) for words in zip(*found, strict=True)], dtype=object)
+
+
+def _reached(limit: Limit, results: Table) -> str:
+    """What the first plan reaches of a limit, and where that is asked for with its probability."""
+    sure = limit.sure(results)[0] / unit_of(limit.column).factor
+    return _shown(limit.column, results) + (
+        f" ({sure:.4g} with {limit.probability:.4g} probability)" if limit.probability > 0.5 else ""
+    )
+
+
+def _shown(one: Column, results: Table) -> str:
+    value = results.number(one.name)[0] / unit_of(one).factor
+    unit = one.unit if one.unit not in ("", "-") else ""
+    return f"{one.name.replace('_', ' ')} {value:.4g} {unit}".rstrip()

@@ -12,7 +12,7 @@ from xlperf.base.arrays import Array, exp, log
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.units import UNITS
 from xlperf.catalog.cells import number_of
-from xlperf.catalog.schema import Column, results_of, split_header, unit_of
+from xlperf.catalog.schema import Column, results_of, split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.explore.samples import normal_scores
 
@@ -74,9 +74,17 @@ class Objective(NamedTuple):
         """``least step time`` or ``most tokens per second``."""
         return f"{'most' if self.larger else 'least'} {self.column.name.replace('_', ' ')}"
 
-    def loss(self, results: Table) -> Array:
-        """What is made smallest, one per row; NaN where there is no result."""
-        values = results.number(self.column.name)
+    @property
+    def is_result(self) -> bool:
+        """Whether it is computed; else it is a column of the plans."""
+        return self.column.is_result
+
+    def loss(self, results: Table, plans: Table | None = None) -> Array:
+        """What is made smallest, one per row; NaN where there is no result.
+
+        ``plans``: needed where the objective is a column of theirs.
+        """
+        values = (results if self.is_result or plans is None else plans).number(self.column.name)
         return -values if self.larger else values
 
 
@@ -96,7 +104,7 @@ class Limit(NamedTuple):
         sure = f" with {self.probability:.4g} probability" if self.probability > 0.5 else ""
         return f"{self.column.name.replace('_', ' ')} {self.sign} {shown} {unit}".rstrip() + sure
 
-    def _values(self, results: Table) -> Array:
+    def sure(self, results: Table) -> Array:
         """The result, at the quantile of its band that has to keep the bound."""
         values = results.number(self.column.name)
         if self.probability == 0.5:
@@ -104,15 +112,24 @@ class Limit(NamedTuple):
         score = float(normal_scores(np.array([self.probability]))[0])
         return values * band_factor(results, self.column.name, score if self.sign in ("<", "<=") else -score)
 
+    def used(self, results: Table) -> Array:
+        """Share of the bound that rows use up, of a lower bound its inverse; NaN where there is no result."""
+        with np.errstate(all="ignore"):
+            ratio = self.sure(results) / self.bound
+            return ratio if self.sign in ("<", "<=") else 1.0 / ratio
+
     def kept(self, results: Table) -> np.ndarray:
         """Rows that keep the bound; those without the result do not."""
-        values = self._values(results)
+        return self.keeps(self.sure(results))
+
+    def keeps(self, values: Array) -> np.ndarray:
+        """Which values of the result keep the bound; NaN does not."""
         compare = {"<=": np.less_equal, ">=": np.greater_equal, "<": np.less, ">": np.greater}[self.sign]
         return np.asarray(compare(values, self.bound))
 
     def excess(self, results: Table) -> Array:
         """By which share of the bound rows miss it, 0 where they keep it, infinite where there is no result."""
-        values = self._values(results)
+        values = self.sure(results)
         beyond = np.abs(values - self.bound) / max(abs(self.bound), np.finfo(float).tiny)
         return np.where(self.kept(results), 0.0, np.where(np.isnan(values), np.inf, beyond))
 
@@ -175,6 +192,26 @@ def objective_of(kind: str, name: str, place: str = "objective") -> Objective:
     return Objective(column, column.name in LARGER)
 
 
+COUNT = "num_accelerators"
+"""Column of plans that may be an objective: the fewest of them."""
+
+
+def is_number_of_accelerators(objective: str) -> bool:
+    """Whether an objective is the fewest accelerators."""
+    return split_header(objective)[0] == COUNT
+
+
+def rival_of(kind: str, name: str, place: str = "objective") -> Objective:
+    """As :func:`objective_of`, or the number of accelerators.
+
+    >>> rival_of("training", "num accelerators").words
+    'least num accelerators'
+    """
+    if is_number_of_accelerators(name):
+        return Objective(table_schema(kind).by_name[COUNT], False)
+    return objective_of(kind, name, place)
+
+
 def limit_of(kind: str, text: str, place: str = "limit") -> Limit:
     """A bound on a result from its text.
 
@@ -200,6 +237,11 @@ def limit_of(kind: str, text: str, place: str = "limit") -> Limit:
     if found is None:
         raise InputError(Fault(place, f'must be as "ttft<=500" or "memory<=70 GiB", got "{text}"'))
     name, sign, number, symbol = found.groups()
+    asked = split_header(name)[0]
+    if asked in table_schema(kind).by_name and asked not in results_of(kind).by_name:
+        words = asked.replace("_", " ")
+        hint = " or --most-accelerators" if asked == COUNT else ""
+        raise InputError(Fault(place, f"{words} is a column of plans, no result: say with --vary{hint} what is tried"))
     column = _result(kind, name, place)
     symbol = symbol or split_header(name)[1] or column.unit or "-"
     unit = UNITS.get(_SPELLED.get(symbol, symbol))

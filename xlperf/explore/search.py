@@ -10,8 +10,8 @@ from typing import NamedTuple, Unpack
 import numpy as np
 
 from xlperf.base.arrays import Array
+from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import split_header
 from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress, fitting, numbers
@@ -28,7 +28,18 @@ from xlperf.explore.candidates import (
 )
 from xlperf.explore.found import BEYOND_LIMITS, GOOD, ILLEGAL, TOO_LARGE, Lead, Search
 from xlperf.explore.frontier import unbeaten_rows
-from xlperf.explore.objectives import AT_TARGETS, TARGETS, Limit, Objective, default_objective, objective_of, tightest
+from xlperf.explore.objectives import (
+    AT_TARGETS,
+    COUNT,
+    TARGETS,
+    Limit,
+    Objective,
+    default_objective,
+    is_number_of_accelerators,
+    objective_of,
+    rival_of,
+    tightest,
+)
 from xlperf.explore.space import WHOLE, Part, TooMany
 from xlperf.explore.workers import worked
 
@@ -93,7 +104,7 @@ def search(
     Every plan is evaluated as any other. A plan that fits and keeps the limits and its own targets (of ttft and tpot)
     comes before one that does not; of these the one with the better objective, of equal ones that with less memory,
     of these the first of the candidates: smaller degrees first. Where the numbers of accelerators are too many to try
-    them all they are tried in steps, then all between the neighbours of the best.
+    them all they are tried in steps, then all between the neighbours of the best, with rivals of every one kept.
 
     Parameters
     ----------
@@ -117,7 +128,8 @@ def search(
     processes : int, default 1
         Processes that share a large space; the answer is the same. [-]
     rivals : sequence of str
-        Further results to make best: what is kept are all plans that no other beats in every one of them.
+        Further results to make best, or ``num accelerators``: what is kept are all plans that no other beats in every
+        one of them.
     **bounds : Bounds
         Most candidates of a plan, and most accelerators tried for ``auto``.
 
@@ -131,11 +143,17 @@ def search(
     InputError
         As :func:`xlperf.explore.candidates.candidates` and :func:`xlperf.explore.objectives.objective_of`.
     """
-    if split_header(objective)[0] == "num_accelerators":
-        objective, lead = "", ("num_accelerators", False)
+    refused = [name for name in values or {} if name in TARGETS.values()]
+    if refused:
+        raise InputError(Fault("", f"{refused[0].replace('_', ' ')} is no choice of a search: search once with each"))
+    others = tuple(rival_of(plan.kind, name) for name in rivals)
+    if is_number_of_accelerators(objective):
+        first = next((one for one in others if one.is_result), None)  # what orders plans of equal numbers
+        if others:
+            others = (rival_of(plan.kind, objective), *(one for one in others if one is not first))
+        objective, lead = "" if first is None else first.column.name, (COUNT, False)
     goal = None if not objective else objective_of(plan.kind, objective)
     targets = (*limits, *own_targets(plan))
-    others = tuple(objective_of(plan.kind, name) for name in rivals)
     top = None if others else top
 
     def best(counts: Array | None = None) -> Search:
@@ -152,7 +170,7 @@ def search(
 
     found = best()
     while found.counts is not None:
-        near = found.counts.between(float(found.plans["num_accelerators"][0]))
+        near = found.counts.between(found.plans[COUNT] if others else found.plans[COUNT][:1])
         if found.kind == ILLEGAL or not len(near):
             break
         found = _joined(found, best(near), top)
@@ -247,8 +265,8 @@ def _told(parts: Iterable[Search], progress: Progress | None) -> Iterator[Search
         yield found
 
 
-def own_targets(plan: Table) -> list[Limit]:
-    """A plan's own targets of ttft and tpot as limits of its results.
+def own_targets(plan: Table, probability: float = _PREDICTED) -> list[Limit]:
+    """A plan's own targets of ttft and tpot as limits of its results, to be kept with a probability.
 
     Returns none for training.
     """
@@ -258,7 +276,7 @@ def own_targets(plan: Table) -> list[Limit]:
     for name, target in TARGETS.items():
         bound = float(plan.number(target)[0])
         if not np.isnan(bound):
-            found.append(Limit(objective_of("inference", name).column, "<=", bound))
+            found.append(Limit(objective_of("inference", name).column, "<=", bound, probability))
     return found
 
 
@@ -299,7 +317,10 @@ def ranked(
         As :func:`search`.
     """
     plans, limits = tried.plans, tightest(limits)
-    needed = {*(one.column.name for one in (objective, *rivals)), *(limit.column.name for limit in limits)}
+    needed = {
+        *(one.column.name for one in (objective, *rivals) if one.is_result),
+        *(limit.column.name for limit in limits),
+    }
     quiet = _without_targets(plans, needed)
     plain = all(limit.probability == _PREDICTED for limit in limits) and (top is not None or bool(rivals))
     keys: list[_Keys] = []
@@ -317,7 +338,7 @@ def ranked(
         good = int((own.kind == GOOD).sum())
         kept = order[: max(good if top is None else min(good, top), 1)]
         if rivals and good:
-            kept = kept[unbeaten_rows(_losses(results(kept), (objective, *rivals)))]
+            kept = kept[unbeaten_rows(_losses(plans.take(rows[kept]), results(kept), (objective, *rivals)))]
         keys.append(own.take(kept))
         parts.append(results(kept))
     every = _Keys(*(np.concatenate(columns) for columns in zip(*keys, strict=True)))
@@ -325,9 +346,11 @@ def ranked(
     good = int((every.kind == GOOD).sum())
     best = order[: max(min(good, len(order) if top is None else top), 1)]
     if rivals and good:
-        names = {one.column.name for one in (objective, *rivals)}
-        ranked_ones = {name: np.concatenate([part[name] for part in parts])[best] for name in names}
-        best = best[unbeaten_rows(_losses(replace(parts[0], columns=ranked_ones), (objective, *rivals)))]
+        names = {one.column.name for one in (objective, *rivals) if one.is_result}
+        known = replace(
+            parts[0], columns={name: np.concatenate([part[name] for part in parts])[best] for name in names}
+        )
+        best = best[unbeaten_rows(_losses(plans.take(every.number[best]), known, (objective, *rivals)))]
     chosen = plans.take(every.number[best])
     if quiet is plans and all("reason" in part for part in parts):
         columns = {name: np.concatenate([part[name] for part in parts])[best] for name in parts[0].columns}
@@ -352,9 +375,9 @@ def ranked(
     )
 
 
-def _losses(results: Table, objectives: Sequence[Objective]) -> Array:
+def _losses(plans: Table, results: Table, objectives: Sequence[Objective]) -> Array:
     """What is made small of each row, (rows, objectives)."""
-    return np.stack([one.loss(results) for one in objectives], axis=-1)
+    return np.stack([one.loss(results, plans) for one in objectives], axis=-1)
 
 
 def _joined(one: Search, other: Search, top: int | None) -> Search:
@@ -365,7 +388,7 @@ def _joined(one: Search, other: Search, top: int | None) -> Search:
     good = int((keys.kind == GOOD).sum())
     best = keys.order()[: max(min(good, len(plans) if top is None else top), 1)]
     if one.rivals and good:
-        best = best[unbeaten_rows(_losses(results.take(best), (one.objective, *one.rivals)))]
+        best = best[unbeaten_rows(_losses(plans.take(best), results.take(best), (one.objective, *one.rivals)))]
     counts = one.counts.also(other.counts.tried) if one.counts and other.counts else one.counts
     return replace(
         one,

@@ -14,9 +14,9 @@ from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
 from xlperf.explore.candidates import Bounds
 from xlperf.explore.found import Search
-from xlperf.explore.objectives import Limit
-from xlperf.explore.search import search
-from xlperf.explore.vary import Varied, changed_catalog
+from xlperf.explore.objectives import TARGETS, Limit, is_number_of_accelerators
+from xlperf.explore.search import own_targets, search
+from xlperf.explore.vary import Varied, with_value
 
 PRECISION = 1e-3
 """Relative width of what is left between a value that reaches the target and one that does not. [-]"""
@@ -53,6 +53,7 @@ def solve_plan(
     objective: str = "",
     progress: Progress | None = None,
     processes: int = 1,
+    probability: float = 0.5,
     **bounds: Unpack[Bounds],
 ) -> Solution:
     """The least value of a column of a plan with which a plan fits and keeps its targets.
@@ -81,6 +82,8 @@ def solve_plan(
         Called with the number of plans of each block that is done.
     processes : int, default 1
         Processes that share a large search; the answer is the same. [-]
+    probability : float, default 0.5
+        With which the own targets of the plan are kept, by the bands of the calibration. [-]
     **bounds : Bounds
         Most candidates of a plan, and most accelerators tried for ``auto``.
 
@@ -94,14 +97,24 @@ def solve_plan(
     InputError
         As :func:`xlperf.explore.search.search`.
     """
+    if values is not None and name in TARGETS.values():  # each plan keeps its own
+        varied = Varied(plan.kind, name, values, False)
+        return solve_number(
+            plan, catalog, varied, targets, largest, objective, progress, processes, probability, **bounds
+        )
     stated = None if values is None else {name: values}
-    lead = name, largest
-    found = search(plan, catalog, objective, targets, stated, 1, progress, lead, processes, **bounds)
+    fewest = is_number_of_accelerators(objective)
+    kept = [*targets, *own_targets(plan, probability)]
+    first = "" if fewest else objective
+    found = search(plan, catalog, first, kept, stated, 1, progress, (name, largest), processes, **bounds)
     value = float(found.plans.number(name)[0]) if found.found else float("nan")
+    if fewest and found.found:
+        stated = {name: np.array([value])}
+        found = search(plan, catalog, objective, kept, stated, 1, progress, None, processes, **bounds)
     return Solution(value, found)
 
 
-def solve_catalog(
+def solve_number(
     plan: Table,
     catalog: Catalog,
     varied: Varied,
@@ -110,9 +123,10 @@ def solve_catalog(
     objective: str = "",
     progress: Progress | None = None,
     processes: int = 1,
+    probability: float = 0.5,
     **bounds: Unpack[Bounds],
 ) -> Solution:
-    """The least number in a catalog sheet with which a plan fits and keeps its targets.
+    """The least number of a plan or in a catalog sheet with which the plan fits and keeps its targets.
 
     Stated values are tried from the least on. Between two ends the logarithm is halved: what reaches the targets is
     taken to reach them with more of it (with less of it where the largest is sought).
@@ -124,7 +138,7 @@ def solve_catalog(
     catalog : Catalog
         What it refers to.
     varied : Varied
-        The column, with values or the ends between which to look.
+        The column, with values or the ends between which to look; counts are whole.
     targets : sequence of Limit
         What results must keep beside the plan's own targets.
     largest : bool, default False
@@ -135,13 +149,15 @@ def solve_catalog(
         Called with the number of plans of each block that is done.
     processes : int, default 1
         Processes that share a large search; the answer is the same. [-]
+    probability : float, default 0.5
+        With which the own targets of the plan are kept, by the bands of the calibration. [-]
     **bounds : Bounds
         Most candidates of a plan, and most accelerators tried for ``auto``.
 
     Returns
     -------
     Solution
-        Within :data:`PRECISION`, on the side that reaches the targets.
+        Within :data:`PRECISION`, counts exactly, on the side that reaches the targets.
 
     Raises
     ------
@@ -150,8 +166,9 @@ def solve_catalog(
     """
 
     def best_at(value: float) -> Search:
-        own = changed_catalog(catalog, plan, [(varied, value)])
-        return search(plan, own, objective, targets, progress=progress, processes=processes, **bounds)
+        own, known = with_value(plan, catalog, varied, value)
+        kept = [*targets, *own_targets(own, probability)]
+        return search(own, known, objective, kept, progress=progress, processes=processes, **bounds)
 
     if not varied.ends:
         order = sorted(varied.values.tolist(), reverse=largest)
@@ -168,8 +185,10 @@ def solve_catalog(
     reached = best_at(easy)
     if not reached.found:
         return Solution(float("nan"), reached)
-    while abs(log(easy / hard)) > PRECISION:
+    while abs(easy - hard) > 1.0 if varied.is_whole else abs(log(easy / hard)) > PRECISION:
         middle = float(np.sqrt(easy * hard))
+        if varied.is_whole:
+            middle = min(max(float(np.floor(middle)), min(easy, hard) + 1.0), max(easy, hard) - 1.0)
         found = best_at(middle)
         if found.found:
             easy, reached = middle, found

@@ -20,14 +20,24 @@ from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
 from xlperf.explore.auto import evaluate_resolved
 from xlperf.explore.candidates import Bounds
+from xlperf.explore.objectives import Limit, Objective
 from xlperf.explore.samples import Sampling, uniforms
 from xlperf.explore.search import stacked
 from xlperf.explore.space import MOST_PLANS
-from xlperf.explore.vary import CALIBRATION, Varied, changed_catalog, picked, row_catalog, unmarked
+from xlperf.explore.vary import (
+    CALIBRATION,
+    NAMING,
+    Varied,
+    changed_catalog,
+    multiplied,
+    picked,
+    row_catalog,
+    unmarked,
+)
+from xlperf.explore.workers import worked
 
 BLOCK = 32_768
 """Plans of a block. [-]"""
-_NAMES = ("model", "accelerator", "network", "prefill_accelerator", "expert_accelerator")
 
 
 class Swept(NamedTuple):
@@ -44,6 +54,11 @@ class Swept(NamedTuple):
     plans: Table
     results: Table
     varied: list[tuple[Column, Array]]
+
+
+def _is_separate(one: Varied) -> bool:
+    """Whether plans with unlike values need catalogs of their own: rows of the others are copied for each plan."""
+    return one.sheet == CALIBRATION or one.is_text
 
 
 @dataclass(frozen=True)
@@ -135,7 +150,7 @@ class Sweep:
         changes = list(zip(self.varied, numbers, strict=True))
         for one, drawn in changes:
             if one.sheet == self.plans.kind:
-                columns[one.name] = spread.filled(one.name) * drawn if one.factors else drawn
+                columns[one.name] = multiplied(spread, one, drawn)
         order = [column.name for column in table_schema(self.plans.kind).columns if column.name in columns]
         auto = {name: mask for name, mask in spread.auto.items() if name not in self.values}
         table = Table(self.plans.kind, {name: columns[name] for name in order}, spread.place, auto)
@@ -148,31 +163,33 @@ class Sweep:
 
     def evaluated(self, table: Table, changes: list[tuple[Varied, Array]], progress: Progress | None = None) -> Swept:
         """Plans with their results, each under its own values of catalog columns."""
-        constants = [(one, values) for one, values in changes if one.sheet == CALIBRATION]
-        if constants:
-            return self._calibrated(table, changes, constants, progress)
+        separate = [(one, values) for one, values in changes if _is_separate(one)]
+        if separate:
+            return self._apart(table, changes, separate, progress)
         catalog, marked = row_catalog(self.catalog, table, changes)
         resolved, results = evaluate_resolved(marked, catalog, progress, **self.bounds)
         if changes:
-            names = {name: table[name] for name in _NAMES if name in table}
+            names = {name: table[name] for name in NAMING if name in table}
             kept = {name: values for name, values in resolved.columns.items() if name in table}
             resolved, results = replace(resolved, columns={**kept, **names}), unmarked(results)
         return Swept(resolved, results, [(one.column, values) for one, values in changes])
 
-    def _calibrated(
+    def _apart(
         self,
         table: Table,
         changes: list[tuple[Varied, Array]],
-        constants: list[tuple[Varied, Array]],
+        separate: list[tuple[Varied, Array]],
         progress: Progress | None,
     ) -> Swept:
-        """The same where constants of the calibration vary: plans with the same constants are evaluated together."""
-        points, codes = np.unique(np.array([values for _, values in constants]), axis=1, return_inverse=True)
-        rest = [(one, values) for one, values in changes if one.sheet != CALIBRATION]
+        """The same where constants of the calibration or words of sheets vary: one catalog for all with the same."""
+        each = [np.unique(v.astype(str) if one.is_text else v, return_inverse=True)[1] for one, v in separate]
+        _, first, codes = np.unique(np.array(each), axis=1, return_index=True, return_inverse=True)
+        codes = codes.reshape(-1)
+        rest = [(one, values) for one, values in changes if not _is_separate(one)]
         pieces, order = [], np.argsort(codes, kind="stable")
-        for code in range(points.shape[1]):
+        for code, row in enumerate(first.tolist()):
             rows = np.flatnonzero(codes == code)
-            own = [(one, float(points[place, code])) for place, (one, _) in enumerate(constants)]
+            own = [(one, values[row]) for one, values in separate]
             known = replace(self, catalog=changed_catalog(self.catalog, table.take(rows), own))
             pieces.append(known.evaluated(table.take(rows), [(one, values[rows]) for one, values in rest], progress))
         back = np.argsort(order)
@@ -192,9 +209,67 @@ def sweep(wanted: Sweep, progress: Progress | None = None, most: int = MOST_PLAN
             f"the sweep has {len(wanted):,} plans, more than {most:,} here; -o FILE.parquet or .csv takes any number"
         )
         raise InputError(Fault("", problem))
-    blocks = [wanted.block(number, progress) for number in range(wanted.num_blocks)]
+    return joined([wanted.block(number, progress) for number in range(wanted.num_blocks)])
+
+
+def joined(blocks: Sequence[Swept]) -> Swept:
+    """Rows of several parts of a sweep, one part below the other."""
     varied = [
         (column, np.concatenate([block.varied[place][1] for block in blocks]))
         for place, (column, _) in enumerate(blocks[0].varied)
     ]
     return Swept(stacked([block.plans for block in blocks]), stacked([block.results for block in blocks]), varied)
+
+
+class Best(NamedTuple):
+    """The best rows of a sweep, of those that fit and keep limits.
+
+    Attributes
+    ----------
+    sweep : Sweep
+        What is computed.
+    objective : Objective
+        What is made best.
+    limits : tuple of Limit
+        What results must keep.
+    number : int
+        Rows at the most. [-]
+    """
+
+    sweep: Sweep
+    objective: Objective
+    limits: tuple[Limit, ...]
+    number: int
+
+    def of_block(self, number: int) -> Swept:
+        """Those of a block."""
+        return self.of(self.sweep.block(number))
+
+    def of(self, found: Swept) -> Swept:
+        """Those of some rows, the best first; of equal rows the first."""
+        loss = self.objective.loss(found.results, found.plans)
+        good = (found.results.number("fits") == 1.0) & ~np.isnan(loss)
+        for limit in self.limits:
+            good &= limit.kept(found.results)
+        rows = np.flatnonzero(good)
+        rows = rows[np.argsort(loss[rows], kind="stable")][: self.number]
+        varied = [(column, values[rows]) for column, values in found.varied]
+        return Swept(found.plans.take(rows), found.results.take(rows), varied)
+
+
+def best_rows(
+    wanted: Best, processes: int = 1, scheduler: str | None = None, progress: Progress | None = None
+) -> Swept:
+    """The best rows of a sweep of any length, in the memory of a few blocks.
+
+    ``processes``: processes that compute; ``scheduler``: address of a Dask scheduler whose workers compute instead.
+    ``progress``: called with the number of plans of each block that is done.
+    """
+    found: Swept | None = None
+    blocks = worked(wanted.of_block, range(wanted.sweep.num_blocks), processes, scheduler)
+    for number, block in enumerate(blocks):
+        found = block if found is None else wanted.of(joined([found, block]))
+        if progress is not None:
+            progress(min(BLOCK, len(wanted.sweep) - number * BLOCK))
+    assert found is not None
+    return found

@@ -16,7 +16,7 @@ from xlperf.catalog.schema import Column, table_schema, unit_of
 from xlperf.catalog.table import Table, uncertain_columns, values_in_case
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.found import Search
-from xlperf.explore.objectives import TIMES, band_factor, is_rate, objective_of
+from xlperf.explore.objectives import TIMES, Limit, band_factor, is_rate, objective_of
 from xlperf.explore.reached_rows import REACHED
 from xlperf.explore.samples import LATIN_HYPERCUBE, RANDOM, Sampling, normal_scores, uniforms
 from xlperf.explore.sweep import BLOCK, Sweep
@@ -52,12 +52,15 @@ class Uncertainty:
         and machine, as :data:`SHARED` says, the rest each for itself.
     processes : int, default 1
         Processes that evaluate the draws; the numbers are the same. [-]
+    limits : tuple of Limit
+        What a plan keeps in a draw that it is usable in, beside fitting in memory.
     """
 
     sweep: Sweep
     result: str
     banded: bool = True
     processes: int = 1
+    limits: tuple[Limit, ...] = ()
 
     @cached_property
     def column(self) -> Column:
@@ -89,7 +92,7 @@ class Uncertainty:
         return [*names, ("calibration", BAND)] if self.banded else names
 
     def draws(self) -> tuple[Array, Array]:
-        """The result of each draw of each plan, NaN where it is illegal, and whether it fits, (plans, draws)."""
+        """The result of each draw of each plan, NaN where it is illegal, and whether it is usable, (plans, draws)."""
         return self._drawn
 
     @cached_property
@@ -145,17 +148,23 @@ class Uncertainty:
         shape = len(rows), shares.shape[1]
         plan, draw = np.repeat(rows, shape[1]), np.tile(np.arange(shape[1]), shape[0])
         results = self.sweep.evaluated(*self.sweep.at(plan, shares[:, draw])).results
-        values, fits = (results.number(name).reshape(shape) for name in (self.column.name, "fits"))
-        return (values if scores is None else values * self._slower(results, shape, scores)), fits
+        fits = results.number("fits").reshape(shape)
+        for limit in self.limits:
+            kept = limit.keeps(self._banded(results, limit.column.name, shape, scores))
+            fits = np.where(np.isnan(fits), fits, fits * kept)
+        return self._banded(results, self.column.name, shape, scores), fits
 
-    def _slower(self, results: Table, shape: tuple[int, int], score: Array) -> Array:
-        """Factor of the result where times lie at a score of their band, (plans, draws)."""
-        name = self.column.name
+    @staticmethod
+    def _banded(results: Table, name: str, shape: tuple[int, int], score: Array | None) -> Array:
+        """A result where times lie at a score of their band, (plans, draws)."""
+        values = results.number(name).reshape(shape)
+        if score is None:
+            return values
         own = -score if is_rate(name) else score
         rows = np.broadcast_to(np.arange(shape[0] * shape[1]).reshape(shape), own.shape).ravel()
         kept = {column for column in results.columns if column.endswith(("_low", "_high"))} | {name, *TIMES.values()}
         taken = replace(results, columns={key: results[key] for key in results.columns if key in kept})
-        return band_factor(taken.take(rows), name, own.ravel()).reshape(own.shape)
+        return values * band_factor(taken.take(rows), name, own.ravel()).reshape(own.shape)
 
     def summary(self) -> Table:
         """``uncertainty``: percentiles of the result of each plan, and how likely each plan is the best of all."""
@@ -374,7 +383,8 @@ def robust(
 ) -> Robust:
     """Order the plans of a search by what they are under uncertainty, all drawn with the same inputs.
 
-    Plans that do not fit in a tenth of the draws or more come last; draws in which a plan does not fit are left out.
+    Plans that do not fit or miss a limit in more than a tenth of the draws come last; draws in which a plan does so are
+    left out. A number of accelerators that is to be the least comes before the measure.
 
     Parameters
     ----------
@@ -401,7 +411,8 @@ def robust(
     plans = found.plans.take(slice(MOST_DRAWN))
     name, larger = found.objective.column.name, found.objective.larger
     sampling = Sampling(draws, LATIN_HYPERCUBE, seed)
-    values, fits = Uncertainty(Sweep(plans, catalog, {}, tuple(varied), sampling), name, True, processes).draws()
+    study = Uncertainty(Sweep(plans, catalog, {}, tuple(varied), sampling), name, True, processes, found.limits)
+    values, fits = study.draws()
     usable = np.where(fits == 1.0, values, np.nan)
     loss = np.where(np.isnan(usable), np.inf, -usable if larger else usable)
     best = loss.min(axis=0)
@@ -411,7 +422,11 @@ def robust(
     p90 = np.sort(loss, axis=1)[:, min(int(np.ceil(_SURE * draws)), draws) - 1]
     measures = {"average": _mean(np.where(np.isfinite(loss), loss, np.nan)), "p90": p90, "regret": _mean(regret)}
     score = np.where(probable >= _SURE, measures[measure], np.inf)
-    order = np.lexsort((np.arange(len(score)), np.nan_to_num(score, nan=np.inf)))[:top]
+    score = np.where(np.isnan(score), np.inf, score)
+    lead = (
+        np.zeros(len(score)) if found.lead is None else plans.number(found.lead[0]) * (-1.0 if found.lead[1] else 1.0)
+    )
+    order = np.lexsort((np.arange(len(score)), score, lead, np.isinf(score)))[:top]
     first = loss[order[0]]
     better = (loss[order] < first).mean(axis=1)
     winners = loss == best
@@ -434,6 +449,8 @@ def robust(
     chosen = found.taken(order)
     how = {"average": "best on average", "p90": "best at the 90th percentile", "regret": "least regret"}[measure]
     words = f"{how} of the first {len(plans):,} in {draws:,} draws"
+    if np.isinf(score[order[0]]):
+        words += f"; none of them fits{' and keeps the limits' if found.limits else ''} in {_SURE:.0%} of the draws"
     ahead = (first < loss[order[1:5]]).mean(axis=1)
     alike = int(np.argmax(np.append(ahead >= APART, True))) + 1
     if alike > 1:

@@ -24,6 +24,11 @@ from xlperf.explore.space import MOST_PLANS
 CALIBRATION = "calibration"
 SHEETS = ("accelerators", "networks", "models", "prices", *REACHED, CALIBRATION)
 """Catalog sheets whose numbers can be varied: of the rows that the plans name, or that their accelerators reach."""
+NAMING = (
+    "model", "accelerator", "network", "prefill_accelerator", "prefill_network", "expert_accelerator", "expert_network",
+)  # fmt: skip
+"""Columns of plans that name rows of the catalog."""
+_NOT_COMPUTED_WITH = ("aliases", "source", "notes", "kind", "vendor", "date")
 RANGE = ".."
 UNIFORM, TRIANGULAR, NORMAL, LOGNORMAL = "uniform", "triangular", "normal", "lognormal"
 
@@ -42,7 +47,7 @@ class Varied:
     sheet, name : str
         Which column.
     values : Array
-        In the unit used inside; factors have none.
+        In the unit used inside; factors have none. Of a column of words the words.
     factors : bool
         Whether they multiply what the sheet has.
     shape : str
@@ -63,20 +68,41 @@ class Varied:
         return self.shape == UNIFORM
 
     @property
+    def is_text(self) -> bool:
+        """Whether the values are words: choices, or names of rows of another sheet."""
+        return self.values.dtype == object
+
+    @property
+    def stored(self) -> str:
+        """Column of the sheet that holds the values."""
+        return "value" if self.sheet == CALIBRATION else self.name
+
+    @property
+    def declared(self) -> Column:
+        """The column as the sheet has it; of a constant of the calibration by its name."""
+        return replace(table_schema(self.sheet).by_name[self.stored], name=self.name)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the values count something."""
+        return not self.factors and is_count(self.declared)
+
+    @property
     def column(self) -> Column:
         """How results show the values: ``accelerators.memory_bandwidth``."""
-        constant = self.sheet == CALIBRATION
-        declared = table_schema(self.sheet).by_name["value" if constant else self.name]
+        declared = self.declared
         return replace(
             declared,
             name=self.name if self.sheet in PLAN_TABLES and not self.factors else f"{self.sheet}.{self.name}",
-            kind="number",
+            kind="text" if self.is_text else "flag" if declared.kind == "flag" else "number",
             unit="-" if self.factors else declared.unit,
             meaning=f"{declared.meaning}{' (factor)' if self.factors else ''}",
         )
 
     def drawn(self, share: Array) -> Array:
         """Values at shares of what is likely: the inverse of the cumulative distribution; a normal one ends above 0."""
+        if not self.shape:
+            return picked(self.values, share)
         first, last = float(self.values[0]), float(self.values[-1])
         if self.shape == NORMAL:
             found = np.maximum(first + last * normal_scores(share), 0.01 * first)
@@ -84,19 +110,20 @@ class Varied:
             found = first * exp(last * normal_scores(share))
         elif self.shape == UNIFORM:
             found = first + (last - first) * share
-        elif self.shape == TRIANGULAR:
+        else:
             mode, width = float(self.values[1]), last - first
             rising = first + np.sqrt(share * width * (mode - first))
             falling = last - np.sqrt((1.0 - share) * width * (last - mode))
             found = np.where(share * width < mode - first, rising, falling)
-        else:
-            found = picked(self.values, share)
-        whole = self.sheet in PLAN_TABLES and not self.factors and is_count(table_schema(self.sheet).by_name[self.name])
-        return np.asarray(np.maximum(np.round(found), 1.0) if whole else found)
+        return np.asarray(np.maximum(np.round(found), 1.0) if self.is_whole else found)
 
-    def words(self, value: float) -> str:
+    def words(self, value: float | str) -> str:
         """A value in words: ``accelerators memory bandwidth 4 TB/s``."""
-        label = f"{self.sheet} {self.name.replace('_', ' ')}"
+        label = f"{'' if self.sheet in PLAN_TABLES else self.sheet} {self.name.replace('_', ' ')}".strip()
+        if isinstance(value, str):
+            return f"{label} {value}"
+        if self.column.kind == "flag":
+            return f"{label} {'yes' if value else 'no'}"
         if self.factors:
             return f"{label} x{value:.4g}"
         unit = self.column.unit if self.column.unit not in ("", "-") else ""
@@ -171,7 +198,7 @@ def read_variation(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place:
         try:
             if dot and kind_of in SHEETS:
                 varied.append(_of_sheet(kind_of, name, texts, place))
-            elif len(texts) == 1 and _is_continuous(kind, header, texts[0]):
+            elif _is_continuous(kind, header, texts):
                 varied.append(_of_sheet(kind, header, texts, place))
             elif [text.casefold() for text in texts] == ["auto"]:
                 auto.append(header)
@@ -224,18 +251,22 @@ def _shape(texts: Sequence[str]) -> tuple[str, list[str]]:
     return {2: UNIFORM, 3: TRIANGULAR}.get(len(ends), ""), ends if len(ends) in (2, 3) else list(texts)
 
 
-def _is_continuous(kind: str, header: str, text: str) -> bool:
-    """Whether a column of plans has a distribution, or a range of what is no whole number."""
-    shape, _ = _shape([text])
+def _is_continuous(kind: str, header: str, texts: Sequence[str]) -> bool:
+    """Whether a column of plans has factors, a distribution, or a range of what is no whole number."""
+    shape, words = _shape(texts)
     field = next(iter(parse_header(kind, [header]).fields), None)
     if field is None or field.column.kind != "number":
         return False
-    return shape not in ("", UNIFORM) or (shape == UNIFORM and not is_count(field.column))
+    factors = all(word[:1].casefold() == "x" and np.isfinite(number_of(word[1:])) for word in words)
+    return factors or shape not in ("", UNIFORM) or (shape == UNIFORM and not is_count(field.column))
 
 
 def _of_sheet(sheet: str, header: str, texts: Sequence[str], place: str) -> Varied:
     """A column of a sheet with a list of values, or a distribution of them."""
     shown = header.strip() if sheet in PLAN_TABLES else f"{sheet}.{header.strip()}"
+    field = None if sheet == CALIBRATION else next(iter(parse_header(sheet, [header]).fields), None)
+    if field is not None and field.column.kind != "number":
+        return _words_of_sheet(sheet, header, texts, place)
     shape, words = _shape(texts)
     spread = words.pop() if shape in (NORMAL, LOGNORMAL) and len(words) == 2 else ""
     factors = [word[:1].casefold() == "x" for word in words]
@@ -246,19 +277,14 @@ def _of_sheet(sheet: str, header: str, texts: Sequence[str], place: str) -> Vari
         name, values = _constant_name(header, shown, place), np.array([number_of(word) for word in plain])
         if not np.isfinite(values).all() or not len(values) or (any(factors) and (values <= 0.0).any()):
             raise InputError(Fault(place, f"{shown}: write numbers, or factors above 0 as x0.9"))
-        column = table_schema(sheet).by_name["value"]
     elif any(factors):
-        fields = parse_header(sheet, [header]).fields  # a factor need not be a value that the column may have
-        name = fields[0].column.name if fields else next(iter(read_values(sheet, [(header, ["1"])], place, True)))
+        # a factor need not be a value that the column may have
+        name = field.column.name if field else next(iter(read_values(sheet, [(header, ["1"])], place, True)))
         values = np.array([number_of(word) for word in plain])
         if not (np.isfinite(values) & (values > 0.0)).all():
             raise InputError(Fault(place, f"{shown}: a factor is a number above 0, as x0.5"))
     else:
         name, values = next(iter(read_values(sheet, [(header, plain)], place, from_text=True).items()))
-    if sheet != CALIBRATION:
-        column = table_schema(sheet).by_name[name]
-    if column.kind != "number":
-        raise InputError(Fault(place, f"{sheet}.{name.replace('_', ' ')} is no number"))
     if shape in (UNIFORM, TRIANGULAR) and (
         len(values) < len(words) or not (values > 0).all() or (np.diff(values) <= 0).any()
     ):
@@ -274,6 +300,15 @@ def _of_sheet(sheet: str, header: str, texts: Sequence[str], place: str) -> Vari
         scale = 1.0 if any(factors) or shape == LOGNORMAL else float(values[0]) / number_of(plain[0])
         values = np.array([values[0], deviation * scale])
     return Varied(sheet, name, np.asarray(values, dtype=np.float64), any(factors), shape)
+
+
+def _words_of_sheet(sheet: str, header: str, texts: Sequence[str], place: str) -> Varied:
+    """A column of a sheet that holds words, yes or no, or names of rows of another sheet, with a list of them."""
+    name, values = next(iter(read_values(sheet, [(header, texts)], place, from_text=True).items()))
+    if name in (table_schema(sheet).key.name, *_NOT_COMPUTED_WITH):
+        problem = f"{sheet}.{name.replace('_', ' ')} changes no result: vary a number, a choice or a reference"
+        raise InputError(Fault(place, problem))
+    return Varied(sheet, name, values, False)
 
 
 def _constant_name(header: str, shown: str, place: str) -> str:
@@ -311,8 +346,8 @@ def blanked_prices(catalog: Catalog, plans: Table, sheets: set[str]) -> dict[str
     return {"prices": ("rental_price", "capex"), **({"servers": ("accelerator_price",)} if designed else {})}
 
 
-def changed_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, float]]) -> Catalog:
-    """The catalog with other numbers in the rows that plans name.
+def changed_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, float | str]]) -> Catalog:
+    """The catalog with other values in the rows that plans name.
 
     ``plans``: whose accelerators, networks, models and prices are meant. ``changes``: column, and its value or factor.
     Raises InputError where a row has nothing to multiply, an accelerator follows from a device, or a plan names nothing
@@ -325,14 +360,51 @@ def changed_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Vari
     for varied, value in changes:
         table = tables.get(varied.sheet, catalog.tables[varied.sheet])
         rows = sheet_rows(catalog, plans, varied)
-        name = "value" if varied.sheet == CALIBRATION else varied.name
-        values = table.number(name).copy()
-        values[rows] = table.filled(name)[rows] * value if varied.factors else value
-        if np.isnan(values[rows]).any():
+        values = np.array(table.text(varied.stored) if varied.is_text else table.number(varied.stored))
+        if isinstance(value, str):
+            values[rows] = _known_name(catalog, plans, varied, value)
+        else:
+            values[rows] = table.filled(varied.stored)[rows] * value if varied.factors else value
+        if not varied.is_text and np.isnan(values[rows]).any():
             problem = f"{varied.sheet}.{varied.name.replace('_', ' ')} is blank there: give values, not factors"
             raise InputError(Fault(plans.place(0, "accelerator"), problem))
-        tables[varied.sheet] = replace(table, columns={**table.columns, name: values})
+        tables[varied.sheet] = replace(table, columns={**table.columns, varied.stored: values})
     return catalog.with_tables(list(tables.values()))
+
+
+def _known_name(catalog: Catalog, plans: Table, varied: Varied, word: str) -> str:
+    """A word of a column; where it names a row of another sheet its name there."""
+    column = table_schema(varied.sheet).by_name[varied.name]
+    if column.kind != "reference":
+        return word
+    row = int(catalog.rows(column.reference, np.array([word], dtype=object), plans, varied.column.name)[0])
+    table = catalog.tables[column.reference]
+    return str(table.text(table.schema.key.name)[row])
+
+
+def with_value(plan: Table, catalog: Catalog, varied: Varied, value: float | str) -> tuple[Table, Catalog]:
+    """A plan and a catalog with another value of a column of the plan, or of the rows of a sheet that it names."""
+    if varied.sheet != plan.kind:
+        return plan, changed_catalog(catalog, plan, [(varied, value)])
+    columns = {**plan.columns, varied.name: multiplied(plan, varied, np.full(len(plan), value))}
+    order = [column.name for column in plan.schema.columns if column.name in columns]
+    auto = {name: mask for name, mask in plan.auto.items() if name != varied.name}
+    return replace(plan, columns={name: columns[name] for name in order}, auto=auto), catalog
+
+
+def multiplied(plans: Table, varied: Varied, values: Array) -> Array:
+    """Values of a column of plans, or what the plans have times factors.
+
+    Raises InputError where there is nothing to multiply.
+    """
+    if not varied.factors:
+        return values
+    stated = plans.filled(varied.name)
+    blank = np.flatnonzero(np.isnan(stated))
+    if len(blank):
+        problem = f"{varied.name.replace('_', ' ')} is blank there: give values, not factors"
+        raise InputError(Fault(plans.place(int(blank[0]), varied.name), problem))
+    return np.asarray(stated * values)
 
 
 def sheet_rows(catalog: Catalog, plans: Table, varied: Varied) -> np.ndarray:
@@ -346,7 +418,7 @@ def sheet_rows(catalog: Catalog, plans: Table, varied: Varied) -> np.ndarray:
     stated = given
     for pool in _pools_of(plans):
         other = catalog.rows("accelerators", plans.text(f"{pool}_accelerator"), plans, f"{pool}_accelerator")
-        separate = (other >= 0) & (plans.filled("mode") == "disaggregated")
+        separate = (other >= 0) & _may_be_separate(plans)
         named = plans.text(f"{pool}_network")
         named = np.where(named == "", stated, named)
         own, given = np.concatenate([own, other[separate]]), np.concatenate([given, named[separate]])
@@ -479,13 +551,18 @@ def _pools_of(plans: Table) -> list[str]:
     return [pool for pool in POOLS if f"{pool}_accelerator" in plans]
 
 
+def _may_be_separate(plans: Table) -> np.ndarray:
+    """Whether plans have pools of their own, or may be given them by a search."""
+    return np.asarray((plans.filled("mode") == "disaggregated") | plans.auto.get("mode", False))
+
+
 def pool_networks(plans: Table, catalog: Catalog, networks: np.ndarray, pool: str) -> np.ndarray:
     """Positions of the networks of pools: as given, else of the plan, else of their accelerators."""
     rows = catalog.rows("accelerators", plans.text(f"{pool}_accelerator"), plans, f"{pool}_accelerator")
     default = np.where(rows >= 0, catalog.default_networks[np.maximum(rows, 0)], networks)
     found = np.where(plans.text("network") == "", default, networks)
     own = pool_rows(plans, catalog, found, "network", pool)
-    return np.where(plans.filled("mode") == "disaggregated", own, networks)
+    return np.where(_may_be_separate(plans), own, networks)
 
 
 def unmarked(results: Table) -> Table:

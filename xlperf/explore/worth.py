@@ -12,7 +12,7 @@ import numpy as np
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.units import YEAR
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import Column, column, results_of, table_schema, unit_of
+from xlperf.catalog.schema import Column, results_of, table_schema, unit_of
 from xlperf.catalog.table import CASES, Table, uncertain_columns, values_in_case
 from xlperf.engine.devices import designs_with_devices
 from xlperf.engine.tables import Progress
@@ -23,7 +23,7 @@ from xlperf.explore.candidates import Bounds
 from xlperf.explore.found import Search
 from xlperf.explore.objectives import TARGETS, Limit, Objective, objective_of
 from xlperf.explore.search import search
-from xlperf.explore.vary import Varied, changed_catalog, read_variation, sheet_rows
+from xlperf.explore.vary import Varied, changed_catalog, read_variation, sheet_rows, with_value
 from xlperf.explore.workers import worked
 
 STEP = 1.01
@@ -31,6 +31,8 @@ STEP = 1.01
 AREA = "die_area"
 LONG = 3.0
 """Time of all searches from which on processes share them: as long as these take to start. [s]"""
+ROUNDING = 1e-12
+"""Share by which equal costs may differ, as sums of other numbers round. [-]"""
 SMALL = 0.1
 """Share of a number up to which a change is small: what the last unit is worth is then asked as well. [-]"""
 _WITH_AREA = (
@@ -38,6 +40,7 @@ _WITH_AREA = (
     "l2_capacity",
     "l2_bandwidth",
 )
+RATE = "tokens_per_second_per_accelerator"
 MONTH = YEAR / 12.0
 """[s]"""
 
@@ -51,15 +54,19 @@ def usual_changes(plan: Table, catalog: Catalog, limits: Sequence[Limit] = ()) -
 
     Memory bandwidth, memory, peak rate, area of the compute dies (with rates and cache in proportion) and power of the
     accelerators, bandwidth of their links, and where the plan has them its targets and its power limit. Of accelerators
-    that follow from a device area and power of that device, and their memory and links.
+    that follow from a device area and power of that device, rate and capacity of its memory, and those links.
 
     ``limits``: what the plans must keep. Returns those of which the sheets have a number to change.
     """
     peak = f"peak_flop_rate_{PRECISIONS[str(plan.filled('precision')[0])].peak}"
     row = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
     if catalog.tables["accelerators"].text("device")[row][0]:
-        names = [("devices", AREA), ("devices", "power_budget"), ("memories", "data_rate"), ("links", "data_rate")]
-        names = [(sheet, name) for sheet, name in names if name in table_schema(sheet).by_name]
+        names = [
+            ("devices", AREA),
+            ("devices", "power_budget"),
+            ("memories", "pin_rate"),
+            ("memories", "layer_capacity"),
+        ]
     else:
         own = ("memory_bandwidth", "memory_capacity", peak, AREA, "thermal_design_power")
         names = [("accelerators", name) for name in own]
@@ -86,7 +93,7 @@ def read_changes(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place: s
     asked = read_variation(kind, lines, place)
     known = table_schema(kind).by_name
     texts = [name for name in asked.values if known[name].kind != "number"]
-    if asked.auto or texts or any(one.shape for one in asked.varied):
+    if asked.auto or texts or any(one.shape or one.column.kind != "number" for one in asked.varied):
         raise InputError(Fault(place, "what a change is worth takes numbers, as 'accelerators.memory bandwidth=x1.1'"))
     return [*(Varied(kind, name, values, False) for name, values in asked.values.items()), *asked.varied]
 
@@ -119,7 +126,7 @@ def worth(
     asked: list[tuple[int, float, float]] = []  # change, what the number is now, and what it changes to
     tasks: list[tuple[int, float, float]] = []
     for number, one in enumerate(changes):
-        first = one.bound if isinstance(one, Limit) else float(_stated(plan, catalog, one)[0])
+        first = one.bound if isinstance(one, Limit) else _first(plan, catalog, one)
         for second in _values(one, first):
             asked.append((number, first, second))
             tasks.append((number, first, second))
@@ -178,7 +185,8 @@ def break_even(
 ) -> Table:
     """At which cost of an hour other accelerators make tokens as cheaply as that of a plan.
 
-    The cost of a token is that of an hour over the tokens of an hour, so the best plan does not depend on the price.
+    The cost of a token is that of an hour over the tokens of an hour: the best plan does not depend on the price, which
+    may be unknown.
 
     ``plan``: one training or inference plan; its cells that say ``auto`` are chosen for each accelerator. ``others``:
     accelerators, each with its default network. ``limits``: what they must keep. ``progress``: called with the number
@@ -188,18 +196,25 @@ def break_even(
     """
     cost = objective_of(plan.kind, "cost").column.name
 
-    def best(own: Table) -> Search:
-        return search(own, catalog, cost, limits, progress=progress, processes=processes, **bounds)
+    def best(own: Table, objective: str) -> Search:
+        return search(own, catalog, objective, limits, progress=progress, processes=processes, **bounds)
 
     def cost_of(found: Search) -> float:
         return float(found.results[cost][0]) if found.found else np.nan
 
-    here = best(plan)
+    here = best(plan, cost)
     lines: list[dict[str, object]] = []
     for other in others:
         swapped = {"accelerator": np.array([other], dtype=object), "network": np.array([""], dtype=object)}
-        there = best(replace(plan, columns={**plan.columns, **swapped}))
+        own = replace(plan, columns={**plan.columns, **swapped})
+        there = best(own, cost)
         hour = float(there.results["accelerator_hour_cost"][0])
+        if hour == hour:
+            even = break_even_cost_rate(hour, cost_of(there), cost_of(here))
+        else:  # without a price tokens decide, and what they cost at one dollar a second tells the rest
+            there = best(own, RATE)
+            made = float(there.results[RATE][0]) if there.found else np.nan
+            even = break_even_cost_rate(1.0, 1.0 / made, cost_of(here))
         lines.append(
             {
                 "plan": str(plan.text("name")[0]) or plan.place(0, "name"),
@@ -208,7 +223,7 @@ def break_even(
                 "cost": cost_of(here),
                 "cost_against": cost_of(there),
                 "hour_cost_against": hour,
-                "break_even_hour_cost": float(break_even_cost_rate(hour, cost_of(there), cost_of(here))),
+                "break_even_hour_cost": float(even),
                 "chosen": there.chosen_words if there.found else there.words,
             }
         )
@@ -230,7 +245,7 @@ def _line(
     cost: Objective,
     found: tuple[Search, Search, Search | None],
 ) -> dict[str, object]:
-    declared = one.column if isinstance(one, Limit) else column(one.sheet, one.name)
+    declared = one.column if isinstance(one, Limit) else one.declared
     unit = unit_of(declared).factor
     first, second = (value / unit for value in values)  # of a network with several tiers that of the innermost
     before, after, less = found
@@ -258,15 +273,30 @@ def _cost(found: Search, cost: Objective) -> float:
 
 
 def _gain(cheaper: Search, dear: float, cheap: float) -> float:
-    """What an accelerator may cost more a month until a token costs as before. [USD]"""
-    return float(cheaper.results["accelerator_hour_cost"][0]) * MONTH * (dear / cheap - 1.0)
+    """What an accelerator may cost more a month until a token costs as before; nothing where costs differ by rounding.
+
+    Returns a number of dollars. [USD]
+    """
+    gain = dear / cheap - 1.0
+    return float(cheaper.results["accelerator_hour_cost"][0]) * MONTH * (0.0 if abs(gain) < ROUNDING else gain)
 
 
 def _stated(plan: Table, catalog: Catalog, one: Varied) -> np.ndarray:
     """Value that the plan, or the catalog row that it names, states."""
     if one.sheet == plan.kind:
         return plan.number(one.name)
-    return np.asarray(catalog.tables[one.sheet].number(one.name)[sheet_rows(catalog, plan, one)])
+    return np.asarray(catalog.tables[one.sheet].number(one.stored)[sheet_rows(catalog, plan, one)])
+
+
+def _first(plan: Table, catalog: Catalog, one: Varied) -> float:
+    """The number that changes; InputError where it is blank."""
+    found = float(_stated(plan, catalog, one)[0])
+    if np.isnan(found):
+        problem = (
+            f"{one.declared.name.replace('_', ' ')} of the sheet {one.sheet} is blank: there is no number to change"
+        )
+        raise InputError(Fault(plan.place(0, one.name if one.sheet == plan.kind else "accelerator"), problem))
+    return found
 
 
 def changed(
@@ -276,11 +306,8 @@ def changed(
     if isinstance(one, Limit):
         return plan, catalog, [limit._replace(bound=value) if limit == one else limit for limit in limits]
     ratio = value / first
-    if one.sheet == plan.kind:
-        changed = plan.number(one.name) * ratio if one.factors else np.full(len(plan), value)
-        return replace(plan, columns={**plan.columns, one.name: changed}), catalog, limits
     if (one.sheet, one.name) != ("accelerators", AREA):
-        return plan, changed_catalog(catalog, plan, [(one, ratio if one.factors else value)]), limits
+        return *with_value(plan, catalog, one, ratio if one.factors else value), limits
     table = catalog.tables["accelerators"]
     rows = sheet_rows(catalog, plan, one)
     names = [name for name in (AREA, *_WITH_AREA) if not np.isnan(table.number(name)[rows]).any()]

@@ -98,7 +98,7 @@ def _form(sheet: Any, data: Any, live: Live) -> None:
     for row, words, name in ((6, "plan A", first[0]), (7, "plan B", first[1])):
         put(sheet, f"B{row}", words, "label")
         entry = put(sheet, f"C{row}", None, "input", last=f"D{row}")
-        entry.alignment = Alignment(vertical="center", indent=1, shrink_to_fit=True)
+        entry.alignment = Alignment("left", "center", indent=1, shrink_to_fit=True)
         live.text(sheet[f"C{row}"], name)
         border(sheet, f"C{row}:D{row}", bottom=("thin", RULE))
     reference = f"'{data.title}'!${_LIST}$3:${_LIST}${_names(data, live)}"

@@ -16,6 +16,7 @@ from openpyxl.utils import range_boundaries
 from xlperf.addin.cells import CellError
 from xlperf.addin.functions import PREFIX
 from xlperf.addin.worker import Session
+from xlperf.base.arrays import added
 from xlperf.catalog.catalog import Catalog
 from xlperf.workbook.package import Formulas
 
@@ -341,7 +342,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "MAX": lambda *v: max(_numbers(*v), default=0.0),
     "MIN": lambda *v: min(_numbers(*v), default=0.0),
     "SMALL": lambda area, k: _ranked(_numbers(area), int(_number(k))),
-    "SUM": lambda *v: sum(_numbers(*v)),
+    "SUM": lambda *v: added(_numbers(*v)),
     "MATCH": _found,
     "INDEX": _indexed,
     "CHAR": lambda code: chr(int(code)),

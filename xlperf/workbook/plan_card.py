@@ -229,7 +229,7 @@ def _card(sheet: Any, data: Any, kind: str, cells: Mapping[str, str], live: Live
     left, end = at[in_sight[0]], at[names[-4]]
     row = CARD_TOP
     put(sheet, f"A{row}", "Plan shown here: choose one", "group")
-    put(sheet, f"A{row + 1}", None, "input").alignment = Alignment(vertical="center", indent=1, shrink_to_fit=True)
+    put(sheet, f"A{row + 1}", None, "input").alignment = Alignment("left", "center", indent=1, shrink_to_fit=True)
     border(sheet, f"A{row + 1}:A{row + 1}", bottom=("thin", RULE))
     choice = DataValidation("list", formula1=plan_names(kind), allow_blank=True, showErrorMessage=False)
     choice.add(f"A{row + 1}")

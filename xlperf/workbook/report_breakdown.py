@@ -11,6 +11,7 @@ import numpy as np
 from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.pagebreak import Break
 
+from xlperf.base.arrays import added
 from xlperf.catalog.schema import Column
 from xlperf.workbook.charts import Cells, Part, colour, columns_with_line, horizontal_bars
 from xlperf.workbook.package import write_table
@@ -229,7 +230,7 @@ class _Block:
         self._write(height)
         capacities = [value for value in self.fields[parts].values if value is not None]
         needs = [
-            sum(value or 0.0 for value in row) for row in zip(*(f.values for f in self.fields[:parts]), strict=True)
+            added(value or 0.0 for value in row) for row in zip(*(f.values for f in self.fields[:parts]), strict=True)
         ]
         for place, page in enumerate(self.pages):
             most = None

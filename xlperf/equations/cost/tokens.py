@@ -179,10 +179,10 @@ def token_rate_per_power(token_rate: Numeric, num_accelerators: Numeric, power: 
     return np.asarray(array(token_rate) / (array(power) * array(num_accelerators)))
 
 
-def run_cost(cost_rate: Numeric, num_accelerators: Numeric, busy_time: Numeric, goodput_share: Numeric = 1.0) -> Array:
+def run_cost(cost_rate: Numeric, num_accelerators: Numeric, busy_time: Numeric) -> Array:
     r"""Cost of a step, a training run or a day of service.
 
-    .. math:: c = \frac{r\,n\,t}{g}
+    .. math:: c = r\,n\,t
 
     By definition.
 
@@ -193,9 +193,7 @@ def run_cost(cost_rate: Numeric, num_accelerators: Numeric, busy_time: Numeric, 
     num_accelerators : numeric
         Accelerators n that work on it. [-]
     busy_time : numeric
-        Time t of useful work. [s]
-    goodput_share : numeric, default 1.0
-        Share g of the paid time that is useful: without restarts and lost steps. [-]
+        Time t that they are paid for. [s]
 
     Returns
     -------
@@ -204,12 +202,12 @@ def run_cost(cost_rate: Numeric, num_accelerators: Numeric, busy_time: Numeric, 
 
     Examples
     --------
-    100 accelerators for an hour at 0.1 cents per second, nine tenths of it useful: 360 / 0.9:
+    100 accelerators for an hour at 0.1 cents per second:
 
-    >>> float(run_cost(0.001, 100.0, 3600.0, 0.9))
-    400.0
+    >>> float(run_cost(0.001, 100.0, 3600.0))
+    360.0
     """
-    return np.asarray(array(cost_rate) * array(num_accelerators) * array(busy_time) / array(goodput_share))
+    return np.asarray(array(cost_rate) * array(num_accelerators) * array(busy_time))
 
 
 def rate_per_cost(token_rate: Numeric, num_accelerators: Numeric, cost_rate: Numeric) -> Array:

@@ -40,11 +40,6 @@ class PowerLimits(NamedTuple):
     kept: Array
     clock_share: Array
 
-    @classmethod
-    def of(cls, own: Array) -> PowerLimits:
-        """The own limits, not lowered."""
-        return cls(own, own, np.ones_like(own))
-
     def take(self, rows: slice | np.ndarray) -> PowerLimits:
         """Those of some of the rows."""
         return PowerLimits(*(values[rows] for values in self))
@@ -220,7 +215,7 @@ def accelerator_power(
        doi:10.1109/ISSCC.2014.6757323: moving operands costs more than the arithmetic on them.
     """
     own = {name: values[:, 0] for name, values in constants.items()}
-    clocks = own["active_share"] * limits.own * (limits.clock_share * limits.clock_share * limits.clock_share)
+    clocks = power_at_clock(own["active_share"] * limits.own, limits.clock_share)
     rest = idle_power(limits.own, own["idle_share"], device.static_power[:, 0]) + rates.busy * clocks
     flop_energy = narrow_energy(own["flop_energy"], product_size) * device.energy_ratio[:, 0]
     flop = rates.flop + 2.0 * own["tile_rows"] * rates.weights

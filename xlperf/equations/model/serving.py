@@ -327,6 +327,14 @@ def cache_elements(model: Model, attention_parallel: Array, latent: bool) -> Arr
     ----------
     .. [1] DeepSeek-AI, "DeepSeek-V2: A strong, economical, and efficient mixture-of-experts language model", 2024,
        arXiv:2405.04434, table 1.
+
+    Examples
+    --------
+    Llama 3.1 8B on four ranks: keys and values of two heads of 128.
+
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> cache_elements(llama, np.array([4.0]), latent=False).tolist()
+    [512.0]
     """
     if latent:
         found = model.kv_lora_rank + model.qk_rope_head_size + 0.0 * attention_parallel

@@ -186,6 +186,16 @@ def stages_of(model: Model, plan: TrainingPlan) -> StageLayers:
     -------
     StageLayers
         Of the model's layers. [-]
+
+    Examples
+    --------
+    DeepSeek-V3 with its MTP module on 16 stages: 4, 14 x 4, 1.
+
+    >>> model = Model(*np.array([[61, 7168, 128, 128, 56, 18432, 129280, 1, 0, 0, 1, 0, 0, 0, 0, 0, 3.0]]).T)
+    >>> ends = dict.fromkeys(("first_stage_layers", "last_stage_layers"), np.array([np.nan]))
+    >>> plan = {"pipeline_parallel": np.array([16.0]), "mtp_layers": np.ones(1), "stage_dealing": np.zeros(1), **ends}
+    >>> [float(layers[0]) for layers in stages_of(model, TrainingPlan(plan))]
+    [4.0, 4.0, 1.0]
     """
     ahead = np.where(plan.pipeline_parallel > 1, MODULE_LAYERS * plan.mtp_layers, 0.0)
     shape = model.num_layers + ahead, plan.pipeline_parallel
