@@ -32,6 +32,11 @@ _UNIT_PARTS = ("raw_dies", "die_defects", "raw_package", "package_defects", "was
                "test", "board_cost", "nre_per_unit")  # fmt: skip
 _HOUR_OF_SERVER = ("accelerator_cost", "server_cost", "network_capital_cost", "storage_cost", "facility_cost",
                    "running_cost", "energy_cost")  # fmt: skip
+_UNIT_COSTS = ("cost_dies", "cost_defects", "cost_package", "cost_memory", "cost_losses", "cost_test", "cost_board",
+               "cost_design")  # fmt: skip
+_SHARES_OF_STEP = ("share_forward", "share_backward", "share_recompute", "share_tensor_parallel",
+                   "share_context_parallel", "share_expert_parallel", "share_pipeline_communication",
+                   "share_pipeline_bubble", "share_data_parallel", "share_optimizer", "share_overhead")  # fmt: skip
 _HOUR_OF_PLAN = ("hour_accelerator", "hour_server", "hour_network", "hour_storage", "hour_facility", "hour_running",
                  "hour_energy")  # fmt: skip
 Rows = Sequence[Sequence[Any]]
@@ -87,6 +92,9 @@ KINDS = (
     Kind("Cost of a unit", "bars", ("device",), ("unit_cost",)),
     Kind("Time of the operation", "bars", ("operation",), ("time",)),
     Kind("How likely each cause is", "bars", ("cause",), ("probability",), "", True, "Most likely"),
+    Kind("Share of each budget in use", "bars", (), ("memory_used", "speed_used", "ttft_used", "users_used")),
+    Kind("Share of a step by part", "stacked", (), _SHARES_OF_STEP),
+    Kind("Cost of a unit by part", "stacked", (), _UNIT_COSTS),
 )  # fmt: skip
 """Drawings by the columns that a table has: the first whose values are all there is taken."""
 

@@ -185,7 +185,7 @@ def _chart(sheet: Worksheet, drawing: Drawing, header: int, values: Sequence[Seq
     ]
     reached = [added(v or 0.0 for v in row) for row in zip(*values, strict=True)] if stacked else known
     chart: Any = horizontal_bars(
-        drawing.title, labels, parts, axis_title=unit if len(parts) == 1 else drawing.columns[-1].unit,
+        drawing.title, labels, parts, axis_title=unit if len(parts) == 1 else drawing.columns[-1].unit.strip("-"),
         number=axis_number(reached), stacked=stacked, size=size,
     )  # fmt: skip
     if len(parts) == 1:
