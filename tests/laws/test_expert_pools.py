@@ -173,14 +173,14 @@ STEP_3 = {
 """Step-3 (arXiv 2507.19427); its low-rank queries as whole ones: 4 of 38 G active parameters more."""
 
 
-@pytest.mark.parametrize(("slowdown", "low", "high"), [(1.0, 0.85, 1.0), (None, 0.2, 0.5)], ids=["own kernels", "fit"])
+@pytest.mark.parametrize(("slowdown", "low", "high"), [(1.0, 0.85, 1.0), (None, 0.35, 0.65)], ids=["own kernels", "fit"])
 def test_step_3_with_two_nodes_for_attention_and_two_for_experts(
     slowdown: float | None, low: float, high: float
 ) -> None:
     """Published: 4,039 tokens/s of an H800 within 50 ms, contexts of 4k, FP8, 32 accelerators in three stages.
 
     Its own kernels read experts at the memory's bandwidth (-7 %); those of the engines that the calibration was fitted
-    on take 1.5 times as long and leave a quarter.
+    on take 1.4 times as long and leave half.
     """
     catalog = load_catalog()
     new = table_from_rows("models", list(STEP_3), [list(STEP_3.values())])

@@ -31,7 +31,7 @@ BETTER = [
     *(("networks", (column,), 0.5) for column in ("latency", "oversubscription", "accelerators_per_adapter")),
 ]
 CLOSE = {"training": 1e-9, "static": 1e-9}
-FULL_CACHE = 0.03  # the largest rate is that of the batch that fills the cache, whose tiles may fill badly
+FULL_CACHE = 0.035  # the largest rate is that of the batch that fills the cache, whose tiles may fill badly
 UNDER_LOAD = 2e-3  # batches under load are whole, and steps between two sizes of them on a line
 NO_LONGER_WAITING = 0.01  # with more memory what waited runs: larger batches, whose tiles and passes may fill worse
 AT_TARGETS = 0.07  # faster decoding brings prompts together: the target of TTFT may admit one request of fifteen less
