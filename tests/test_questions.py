@@ -106,3 +106,12 @@ def test_what_is_wrong_or_cannot_be_is_one_line(
     text = found.err if code == 2 else found.out.split("\n")[0]
     assert re.search(words, text), text
     assert len(text.strip().split("\n")) == 1
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_a_workbook_of_an_answer_opens_on_it_with_a_chart(kind: str, command: Command, tmp_path: Path) -> None:
+    assert command(kind, "-o", tmp_path / "answer.xlsx").code == 0
+    book = openpyxl.load_workbook(tmp_path / "answer.xlsx")
+    shown = openpyxl.load_workbook(workbook(), data_only=True)[SHEETS[FORMS.index(kind)]]["F5"].value
+    assert len(book.active._charts) == 1
+    assert shown in [cell.value for row in book.active for cell in row]

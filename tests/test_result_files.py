@@ -208,9 +208,9 @@ WORKBOOKS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "search": (SEARCHED_PLAN, (), "Step time"),
     "search of two": (SEARCHED_PLAN, ("--objective", "cost", "--objective", "memory"), "Plans that nothing beats"),
     "solve": (SERVING_PLANS, ("--vary", "batch size=1..8", "--target", "tpot<=40", "--largest"), "Batch size"),
-    "sweep": (TRAINING_PLANS, ("--vary", "accelerators.memory bandwidth=2,4,8", "--result", "mfu"), "Mfu"),
+    "sweep": (TRAINING_PLANS, ("--vary", "accelerators.memory bandwidth=2,4,8", "--result", "mfu"), "MFU"),
     "uncertainty": (TRAINING_PLANS, ("--result", "cost", "--vary", "prices.rental price=x0.7..x1.5", "--draws", "64"),
-                    "Uncertain result"),
+                    "5th, 50th and 95th percentile"),
     "worth": (SERVING_PLANS, (), "Worth of the change"),
     "worth against": (SERVING_PLANS, ("--against", "B200-SXM-180GB"), "Price of an hour"),
     "cost": ("", (), "Cost of a unit by part"),
@@ -240,6 +240,8 @@ def test_every_workbook_of_results_opens_with_what_was_asked_its_answer_and_a_ch
     assert book.active is not None and book.active.title == "asked"
     text = [str(cell.value) for row in book["asked"].iter_rows() for cell in row if cell.value is not None]
     assert f"xlperf {name}" in text and "Asked" in text
+    answer = text[text.index("Answer") + 1]
+    assert any(sign.isdigit() for sign in answer), answer
     assert all(str(one) in text for one in given)
     for option, value in pairwise(options):
         if option.startswith("--") and not value.startswith("--"):

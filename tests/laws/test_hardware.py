@@ -74,13 +74,15 @@ def _near(mode: str, columns: tuple[str, ...], name: str) -> float:
 def _no_longer_queued(before: Table, after: Table) -> np.ndarray:
     """Time that a queue for places hid, where more memory ends it, as a share of the latency.
 
-    While all places are taken a request waits for its turn, and is sent, in the time that it waits for a place anyhow.
-    Where all have places each of them adds that time, which is no more than that from its queue to its first token
-    without the pass that prefills it, nor than the queue was. The latency of a given number in flight is longer by it.
+    A replica works for the others while a request waits for its turn or is handled outside the engine, so the end of
+    the queue lengthens no cycle. Only where one pass takes the prompts of nearly all requests is there nobody to work
+    for: with a queue those who wait in it fill that time, without one all requests spend it together. It is no more
+    than from the queue to the first token without the pass, nor than the queue was.
     """
     hidden = after["ttft"] - after["queue_time"] - after["prefill_time"]
     ended = (before["queue_time"] > 0.0) & (after["queue_time"] == 0.0)
-    return np.where(ended, np.minimum(hidden, before["queue_time"]) / before["latency"], 0.0)
+    together = after["prefill_time"] > 0.5 * after["latency"]
+    return np.where(ended & together, np.minimum(hidden, before["queue_time"]) / before["latency"], 0.0)
 
 
 def _hold_costs_at_a_rate(what: str, plans: Table, before: Table, after: Table, near: float) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from xlperf.base.arrays import Array
+from xlperf.base.errors import Fault, InputError
 from xlperf.calibrate.comparison import (
     FIRST_TOKEN,
     MEMORY,
@@ -23,7 +24,7 @@ from xlperf.calibrate.comparison import (
 )
 from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables
 from xlperf.calibrate.fitter import Parameter, Problem
-from xlperf.calibrate.published import Published, PublishedPlans
+from xlperf.calibrate.published import POWER, Published, PublishedPlans
 from xlperf.calibrate.published_inference import inference_plans
 from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.calibration import ANY, Calibration, precision_key
@@ -140,7 +141,10 @@ def weighted_quantile(values: Array, weight: Array, share: float) -> float:
 
 
 def plans_of(published: Published, catalog: Catalog) -> PublishedPlans:
-    """Published rows of either kind as plans."""
+    """Published rows of training or inference as plans; raises InputError for rows of measured power."""
+    if published.kind == POWER:
+        problem = "holds rows of measured power, which xlperf validate compares without other options"
+        raise InputError(Fault(published.place(-1, "row_id"), problem))
     return training_plans(published, catalog) if published.kind == "training" else inference_plans(published, catalog)
 
 

@@ -107,9 +107,10 @@ def validate(
 
     FILE is a workbook or a CSV file with the columns of published training or inference runs (row_id, gpu, tp, gbs,
     iter_time_s, tpot_ms ...), or with plans as xlperf evaluate takes them beside columns of what was measured:
-    measured step time (s), measured memory (GiB), measured ttft (ms), measured tokens per second ... Without FILE the
-    shipped rows are taken. The error of a row is |predicted time / measured time - 1|. Exit code 1 where a tolerance is
-    missed.
+    measured step time (s), measured memory (GiB), measured ttft (ms), measured tokens per second ..., or of measured
+    power (avg_power_w_per_gpu, energy_j_per_output_token, tokens_per_s, batch ...): watts at the measured and at the
+    predicted rate, joules per token. Without FILE the shipped rows are taken. The error of a row is |predicted time /
+    measured time - 1|. Exit code 1 where a tolerance is missed.
     """
     from xlperf.base.files import replaced
     from xlperf.calibrate.validate import validate as validated

@@ -10,7 +10,7 @@ import click
 from xlperf.base import resources
 from xlperf.catalog.schema import Column, results_of, table_schema
 from xlperf.cli.options import Command, catalog_of, catalog_option, examples, output_option
-from xlperf.cli.output import deliver, parts, rounded, say, took
+from xlperf.cli.output import Front, deliver, parts, rounded, say, took
 
 if TYPE_CHECKING:
     pass
@@ -92,7 +92,7 @@ def _answered(kind: str, given: Words, output: str | None, catalog: str | None) 
     answer = {name: values[0] for name, values in results.columns.items()}
     if output is not None:
         own = [part for part in parts(table) if part[0].name not in answer]
-        deliver(output, kind, own + parts(results), "answer")
+        deliver(output, kind, own + parts(results), "answer", front=Front(said=[str(answer["answer"])]))
     else:
         say(str(answer["answer"]), "", *_card(kind, answer), "", *_notes(form, answer))
         took(1, "answer")

@@ -270,10 +270,11 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     wide_peak = arrays.peaks[rows, wide_codes]
 
     common = dict(zip(DEVICE_COLUMNS, rows_of(arrays.device, rows, 1)[..., None], strict=True))
-    limits, peaks = PowerLimits.of(arrays.thermal_design_power[rows]), arrays.peaks[rows]
+    limit, peaks = arrays.thermal_design_power[rows], arrays.peaks[rows]
+    limits = PowerLimits(limit, limit, np.ones_like(limit))
     own, wide = common, common
     if "power_limit" in plans:
-        lowered, limit = plans.number("power_limit"), limits.own
+        lowered = plans.number("power_limit")
         share, own = _capped(lowered, limit, peak[:, None], product_size[:, None], common)
         wide_share, wide = _capped(lowered, limit, wide_peak[:, None], INPUT_SIZES[wide_codes][:, None], common)
         peaks = peaks * _capped(lowered, limit, peaks, INPUT_SIZES, common)[0]

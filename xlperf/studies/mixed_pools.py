@@ -127,12 +127,13 @@ class _ExpertPools(NamedTuple):
             f"{self.model}: cost of the cheapest plan within the targets; rows have the attention, columns the "
             "experts; blank: no such plan."
         )
-        series = ["no expert pool", *self.names]
+        alone = "no expert pool"
+        series, drawn = [alone, *self.names], [*self.names, alone]
+        chart = Chart("columns", "Cost by machine of the experts", "attention", drawn, y_title="USD/Mtoken")
         return pivot_of(
             f"experts of {self.model}", heading, ("attention", self.names), series,
             np.where(np.isfinite(costs), costs, np.nan), "USD/Mtoken", "All cost over a million output tokens",
-            [Chart("columns", "Cost by machine of the experts", "attention", series, y_title="USD/Mtoken")],
-            shaded=True,
+            [chart], shaded=True,
         )  # fmt: skip
 
     def finding(self) -> Finding:

@@ -168,7 +168,7 @@ def _top(sheet: Worksheet, group: Plans, pairs: Sequence[int], row: int) -> int:
 
 def _chart_height(pairs: int) -> float:
     """Height of a chart of so many plans. [cm]"""
-    return max(5.0, 3.2 + 0.32 * min(pairs, _BARS))
+    return max(5.0, 3.2 + 0.29 * min(pairs, _BARS))
 
 
 def _chart(sheet: Worksheet, group: Plans, row: int, place: int, table: tuple[int, int], height: float) -> None:

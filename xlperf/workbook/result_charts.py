@@ -32,6 +32,11 @@ _UNIT_PARTS = ("raw_dies", "die_defects", "raw_package", "package_defects", "was
                "test", "board_cost", "nre_per_unit")  # fmt: skip
 _HOUR_OF_SERVER = ("accelerator_cost", "server_cost", "network_capital_cost", "storage_cost", "facility_cost",
                    "running_cost", "energy_cost")  # fmt: skip
+_UNIT_COSTS = ("cost_dies", "cost_defects", "cost_package", "cost_memory", "cost_losses", "cost_test", "cost_board",
+               "cost_design")  # fmt: skip
+_SHARES_OF_STEP = ("share_forward", "share_backward", "share_recompute", "share_tensor_parallel",
+                   "share_context_parallel", "share_expert_parallel", "share_pipeline_communication",
+                   "share_pipeline_bubble", "share_data_parallel", "share_optimizer", "share_overhead")  # fmt: skip
 _HOUR_OF_PLAN = ("hour_accelerator", "hour_server", "hour_network", "hour_storage", "hour_facility", "hour_running",
                  "hour_energy")  # fmt: skip
 Rows = Sequence[Sequence[Any]]
@@ -73,7 +78,7 @@ KINDS = (
     Kind("Time of operators, all calls", "bars", ("phase", "operator"), ("total_time",), "", True, "Longest operator"),
     Kind("From the cost at the sheet prices to the owner's", "waterfall", ("line",), ("cost_change", "cost"), "plan"),
     Kind("From the prediction to the measurement", "waterfall", ("step",), ("difference", "value"), "result"),
-    Kind("Uncertain result: 5th, 50th and 95th percentile", "bars", ("plan",), ("p5", "p50", "p95")),
+    Kind("5th, 50th and 95th percentile", "bars", ("plan",), ("p5", "p50", "p95"), "result"),
     Kind("Which input decides: swing of the result", "bars", ("input",), ("swing",), "plan", True, "Largest swing"),
     Kind("Which input decides", "tornado", ("input",), ("result_low", "result_base", "result_high"), "subject"),
     Kind("Worth of the change, an accelerator and month", "bars", ("plan", "input"), ("worth",), "", True,
@@ -87,6 +92,9 @@ KINDS = (
     Kind("Cost of a unit", "bars", ("device",), ("unit_cost",)),
     Kind("Time of the operation", "bars", ("operation",), ("time",)),
     Kind("How likely each cause is", "bars", ("cause",), ("probability",), "", True, "Most likely"),
+    Kind("Share of each budget in use", "bars", (), ("memory_used", "speed_used", "ttft_used", "users_used")),
+    Kind("Share of a step by part", "stacked", (), _SHARES_OF_STEP),
+    Kind("Cost of a unit by part", "stacked", (), _UNIT_COSTS),
 )  # fmt: skip
 """Drawings by the columns that a table has: the first whose values are all there is taken."""
 
@@ -168,7 +176,8 @@ _MEMORY = ("memory_weights", "memory_gradients", "memory_optimizer", "memory_act
 
 def _words(column: Column) -> str:
     words = column.name.replace("_", " ").replace("num ", "number of ")
-    return {"ttft": "Time to first token", "tpot": "Time per output token"}.get(words, words.capitalize())
+    known = {"ttft": "Time to first token", "tpot": "Time per output token", "mfu": "MFU", "hfu": "HFU"}
+    return known.get(words, words.capitalize())
 
 
 def _number(value: Any) -> float | None:
@@ -243,7 +252,8 @@ def _bars(kind: Kind, columns: Sequence[Column], rows: Rows) -> Drawing | None:
         title = f"{title}: {short(str(rows[0][place[kind.within]]), 40)}"
     own = [columns[i] for i in at]
     values = [[numbers[i] for _, numbers in shown] for i in range(len(at))]
-    return Drawing(kind, [name for name, _ in shown], own, values, [], title, _answer(kind, own, found))
+    subject = str(rows[0][place[kind.within]]) if kind.within else ""
+    return Drawing(kind, [name for name, _ in shown], own, values, [], title, _answer(kind, own, found, subject))
 
 
 def _points(
@@ -274,22 +284,39 @@ def _points(
     return Drawing(kind, labels, own, values, series, words, answer)
 
 
-def _answer(kind: Kind, columns: Sequence[Column], found: Sequence[tuple[str, Sequence[float | None]]]) -> str:
-    """What a table says: the first row, or the lowest and the highest of its rows."""
+def _answer(
+    kind: Kind, columns: Sequence[Column], found: Sequence[tuple[str, Sequence[float | None]]], subject: str
+) -> str:
+    """What a table says: the first row, or the lowest and the highest of its rows, of stacked parts of their sums.
+
+    ``subject``: what the rows are about, where only those of one are drawn.
+    """
     column = columns[0]
 
+    unit = f" {column.unit}" if column.unit not in ("", "-") else ""
+
     def said(entry: tuple[str, float]) -> str:
-        unit = f" {column.unit}" if column.unit not in ("", "-") else ""
         return f"{number_words(entry[1])}{unit} ({entry[0]})"
 
     words = _words(column)
-    if kind.look in ("stacked", "tornado", "waterfall"):
-        return ""
-    if len(columns) == 3:
+    filled = [(name, [value or 0.0 for value in own]) for name, own in found]
+    if kind.look == "tornado":
+        name, ends = max(filled, key=lambda entry: abs(entry[1][2] - entry[1][0]))
+        from_, else_, to = map(number_words, ends)
+        return f"{subject}: {name} decides most, {from_} to {to}{unit} in place of {else_}."
+    if kind.look == "waterfall":
+        name, (step, _) = max(filled[1:-1] or filled, key=lambda entry: abs(entry[1][0]))
+        start, end = (number_words(own[1]) for _, own in (filled[0], filled[-1]))
+        return f"From {start} to {end}{unit} ({subject}); the largest step is {name}, {number_words(step)}."
+    if len(columns) == 3 and kind.look == "bars":
         name, numbers = found[0]
         low, middle, high = (number_words(number or 0.0) for number in numbers)
-        return f"{name}: {middle} ({low} to {high})."
+        return f"{subject}: {middle}, in nine draws of ten {low} to {high} ({name})."
     entries = [(name, own[0]) for name, own in found if own[0] is not None]
+    if kind.look == "stacked":
+        words, entries = kind.words.removesuffix(" by part").removesuffix(","), [
+            (name, sum(value or 0.0 for value in own)) for name, own in found
+        ]  # fmt: skip
     if not entries:
         return ""
     if kind.answer:

@@ -26,6 +26,7 @@ from xlperf.workbook.charts import (
     waterfall,
 )
 from xlperf.workbook.package import data_rows, save_workbook, write_table
+from xlperf.workbook.report_data import plural
 from xlperf.workbook.result_charts import Drawing, drawings
 from xlperf.workbook.style import (
     NAVY,
@@ -99,7 +100,7 @@ def add_front(
     row = heading(front, row + 1, "Rows")
     for name, (_, rows) in tables.items():
         link(front.cell(row, 1), name, name)
-        put(front.cell(row, 2), f"{len(rows):,} rows", "xlperf text", wrapped=False)
+        put(front.cell(row, 2), plural(len(rows), "row"), "xlperf text", wrapped=False)
         row += 1
     top = row + 1
     below = top + sum(chart_rows(_height(drawing)) + 1 for drawing in drawn)
@@ -184,7 +185,7 @@ def _chart(sheet: Worksheet, drawing: Drawing, header: int, values: Sequence[Seq
     ]
     reached = [added(v or 0.0 for v in row) for row in zip(*values, strict=True)] if stacked else known
     chart: Any = horizontal_bars(
-        drawing.title, labels, parts, axis_title=unit if len(parts) == 1 else drawing.columns[-1].unit,
+        drawing.title, labels, parts, axis_title=unit if len(parts) == 1 else drawing.columns[-1].unit.strip("-"),
         number=axis_number(reached), stacked=stacked, size=size,
     )  # fmt: skip
     if len(parts) == 1:
@@ -245,6 +246,6 @@ def write_diagnosis(path: str, found: Diagnosis, command: str, asked: Mapping[st
                 for cell in row:
                     cell.number_format = "#,##0.00##"
     if len(found.explanations):
-        said.append(f"Most likely: {found.explanations['cause'][0]}. {found.explanations['advice'][0]}")
+        said.append(f"Most likely: {found.explanations['cause'][0]} ({found.explanations['advice'][0]}).")
     add_front(book, command, asked, tables, said=said)
     save_workbook(book, path)

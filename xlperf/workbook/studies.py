@@ -341,6 +341,10 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int, si
     def header(name: str) -> Cells:
         return Cells(sheet, names.index(name) + 1, top, top)
 
+    shades = {
+        name: colour(name, place) if name.startswith(("time_", "memory_")) else _PALETTE[place % len(_PALETTE)]
+        for place, name in enumerate(chart.y)
+    }  # of a machine the same on all sheets of a study that name the same machines
     every = [name for name in chart.y if any(source.values(name)[first:last])]  # no legend for what is nothing
     if every and len(every) < len(chart.y):
         chart = replace(chart, y=every)
@@ -349,9 +353,8 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int, si
     if chart.kind in ("bars", "columns"):
         grouping, overlap = ("stacked", 100) if chart.stacked else ("clustered", -5)
         drawn = bar_chart(chart.title, "bar" if chart.kind == "bars" else "col", size, grouping, overlap)
-        for place, name in enumerate(chart.y):
-            shade = colour(name, place) if name.startswith(("time_", "memory_")) else _PALETTE[place % len(_PALETTE)]
-            drawn.series.append(bar_series(header(name), cells(chart.x), cells(name), shade))
+        for name in chart.y:
+            drawn.series.append(bar_series(header(name), cells(chart.x), cells(name), shades[name]))
         if chart.kind == "bars":
             draw_horizontal_axes(drawn, chart.y_title, number)
             place_plot(
@@ -367,7 +370,7 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int, si
         frame(drawn, chart.title, *size)
         for place, name in enumerate(chart.y):
             series = label_series(header(name), cells(chart.x), cells(name))
-            _drawn(series, _PALETTE[place % len(_PALETTE)], _MARKERS[place % len(_MARKERS)], True)
+            _drawn(series, shades[name], _MARKERS[place % len(_MARKERS)], True)
             drawn.series.append(series)
         _draw_labelled_axes(drawn, chart, cells(chart.x), number)
         _finished(drawn, chart, drawn_values)
@@ -383,7 +386,8 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int, si
         drawn_from = [(header(name), cells(chart.x), cells(name)) for name in chart.y]
     for place, own in enumerate(drawn_from):
         points = point_series(*own)
-        _drawn(points, _PALETTE[place % len(_PALETTE)], _MARKERS[place % len(_MARKERS)], chart.kind == "lines")
+        shade = _PALETTE[place % len(_PALETTE)] if chart.by else shades[chart.y[place]]
+        _drawn(points, shade, _MARKERS[place % len(_MARKERS)], chart.kind == "lines")
         drawn.series.append(points)
     draw_axis(drawn.x_axis, chart.x_title, axis_number(values), lines=True)
     draw_axis(drawn.y_axis, chart.y_title, number, lines=True)

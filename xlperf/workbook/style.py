@@ -322,7 +322,7 @@ _BY_NAME = {
     "power_usage_effectiveness": "0.00",
     "oversubscription": "0.0#",
 }
-_SHARES = ("_yield", "_share", "_ratio", "_coverage", "discount_rate", "dies_per_wafer")
+_SHARES = ("_used", "head_room", "_yield", "_share", "_ratio", "_coverage", "discount_rate", "dies_per_wafer")
 
 
 def number_format(column: Column) -> str:
@@ -335,7 +335,7 @@ def number_format(column: Column) -> str:
     if column.is_text or column.kind in ("flag", "result-flag"):
         return "General"
     if column.unit in ("", "-"):
-        share = column.name.endswith(_SHARES)
+        share = column.name.endswith(_SHARES) or column.name.startswith("share_")
         return _BY_NAME.get(column.name, "0.0##" if share else _COUNT)
     return _FORMATS.get(column.unit, "[<10]0.00##;#,##0.0")
 

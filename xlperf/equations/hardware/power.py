@@ -40,11 +40,6 @@ class PowerLimits(NamedTuple):
     kept: Array
     clock_share: Array
 
-    @classmethod
-    def of(cls, own: Array) -> PowerLimits:
-        """The own limits, not lowered."""
-        return cls(own, own, np.ones_like(own))
-
     def take(self, rows: slice | np.ndarray) -> PowerLimits:
         """Those of some of the rows."""
         return PowerLimits(*(values[rows] for values in self))

@@ -112,7 +112,7 @@ def decode_step_traffic(
     cache_size: Array,
     running_batch: Array,
     favoured_share: Array,
-) -> Array:
+) -> tuple[Array, Array]:
     r"""Bytes that an accelerator reads in a decode step: weights of the experts that are visited, and the cache.
 
     .. math:: T = W \frac{N_a + (N - N_a) \frac{E_{hit} - k}{E - k}}{N} + C \frac{s_p + s_o / 2}{s_p + s_o}
@@ -138,8 +138,10 @@ def decode_step_traffic(
 
     Returns
     -------
-    Array
-        (rows,). [B]
+    weights : Array
+        Weights that are read, (rows,). [B]
+    cache : Array
+        Keys and values that are read, on average over the outputs, (rows,). [B]
     """
     mean = divide(plan.prompt_length + 0.5 * plan.output_length, plan.prompt_length + plan.output_length)
     read = weights_size
@@ -149,7 +151,7 @@ def decode_step_traffic(
         share = np.clip(divide(hit - model.top_k, model.num_experts - model.top_k), 0.0, 1.0)
         share = np.where(model.num_experts > 0.0, share, 1.0)
         read = weights_size * (active + (whole - active) * share) / whole
-    return np.asarray(read + cache_size * mean)
+    return np.asarray(read), np.asarray(cache_size * mean)
 
 
 def sampling_traffic(model: Model, plan: InferencePlan, running_batch: Array) -> Array:
@@ -263,8 +265,9 @@ def serving_power(
     each = rate / plan.num_accelerators
     decoding = np.maximum(1.0 - share, 1e-9)
     weights, cache = results["memory_weights"], results["memory_kv_cache"]
-    read = decode_step_traffic(model, plan, architecture, weights, 0.0 * cache, running, favoured_share)
-    traffic = decode_step_traffic(model, plan, architecture, weights, cache, running, favoured_share)
+    sizes = weights, cache, running, favoured_share
+    read, cached = decode_step_traffic(model, plan, architecture, *sizes)
+    traffic = read + cached
     held = resident_share(weights + cache, machines[0][0].l2_capacity[:, 0])
     sampled = sampling_traffic(model, plan, np.maximum(running, 1.0))
     moved = traffic * (1.0 - held) + sampled
@@ -348,7 +351,8 @@ def expert_pool_power(
     # Every micro-batch reads the weights.
     experts = batches * results["expert_memory"] * visited_share(model, running / batches, favoured_share)
     weights, none = (batches * results["memory_weights"], experts), 0.0 * rate
-    cache = decode_step_traffic(model, plan, architecture, none, results["memory_kv_cache"], running, favoured_share)
+    sizes_held = none, results["memory_kv_cache"], running, favoured_share
+    _, cache = decode_step_traffic(model, plan, architecture, *sizes_held)
     sampled = sampling_traffic(model, plan, np.maximum(running, 1.0))
     others = cache + sampled, none
     sizes = np.where(wide_attention(model, plan, architecture), plan.activation_size, plan.weight_size)

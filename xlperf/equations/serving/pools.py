@@ -216,9 +216,18 @@ class _Ends(NamedTuple):
     decoded: Array
 
 
-def _sides(load: PoolLoad, running: Array, prompts: Array, places: Array) -> Array:
-    """Batches and prompts on both sides of a state, (4, number, rows): powers of two, up to what there is room for."""
-    return np.stack([*octave(running, places), *octave(prompts, load.workload.max_prefill_prompts)])
+class _Sides(NamedTuple):
+    """Batches of the decoding pool and prompts of a prefill pass on both sides of a state, (number, rows). [-]"""
+
+    batch: Array
+    larger_batch: Array
+    prompts: Array
+    more_prompts: Array
+
+
+def _sides(load: PoolLoad, running: Array, prompts: Array, places: Array) -> _Sides:
+    """Batches and prompts on both sides of a state: powers of two, up to what there is room for."""
+    return _Sides(*octave(running, places), *octave(prompts, load.workload.max_prefill_prompts))
 
 
 def _between(value: Array, low: Array, high: Array) -> np.ndarray:
@@ -227,7 +236,7 @@ def _between(value: Array, low: Array, high: Array) -> np.ndarray:
 
 
 def _settled(
-    load: PoolLoad, ends: _Ends, requests: Array, sides: Array, times: Times, turn: int
+    load: PoolLoad, ends: _Ends, requests: Array, sides: _Sides, times: Times, turn: int
 ) -> tuple[Array, Array, Array, Array]:
     """State (6, number, rows), prompts of a pass, and times of a step and of a pass, (number, rows).
 
@@ -236,17 +245,19 @@ def _settled(
     workload, number = load.workload, len(requests)
     step, prefill = times.steps[:number], times.prefills[:number]
     most, same = workload.max_prefill_prompts, 0.0 * requests
-    steps = np.stack([step, bounded_rise(sides[0], sides[1], step, times.steps[number:]), ends.last + same])
-    passes = np.stack([prefill, bounded_rise(sides[2], sides[3], prefill, times.prefills[number:]), ends.filled + same])
+    larger_step = bounded_rise(sides.batch, sides.larger_batch, step, times.steps[number:])
+    larger_pass = bounded_rise(sides.prompts, sides.more_prompts, prefill, times.prefills[number:])
+    steps = np.stack([step, larger_step, ends.last + same])
+    passes = np.stack([prefill, larger_pass, ends.filled + same])
     found = PoolTimes(
-        pass_times=Curve.through(np.stack([*sides[2:], most + same]), passes),
+        pass_times=Curve.through(np.stack([sides.prompts, sides.more_prompts, most + same]), passes),
         one_prefill=ends.alone,
         full_prefill=ends.filled,
         max_prefill_prompts=most,
         stages=workload.pipeline_stages,
         burst=workload.burst_fraction,
         prefill_replicas=load.prefillers,
-        step_times=Curve.through(np.stack([*sides[:2], ends.places + same]), steps),
+        step_times=Curve.through(np.stack([sides.batch, sides.larger_batch, ends.places + same]), steps),
         decode_steps=workload.decode_steps,
         decode_replicas=load.decoders,
         places=ends.places,
@@ -257,15 +268,19 @@ def _settled(
     running = np.clip(np.where(np.isinf(steady.running), 1.0, steady.running), 1.0, ends.places)
     # Below its batches the line is only a guess: a state far below is approached in steps.
     down, up = _NEXT_OCTAVE if turn <= _LAST_MOVES else (_DOWN_RUNNING, np.inf)
-    near = np.clip(running, down * sides[0], up * sides[1]), np.maximum(prompts, _DOWN_PROMPTS * sides[2])
-    settled = _between(near[0], sides[0], sides[1]) & _between(near[1], sides[2], sides[3])
+    near_batch = np.clip(running, down * sides.batch, up * sides.larger_batch)
+    near_prompts = np.maximum(prompts, _DOWN_PROMPTS * sides.prompts)
+    settled = _between(near_batch, sides.batch, sides.larger_batch)
+    settled &= _between(near_prompts, sides.prompts, sides.more_prompts)
     results = np.stack(steady), prompts, found.step_times.time(running), found.pass_times.time(prompts)
-    rows = np.flatnonzero(~settled.all(axis=0) & ~np.isnan(near[0] + near[1]).any(axis=0))
+    rows = np.flatnonzero(~settled.all(axis=0) & ~np.isnan(near_batch + near_prompts).any(axis=0))
     if not len(rows) or not turn:
         return results
-    some, (running, prompts) = load.take(rows), (np.maximum(each[:, rows], 1.0) for each in near)
-    moved = _sides(some, running, prompts, ends.places[rows])
-    times = some.times.at(np.concatenate(moved[:2]), np.concatenate(moved[2:]))
+    some, batch, fewer = load.take(rows), near_batch[:, rows], near_prompts[:, rows]
+    moved = _sides(some, np.maximum(batch, 1.0), np.maximum(fewer, 1.0), ends.places[rows])
+    times = some.times.at(
+        np.concatenate([moved.batch, moved.larger_batch]), np.concatenate([moved.prompts, moved.more_prompts])
+    )
     ends = _Ends(*(values[rows] for values in ends))
     for whole, part in zip(results, _settled(some, ends, requests[:, rows], moved, times, turn - 1), strict=True):
         whole[..., rows] = part
@@ -297,13 +312,17 @@ def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolS
     guess = np.where(arriving, _FIRST_OPEN, _SHARE_RUNNING * requests / load.decoders)
     burst = np.clip(np.where(arriving, 0.0, workload.burst_fraction * requests / load.prefillers), 1.0, most)
     sides = _sides(load, np.clip(guess, 1.0, places), burst, places)
-    known = load.times.at(np.stack([*sides[0], *sides[1], knot, places]), np.stack([*sides[2], *sides[3], one, most]))
+    known = load.times.at(
+        np.stack([*sides.batch, *sides.larger_batch, knot, places]),
+        np.stack([*sides.prompts, *sides.more_prompts, one, most]),
+    )
     alone, filled = known.prefills[-2], bounded_rise(one, most, *known.prefills[-2:])
     last = bounded_rise(knot, places, *known.steps[-2:])
     decoded = divide(load.decoders * places, workload.decode_steps * last, np.inf)
     ends, times = _Ends(alone, filled, last, places, decoded), Times(known.steps[:-2], known.prefills[:-2])
     values, prompts, step, prefill = _settled(load, ends, requests, sides, times, _MOST_MOVES)
-    running = np.clip(np.where(np.isinf(values[0]), 1.0, values[0]), 1.0, places)
+    decoded_now = Steady(*values).running
+    running = np.clip(np.where(np.isinf(decoded_now), 1.0, decoded_now), 1.0, places)
     batch, fewer = np.ceil(running), np.floor(prompts)
     half = np.where(arriving, half_of(batch), batch)
     steps, passes = load.times.at(np.concatenate([batch, half]), fewer, detailed)
