@@ -100,3 +100,26 @@ def test_no_scheduler_is_one_line(tmp_path: Path, command: Callable[..., Outcome
     assert found.err.startswith("--scheduler: no Dask scheduler answers at tcp://127.0.0.1:9")
     found = command("evaluate", plans, "--scheduler", "tcp://127.0.0.1:9", "--processes", "2")
     assert (found.code, "not both" in found.err) == (2, True)
+
+
+def test_workers_are_prepared_again_where_one_leaves_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    from xlperf.base.errors import InputError
+    from xlperf.explore import workers
+
+    monkeypatch.setattr(workers.time, "sleep", lambda _: None)
+    monkeypatch.setattr(workers, "_check_versions", lambda *_: None)
+
+    class Client:
+        def __init__(self, failing: int) -> None:
+            self.failing, self.tries = failing, 0
+
+        def register_plugin(self, plugin: object, name: str) -> None:
+            self.tries += 1
+            if self.tries <= self.failing:
+                raise OSError("stream is closed")
+
+    few = Client(2)
+    workers._prepare_workers(few, "tcp://a:1", None, "name")
+    assert few.tries == 3
+    with pytest.raises(InputError, match="left while they were prepared; run again: blocks that are done are kept"):
+        workers._prepare_workers(Client(99), "tcp://a:1", None, "name")

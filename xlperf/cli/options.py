@@ -381,8 +381,12 @@ def varied(
         if one.shape:
             raise InputError(Fault("--vary", f"{one.column.name}: a search needs values, not a range"))
         if not of_catalog:
-            what = "a factor" if one.sheet == table.kind else "of the catalog"
-            problem = f"{one.column.name} is {what}; xlperf search, sweep and solve vary it"
+            what = (
+                f"a factor of {one.name.replace('_', ' ')}"
+                if one.sheet == table.kind
+                else f"{one.column.name}, of the catalog"
+            )
+            problem = f"a frontier takes no {what}; xlperf search, sweep and solve do"
             raise InputError(Fault("--vary", problem))
     targets = [name for name in found.values if of_catalog and name in TARGETS.values()]
     alone = [Varied(table.kind, name, found.values[name], False) for name in targets]

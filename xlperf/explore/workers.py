@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -26,6 +27,8 @@ LARGE = 2**16
 """Content of files that processes hand over as one: a pipe is read while this process computes, bit by bit. [B]"""
 _AHEAD = 2
 _CONNECT = "30s"
+_TRIES = 5
+"""How often workers are prepared where one of them leaves meanwhile. [-]"""
 _worker: dict[str, Callable[[Any], Any]] = {}
 
 Task = TypeVar("Task")
@@ -182,9 +185,8 @@ def _by_cluster(work: Callable[[Task], Done], tasks: Iterator[Task], scheduler: 
         words = " ".join(str(error).split())[:200]
         raise InputError(Fault("--scheduler", f"no Dask scheduler answers at {scheduler}: {words}")) from None
     with client:
-        _check_versions(client, scheduler)
         name = f"xlperf-{uuid4().hex}"
-        client.register_plugin(_plugin(distributed, work, name), name=name)
+        _prepare_workers(client, scheduler, _plugin(distributed, work, name), name)
         try:
             waiting: deque[Any] = deque()
             for task in tasks:
@@ -195,6 +197,22 @@ def _by_cluster(work: Callable[[Task], Done], tasks: Iterator[Task], scheduler: 
                 yield _gathered(distributed, waiting.popleft())
         finally:
             client.unregister_worker_plugin(name)
+
+
+def _prepare_workers(client: Any, scheduler: str, plugin: Any, name: str) -> None:
+    """Give the workers their work, those that are left where one leaves meanwhile."""
+    for left in reversed(range(_TRIES)):
+        try:
+            _check_versions(client, scheduler)
+            client.register_plugin(plugin, name=name)
+            return
+        except OSError as error:
+            if not left:
+                problem = (
+                    f"workers at {scheduler} left while they were prepared; run again: blocks that are done are kept"
+                )
+                raise InputError(Fault("--scheduler", problem)) from error
+            time.sleep(1.0)
 
 
 def _check_versions(client: Any, scheduler: str) -> None:

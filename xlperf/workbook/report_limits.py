@@ -140,7 +140,7 @@ def _chart(sheet: Worksheet, first: int, second: int, spans: list[tuple[int, int
 Explain = Callable[[Table, "Catalog", int], Table]
 
 _ROOFLINE_HEIGHT = 18.0
-_ROOFLINE_WIDTH = 38.0
+_ROOFLINE_WIDTH = 34.0
 _PLAN_COLOURS = SERIES[:7]
 _ROOF_COLOURS = ("44515E", "8A6D3B", "3B6E8A", "7A4B7A", "55703F", "8A3B3B")
 _DASHES = ("solid", "dash", "sysDot", "dashDot", "lgDash", "lgDashDot")
