@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -337,8 +336,8 @@ def _lines(text: str, across: float) -> int:
 
 _MOST_PRINTED = 160
 """Rows of a sheet that are printed; the calibration has more, which are looked up and not read. [-]"""
-_PAGE = 350.0
-"""Characters across that a page of paper takes at the most: catalogs with more take several. [-]"""
+_PAGE = 400.0
+"""Characters across that a page of paper takes at the most: catalogs with more, sources among them, take two. [-]"""
 _LONG_TABLE = 120
 """Rows from which on a table is fitted to as many pages down as across. [-]"""
 
@@ -347,7 +346,7 @@ def _print_setup(sheet: Worksheet, words: DataSheet, columns: Sequence[Column], 
     printed = min(count, _MOST_PRINTED)
     area = f"A{top - 1}:{get_column_letter(len(columns))}{top + max(printed, 1)}"
     across = sum(sheet.column_dimensions[get_column_letter(offset + 1)].width for offset in range(len(columns)))
-    wide = words.pages_wide if words.results else max(words.pages_wide, math.ceil(across / _PAGE))
+    wide = words.pages_wide if words.results else max(words.pages_wide, 1 + (across > _PAGE))
     high = wide if _MOST_PRINTED > count > _LONG_TABLE else 0
     page_setup(sheet, top, area=area, pages_wide=wide, pages_high=high, key_columns="A:A")
     sheet.print_title_rows = f"{top - 1}:{top}"
