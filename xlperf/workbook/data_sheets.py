@@ -335,7 +335,9 @@ def _lines(text: str, across: float) -> int:
 
 
 _MOST_PRINTED = 160
-"""Rows of a sheet that are printed; the calibration has more, which are looked up and not read. [-]"""
+"""Rows of a sheet that is printed whole. [-]"""
+_FIRST_PRINTED = 80
+"""Rows of a longer one that are printed: the calibration is looked up and not read. [-]"""
 _PAGE = 400.0
 """Characters across that a page of paper takes at the most: catalogs with more, sources among them, take two. [-]"""
 _LONG_TABLE = 120
@@ -343,7 +345,7 @@ _LONG_TABLE = 120
 
 
 def _print_setup(sheet: Worksheet, words: DataSheet, columns: Sequence[Column], top: int, count: int) -> None:
-    printed = min(count, _MOST_PRINTED)
+    printed = count if count <= _MOST_PRINTED else _FIRST_PRINTED
     area = f"A{top - 1}:{get_column_letter(len(columns))}{top + max(printed, 1)}"
     across = sum(sheet.column_dimensions[get_column_letter(offset + 1)].width for offset in range(len(columns)))
     wide = words.pages_wide if words.results else max(words.pages_wide, 1 + (across > _PAGE))

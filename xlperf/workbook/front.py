@@ -323,7 +323,7 @@ def functions_sheet(workbook: Workbook) -> Worksheet:
     end = _table(sheet, first, ("argument", "what it is", "of", "may be left out"), meanings, "arguments")
     column_widths(sheet, 38, 74, 52, 58, 10, 3, 24, 20, 8, 22, 14)
     sheet.freeze_panes = f"B{TOP + 1}"
-    page_setup(sheet, TOP, area=f"A{TOP}:E{end - 1}", key_columns="A:A")
+    page_setup(sheet, TOP, area=f"A{TOP}:E{end - 1}", pages_high=5, key_columns="A:A")
     return sheet
 
 

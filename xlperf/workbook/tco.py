@@ -135,7 +135,7 @@ def tco_sheet(
     _note(sheet, f"A{row + 1}", _MEANT)
     sheet.freeze_panes = f"B{TOP}"
     last = max(row + 1, TOP + len(hours) - 1)
-    page_setup(sheet, TOP - 1, area=f"A1:{_AT['hour']}{last}", pages_high=2)
+    page_setup(sheet, TOP - 1, area=f"A1:{_AT['hour']}{last}", pages_high=1)
     return sheet
 
 
