@@ -17,7 +17,7 @@ HOURLY = 2.0 * factor("USD/h")
 """Price of an H800 that DeepSeek reckons with (arXiv:2412.19437 table 1)."""
 DAY = 24.0 * HOUR
 H800 = "H800-SXM-80GB"
-BATCHES = (40, 88)
+BATCHES = (40, 112)
 """Requests of a rank below and above those that get 21 tokens a second each."""
 
 

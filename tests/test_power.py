@@ -259,7 +259,7 @@ def test_hidden_messages_draw_power_too(catalog: Catalog) -> None:
     row = {**TRAINING, "pipeline_parallel": 1, "num_accelerators": 64, "recompute": "none", "zero_stage": 3}
     found = results(catalog, [row, {**row, "num_accelerators": 8}], "training")
     hidden = found.number("hidden_communication_time")
-    assert hidden[0] > 0.05 * found.number("step_time")[0]
+    assert hidden[0] > 0.02 * found.number("step_time")[0]
     assert hidden[1] == 0.0  # one replica
 
 
