@@ -167,7 +167,7 @@ def _top(sheet: Worksheet, group: Plans, pairs: Sequence[int], row: int) -> int:
 
 
 def _chart_height(pairs: int) -> float:
-    """Height of a chart of so many plans. [cm]"""
+    """Height of a bar chart that gives each plan a bar. [cm]"""
     return max(5.0, 3.2 + 0.29 * min(pairs, _BARS))
 
 
