@@ -46,6 +46,13 @@ def table(*rows: dict[str, Any]) -> Table:
     return table_from_rows(kind, list(rows[0]), [list(row.values()) for row in rows])
 
 
+def plan_file(path: Path, row: dict[str, Any]) -> Path:
+    """A plan table of one row as a CSV file."""
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows([row.keys(), row.values()])
+    return path
+
+
 def varied(kind: str, *lines: str) -> Any:
     pairs = [line.partition("=") for line in lines]
     return read_variation(kind, [(name, values.split(",")) for name, _, values in pairs], "--vary")
