@@ -135,6 +135,21 @@ def test_what_unopkg_says_in_words(monkeypatch, tmp_path, said, words):
         uninstall()
 
 
+@pytest.mark.skipif(os.name == "nt", reason="the stand-in for unopkg is a shell script")
+@pytest.mark.parametrize("crashes", [1, 2, 3])
+def test_an_extension_manager_that_crashes_is_run_again(monkeypatch, tmp_path, crashes):
+    program, runs = tmp_path / "unopkg", tmp_path / "runs"
+    program.write_text(f"#!/bin/sh\necho x >> {runs}\n[ $(wc -l < {runs}) -gt {crashes} ] || kill -SEGV $$\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    if crashes < 3:
+        assert "no longer" in uninstall()
+    else:
+        with pytest.raises(HostError, match=r"^LibreOffice refused"):
+            uninstall()
+    assert len(runs.read_text().split()) == min(crashes + 1, 3)
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="LibreOffice brings its own Python elsewhere")
 def test_libreoffice_does_not_meet_a_virtual_environment(monkeypatch, tmp_path):
     (tmp_path / "python3").write_text("")
