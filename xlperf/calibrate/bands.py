@@ -6,7 +6,8 @@ of the group above it: all of a quantity, its kind, the kind by software, by sof
 
 .. math:: h = h_{own}^{K / (K + 8)} h_{above}^{8 / (K + 8)}
 
-with K configurations. The ends are the prediction over and times :math:`e^h`.
+with K configurations. What that covers is checked with models left out once more, and mended by a factor for each kind.
+The ends are the prediction over and times :math:`e^h`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from xlperf.base.arrays import Array
 from xlperf.calibrate.comparison import FIRST_TOKEN, MEMORY
 from xlperf.calibrate.cross_validation import Step, cross_validated
 from xlperf.calibrate.fit import fit_all, read_measured
@@ -37,6 +39,8 @@ POOLING = 8.0
 """Configurations that weigh as much as the group above. [-]"""
 _NARROWEST = 0.005
 """Half-width below which printed digits say nothing. [-]"""
+_LEAST_SCALE = 0.05
+"""Scale below which a check of widths says nothing. [-]"""
 TRAINING_BAND = "training_band"
 _HELD_OUT = "error: median of rows whose model was left out, kernels as they are"
 LEVELS = ("quantity", "band", "software", "generation")
@@ -104,7 +108,7 @@ def fit_bands(errors: Errors, order: Sequence[str], date: str) -> list[FittedCon
     """
     source = f"published rows of the sheet {errors.kind} in validation.xlsx"
     found = []
-    for group, width in sorted(half_widths(errors).items()):
+    for group, width in sorted(checked_widths(errors).items()):
         if len(group) < 2:
             continue
         named_by = dict(zip(LEVELS, group, strict=False))
@@ -144,21 +148,97 @@ def family_of_band(band: str, kind: str) -> str:
     return BAND_FAMILIES[band.removeprefix("first_")] if kind == "inference" else TRAINING_BAND
 
 
+class _Groups:
+    """Errors of models left out by group, sorted by size: the bands that some of these models give are had at once."""
+
+    def __init__(self, errors: Errors) -> None:
+        known = errors.take(~np.isnan(errors.by_models))
+        columns = [getattr(known, name).tolist() for name in LEVELS]
+        self.size, self.model = np.abs(known.by_models), known.model
+        self.names: list[Group] = list(zip(*columns, strict=True))
+        self.parts: dict[Group, tuple[np.ndarray, np.ndarray]] = {}
+        for depth in range(1, len(LEVELS) + 1):
+            rows: dict[Group, list[int]] = {}
+            for row, name in enumerate(self.names):
+                rows.setdefault(name[:depth], []).append(row)
+            for group in sorted(rows):
+                own = np.array(rows[group], dtype=np.int64)
+                own = own[np.argsort(self.size[own], kind="stable")]
+                self.parts[group] = own, configuration_weights(known.take(own))
+
+    def quantile(self, group: Group, values: Array, kept: np.ndarray) -> tuple[float, int]:
+        """Value that the share of the configurations of a group does not exceed, and how many they are.
+
+        With K configurations the share is raised by half a configuration: the quantile of few is known badly. Times to
+        the first token spread within a configuration, with its load, as much as between them: these are not few.
+        """
+        rows, weight = self.parts[group]
+        chosen = kept[rows]
+        count = round(float(weight[chosen].sum()))
+        raised = 0.0 if group[0] == FIRST_TOKEN else 0.5
+        share = min(SHARE * (1.0 + raised / max(count, 1)), 1.0)
+        return weighted_quantile(values[rows][chosen], weight[chosen], share), count
+
+    def widths(self, kept: np.ndarray) -> dict[Group, float]:
+        """Half-widths pooled towards the group above, from some of the rows."""
+        found: dict[Group, float] = {}
+        for group, (rows, _) in self.parts.items():
+            if kept[rows].any():
+                width, count = self.quantile(group, self.size, kept)
+                width, own = max(width, _NARROWEST), count / (count + POOLING)
+                found[group] = width**own * found.get(group[:-1], width) ** (1.0 - own)
+        return found
+
+    def checked(self, kept: np.ndarray) -> dict[Group, float]:
+        """The same, scaled by band so that the share of the models left out of the widths in turn lies within them."""
+        score = np.full(len(self.size), math.nan)
+        for model in sorted(set(self.model[kept].tolist())):
+            own = kept & (self.model == model)
+            widths = self.widths(kept & ~own)
+            for row in np.flatnonzero(own).tolist():
+                score[row] = self.size[row] / nearest_width(widths, self.names[row])
+        found = self.widths(kept)
+        for band in [group for group in found if len(group) == 2 and group[0] != FIRST_TOKEN]:
+            scale, count = self.quantile(band, score, kept & ~np.isnan(score))
+            if count:
+                scale = max(scale, _LEAST_SCALE) ** (count / (count + POOLING))
+                found |= {group: width * scale for group, width in found.items() if group[:2] == band}
+        return found
+
+
 def half_widths(errors: Errors) -> dict[Group, float]:
     """Half-width of the band of every group of rows, pooled towards the group above it.
 
     ``errors``: models left out; rows without a prediction do not count. By the values of the first of :data:`LEVELS`.
     """
-    known = errors.take(~np.isnan(errors.by_models))
-    columns = [getattr(known, name).tolist() for name in LEVELS]
-    widths: dict[Group, float] = {}
-    for depth in range(1, len(LEVELS) + 1):
-        groups = list(zip(*columns[:depth], strict=True))
-        for group in sorted(set(groups)):
-            width, count = _quantile(known.take(np.array([one == group for one in groups], dtype=bool)))
-            width, own = max(width, _NARROWEST), count / (count + POOLING)
-            widths[group] = width**own * widths.get(group[:-1], width) ** (1.0 - own)
-    return widths
+    groups = _Groups(errors)
+    return groups.widths(np.full(len(groups.size), True))
+
+
+def checked_widths(errors: Errors) -> dict[Group, float]:
+    """The same after a check on models left out once more (normalised conformal prediction).
+
+    Pooled quantiles of few configurations need not cover the wanted share. Each model is left out of them in turn; all
+    widths of a band are then scaled by the quantile of error over width, drawn to 1 where there are few models. Times
+    to the first token, whose quantiles are of many rows, stay as they are.
+
+    ``errors``: models left out.
+
+    References: J. Lei et al., "Distribution-free predictive inference for regression", J. Am. Stat. Assoc. 113, 2018,
+    doi:10.1080/01621459.2017.1307116.
+    """
+    groups = _Groups(errors)
+    return groups.checked(np.full(len(groups.size), True))
+
+
+def nearest_width(widths: Mapping[Group, float], group: Group) -> float:
+    """Half-width of the most special group that there is one of; NaN where there is none.
+
+    >>> nearest_width({("step time",): 0.2, ("step time", "mixture"): 0.3}, ("step time", "mixture", "nemo"))
+    0.3
+    """
+    names = (group[:depth] for depth in range(len(group), 0, -1))
+    return next((widths[name] for name in names if name in widths), math.nan)
 
 
 def bands_left_out(errors: Errors) -> Errors:
@@ -167,14 +247,13 @@ def bands_left_out(errors: Errors) -> Errors:
     ``errors``: of published rows of one kind, models left out.
     """
     width = np.full(len(errors), math.nan)
+    groups = _Groups(errors)
     columns = [getattr(errors, name).tolist() for name in LEVELS]
-    groups = list(zip(*columns, strict=True))
+    names = list(zip(*columns, strict=True))
     for model in sorted(set(errors.model.tolist())):
-        own = errors.model == model
-        widths = half_widths(errors.take(~own))
-        for row in np.flatnonzero(own).tolist():
-            nearest = (groups[row][:depth] for depth in range(len(LEVELS), 0, -1))
-            width[row] = next((widths[group] for group in nearest if group in widths), math.nan)
+        widths = groups.checked(groups.model != model)
+        for row in np.flatnonzero(errors.model == model).tolist():
+            width[row] = nearest_width(widths, names[row])
     return replace(errors, low=np.exp(-width), high=np.exp(width))
 
 
@@ -184,18 +263,6 @@ def _members(errors: Errors, group: Mapping[str, str]) -> np.ndarray:
     for name, value in group.items():
         found = found & (getattr(errors, name) == value)
     return np.asarray(found)
-
-
-def _quantile(errors: Errors) -> tuple[float, int]:
-    """Size of error that the share of the configurations does not exceed, each counting once, and how many they are.
-
-    With K configurations the share is raised by half a configuration: the quantile of few is known badly. Times to the
-    first token spread within a configuration, with its load, as much as between them: of these the rows are not few.
-    """
-    weight = configuration_weights(errors)
-    count = round(float(weight.sum()))
-    raised = 0.0 if set(errors.quantity.tolist()) == {FIRST_TOKEN} else 0.5
-    return weighted_quantile(np.abs(errors.by_models), weight, min(SHARE * (1.0 + raised / count), 1.0)), count
 
 
 def _bounded(family: str, name: str, value: float) -> float:

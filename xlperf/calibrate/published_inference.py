@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -47,6 +48,8 @@ _BATCH_OF_MAXIMUM = 4096.0
 """Requests offered where the source says "maximum throughput" and not how many: the cache decides how many run."""
 _WEIGHTS_ONLY = "weights"
 """Word of a printed precision that only weights are stored in."""
+_TUNED_SHARE = 0.95
+"""Share of the free memory that the benchmark of TensorRT-LLM counts on for the KV cache. [-]"""
 _FIRST_VLLM = re.compile(r"vllm 0\.[0-5](\.|$)")
 _OWN_PRECISION = re.compile(r"(?P<precision>NVFP4|MXFP4|FP8|FP4|INT4|INT8)(?![a-z0-9])", re.IGNORECASE)
 BEYOND_PEAK = (
@@ -104,17 +107,18 @@ def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
     ``published``: rows of kind ``inference``. Returns plans, and why the other rows are none.
     """
     models = ModelNames(catalog)
-    accelerators = {name.casefold() for name in catalog.tables["accelerators"].text("accelerator").tolist()}
-    peaks = catalog.tables["accelerators"].number("peak_flop_rate_fp4")
-    names = catalog.tables["accelerators"].text("accelerator").tolist()
-    narrow = {name.casefold() for name, peak in zip(names, peaks.tolist(), strict=True) if peak > 0.0}
+    chips = catalog.tables["accelerators"]
+    names = [name.casefold() for name in chips.text("accelerator").tolist()]
+    memory = dict(zip(names, chips.number("memory_capacity").tolist(), strict=True))
+    peaks = chips.number("peak_flop_rate_fp4").tolist()
+    narrow = {name for name, peak in zip(names, peaks, strict=True) if peak > 0.0}
     rows: list[dict[str, object]] = []
     index = []
     reasons = np.full(len(published), "", dtype=object)
     notes = np.full(len(published), "", dtype=object)
     for row in range(len(published)):
         try:
-            plan, said = _plan(published, row, models, accelerators, narrow)
+            plan, said = _plan(published, row, models, memory, narrow)
         except Refusal as refusal:
             reasons[row] = str(refusal)
             continue
@@ -134,11 +138,11 @@ def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
 
 
 def _plan(
-    published: Published, row: int, models: ModelNames, accelerators: set[str], narrow: set[str]
+    published: Published, row: int, models: ModelNames, memory: Mapping[str, float], narrow: set[str]
 ) -> tuple[dict[str, object], list[str]]:
     text = {name: values[row] for name, values in published.text.items()}
     number = {name: float(values[row]) for name, values in published.number.items()}
-    if text["gpu"].casefold() not in accelerators:
+    if text["gpu"].casefold() not in memory:
         raise Refusal(f'accelerator "{text["gpu"]}" is not in the catalog')
     model, note, missing = models.name(published, row)
     if missing:
@@ -181,6 +185,7 @@ def _plan(
     _mode(plan, text, number, said)
     _unsaid(plan, text, said)
     _narrow_weights(plan, said, narrow)
+    _scheduler(plan, text, models, memory[text["gpu"].casefold()], said)
     return plan, said
 
 
@@ -282,6 +287,53 @@ def _narrow_weights(plan: dict[str, object], said: list[str], narrow: set[str]) 
         plan["kv_precision"] = plan["kv_precision"] or "bf16"
         said.append("no FP4 units: 4-bit weights, 16-bit products")
 
+
+def _scheduler(
+    plan: dict[str, object], text: dict[str, str], models: ModelNames, memory: float, said: list[str]
+) -> None:
+    """Limits of the scheduler where a benchmark sets them by itself: requests of a rank, tokens of a pass."""
+    limits, why = engine_default(str(plan["software"]), text, "scheduler_limits")
+    requests = plan.get("concurrency")
+    if not limits or plan["mode"] != "continuous" or not isinstance(requests, float):
+        return
+    size = {name: plan[name] for name in ("tensor_parallel", "pipeline_parallel", "prompt_length", "output_length")}
+    tensor, stages, prompt, output = (float(str(value)) for value in size.values())
+    if limits == "tuned":
+        model = str(plan["model"])
+        narrow = {"fp4": 0.5, "fp8": 1.0}.get(str(plan["precision"]), 2.0)
+        cache = 2.0 if plan["kv_precision"] == "bf16" or narrow == 2.0 else 1.0
+        layers, heads, groups, hidden, head, parameters = (
+            models.number(model, name)
+            for name in ("num_layers", "num_attention_heads", "num_query_groups", "hidden_size", "head_size",
+                         "stated_parameters")
+        )  # fmt: skip
+        head = hidden / heads if math.isnan(head) else head
+        groups = max(tensor, heads if math.isnan(groups) else groups)
+        room = memory * tensor * stages - parameters * narrow
+        capacity = _TUNED_SHARE * room / (2.0 * layers * groups * head * cache * (prompt + output))
+        most, tokens = tuned_limits(capacity, prompt / output, stages)
+    else:
+        most, tokens = (float(value) for value in limits.split("x"))
+    replicas = float(str(plan["data_parallel_attention"]))
+    plan["concurrency"] = min(requests, most * stages * replicas)
+    plan["prefill_tokens"] = max(tokens - most, prompt)
+    said.append(f"at most {most:g} requests of a rank and {tokens:g} tokens of a pass, decoding included ({why})")
+
+
+def tuned_limits(capacity: float, ratio: float, stages: float) -> tuple[float, float]:
+    """Requests and tokens of a pass that the benchmark of TensorRT-LLM allows by itself (trtllm-bench tuning.py).
+
+    ``capacity``: requests of full length that it expects the KV cache to hold. ``ratio``: prompt over output length.
+    ``stages``: pipeline stages. A little above what fits, in steps; at most 4,096 requests and 32,768 tokens.
+
+    >>> tuned_limits(3000.0, 1.0, 1.0), tuned_limits(40.0, 0.0625, 1.0)
+    ((3072.0, 6144.0), (64.0, 2048.0))
+    """
+    requests = min(capacity, 4096.0) / stages
+    tokens = min(requests * (1.0 + ratio), 32768.0)
+    step = 32.0 if requests < 256.0 else 128.0 if requests < 1024.0 else 256.0
+    part = 256.0 if tokens < 4096.0 else 512.0 if tokens < 8192.0 else 1024.0
+    return max(64.0, step * math.ceil(requests / step)), max(2048.0, part * math.ceil(tokens / part))
 
 def _at_least_one(value: float) -> float:
     return 1.0 if math.isnan(value) else max(value, 1.0)

@@ -481,11 +481,13 @@ def waits_of_calls(setting: Setting, layers: Array, reserved: Array) -> Array | 
     reduction, retry = calls["reduction_time"][:, 0], calls["retry_time"][:, 0]
     if not some(shard + reduction + retry):
         return 0.0
-    between = (plan.zero_stage > 0) & (plan.zero_stage < 3) & (plan.zero_shards > 1)
+    inside = np.maximum(setting.network.size[:, 0] / plan.strides["dp"], 1.0)
+    hops = np.where(inside < plan.zero_shards, plan.zero_shards / inside, 0.0)
+    between = (plan.zero_stage > 0) & (plan.zero_stage < 3)
     apart = (plan.zero_stage < 1) & (plan.shards > 1)
     filled = power(np.minimum(reserved / (_ROOM * setting.device.memory_capacity[:, 0]), 2.0), _CERTAINTY)
     full = filled / (1.0 + filled)
-    handed = np.where(between, plan.zero_shards * shard, 0.0) + np.where(apart, plan.shards * reduction, 0.0)
+    handed = np.where(between, hops * shard, 0.0) + np.where(apart, plan.shards * reduction, 0.0)
     retried = np.where(np.isnan(reserved), reserved, plan.num_micro_batches * retry * full)
     return np.asarray(layers * handed + retried)
 
