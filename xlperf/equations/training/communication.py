@@ -455,12 +455,13 @@ def context_time(setting: Setting, communication: Communication, forward_core: A
 def waits_of_calls(setting: Setting, layers: Array, reserved: Array) -> Array | float:
     r"""Exposed host time of a step: collectives called tensor by tensor, and retries of an allocator without room.
 
-    .. math:: t = L\,(n_{shards} t_{shard} + n_{replicas} t_{reduction}) + \frac{m\,t_{retry}}{1 + (0.94 M / R)^{k}}
+    .. math:: t = L\,(n_{machines} t_{shard} + n_{replicas} t_{reduction}) + \frac{m\,t_{retry}}{1 + (0.94 M / R)^{k}}
 
-    With ZeRO 1 and 2 slices of tensors are handed to collectives one by one; where nothing is sharded, gradients may
-    be added up tensor by tensor in rings. Where the allocator holds all that buffers of communication leave, it gives
-    its cache back to the driver and asks for it again in each of the m micro-batches. What it holds is known to some
-    4 % (k = 40): the time is the expected one. Heuristic, this work.
+    With ZeRO 1 and 2 slices of tensors may be handed to collectives one by one: each is a ring of its own, which takes
+    a hop for every machine that the shards lie on, none within one. Where nothing is sharded, gradients may be added up
+    tensor by tensor in rings. Where the allocator holds all that buffers of communication leave, it gives its cache
+    back to the driver and asks for it again in each of the m micro-batches. What it holds is known to some 4 % (k =
+    40): the time is the expected one. Heuristic, this work.
 
     Parameters
     ----------
