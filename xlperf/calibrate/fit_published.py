@@ -46,6 +46,8 @@ MOST_CONSTANTS = {"training": 40, "inference": 52}
 """Constants that the times of published rows may be given."""
 OF_SOFTWARE, MOST_OF_SOFTWARE = ("training_software", "serving_software"), 4
 """Constants of one software in its own family."""
+FEWEST_POOLED = 3
+"""Constants of software whose general one stays, though it saves nothing by itself: other software takes it. [-]"""
 FEWEST_MEMORY_ROWS = 30
 _TURNS = 3
 """How often responses are sampled around what was found: a constant moves at most by a factor of two in a turn. [-]"""
@@ -97,7 +99,9 @@ def _fit_times(
         groups = [one.software if one.family in OF_SOFTWARE else "" for one in parameters]
         own = [at for at, one in enumerate(parameters) if one.key[::4] == _MEDIAN_FOR_OTHERS and one.generation == ANY]
         kept = most_telling(parameters, solution, MOST_CONSTANTS[published.kind], groups, MOST_OF_SOFTWARE, own)
-        parameters = _selected(_started(parameters, solution), sorted({*kept, *own}))
+        pooled = Counter(parameters[at].parent for at in kept)
+        shared = [at for at, number in pooled.items() if at >= 0 and number >= FEWEST_POOLED]
+        parameters = _selected(_started(parameters, solution), sorted({*kept, *own, *shared}))
     parameters, solution = _solved(plans, entries, parameters, SPREADS if known else SPREADS[-1:])
     return _sheet_rows(plans, entries, parameters, solution, published, date)
 
