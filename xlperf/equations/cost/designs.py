@@ -346,6 +346,14 @@ def fits_reticle(area: Numeric, width: Numeric, node: Columns) -> np.ndarray:
     ----------
     .. [1] A. Graening et al., "CATCH: a cost analysis tool for co-optimization of chiplet-based heterogeneous
        systems", 2025, arXiv:2503.15753.
+
+    Examples
+    --------
+    A field of 26 x 33 mm takes 800 mm2 and not 900, unless fields are stitched.
+
+    >>> field = Columns({"reticle_width": 26.0, "reticle_height": 33.0, "stitch_yield": np.nan}.__getitem__)
+    >>> fits_reticle([800.0, 900.0], np.nan, field).tolist()
+    [True, False]
     """
     size = array(area)
     across = _across(size, width, node.reticle_width)

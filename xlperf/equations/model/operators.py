@@ -147,6 +147,15 @@ def expert_gemms(model: Model, tokens_per_expert: Array, experts_per_rank: Array
     -------
     Gemms
         Up (with the gate) and down. [-]
+
+    Examples
+    --------
+    Eight experts of width 1,024 with a gate, four tokens of width 2,048 each: 2 x 4 x 2048 x 2048 x 8, and half of it.
+
+    >>> from types import SimpleNamespace
+    >>> model = SimpleNamespace(gated_mlp=np.ones(1), expert_hidden_size=np.array([2048.0]))
+    >>> expert_gemms(model, np.array([4.0]), np.array([8.0]), np.array([1024.0])).flop.tolist()
+    [[268435456.0, 134217728.0]]
     """
     n = side_by_side((1.0 + model.gated_mlp) * ffn_size, model.expert_hidden_size)
     k = side_by_side(model.expert_hidden_size, ffn_size)
@@ -172,6 +181,16 @@ def latent_gemms(model: Model, tokens: Array) -> Gemms:
     References
     ----------
     .. [1] NVIDIA, "Nemotron 3 Super", 2025, model card and configuration (moe_latent_size).
+
+    Examples
+    --------
+    From 4,096 to 1,024 and back:
+
+    >>> from types import SimpleNamespace
+    >>> model = SimpleNamespace(hidden_size=np.array([4096.0]), moe_latent_size=np.array([1024.0]))
+    >>> found = latent_gemms(model, np.array([16.0]))
+    >>> found.n.tolist(), found.k.tolist()
+    ([[1024.0, 4096.0]], [[4096.0, 1024.0]])
     """
     hidden, latent = model.hidden_size, np.maximum(model.moe_latent_size, 1.0)
     present = np.where(model.moe_latent_size > 0.0, 1.0, 0.0)
@@ -193,6 +212,15 @@ def router_gemm(model: Model, tokens: Array) -> Gemms:
     -------
     Gemms
         One product. [-]
+
+    Examples
+    --------
+    Ten tokens of DeepSeek-V3: 2 x 10 x 256 x 7168.
+
+    >>> from types import SimpleNamespace
+    >>> model = SimpleNamespace(hidden_size=np.array([7168.0]), num_experts=np.array([256.0]))
+    >>> router_gemm(model, np.array([10.0])).flop.tolist()
+    [[36700160.0]]
     """
     n = model.num_experts[:, None]
     return Gemms(("router",), tokens[:, None], n, model.hidden_size[:, None], ones(n))
@@ -214,6 +242,15 @@ def mtp_gemm(model: Model, tokens: Array, tensor_parallel: Array) -> Gemms:
     -------
     Gemms
         One product. [-]
+
+    Examples
+    --------
+    Width 4,096 on two ranks: 2 x 4,096 deep, 2,048 columns.
+
+    >>> from types import SimpleNamespace
+    >>> found = mtp_gemm(SimpleNamespace(hidden_size=np.array([4096.0])), np.array([8.0]), np.array([2.0]))
+    >>> found.n.tolist(), found.k.tolist()
+    ([[2048.0]], [[8192.0]])
     """
     n = (model.hidden_size / tensor_parallel)[:, None]
     return Gemms(("mtp projection",), tokens[:, None], n, 2.0 * model.hidden_size[:, None], ones(n))
@@ -239,6 +276,15 @@ def mtp_vectors(model: Model, tokens: Array, split: Array, element_size: Array, 
     -------
     Vectors
         Norms of hidden state, of embedding and of the output; putting the first two side by side. [B]
+
+    Examples
+    --------
+    Ten tokens of 1,000 elements of 2 bytes on two ranks, 10 kB: norms pass over them six times, concatenation four.
+
+    >>> from types import SimpleNamespace
+    >>> model = SimpleNamespace(hidden_size=np.array([1000.0]))
+    >>> mtp_vectors(model, *np.array([[10.0], [2.0], [2.0]]), backward=False).traffic.tolist()
+    [[60000.0, 40000.0]]
     """
     stream = tokens * model.hidden_size / split * element_size
     if backward:
@@ -258,6 +304,13 @@ def concatenated(*groups: Gemms) -> Gemms:
     -------
     Gemms
         One group. [-]
+
+    Examples
+    --------
+    >>> one = np.array([[1.0]])
+    >>> found = concatenated(*(Gemms((name,), one, one, one, one) for name in ("up", "down")))
+    >>> found.names, found.m.shape
+    (('up', 'down'), (1, 2))
     """
     names = tuple(name for group in groups for name in group.names)
     return Gemms(names, *(beside(*values) for values in zip(*(g[1:] for g in groups), strict=True)))
@@ -344,6 +397,16 @@ def attention_gemms(model: Model, batch_size: Array, sequence_length: Array, ten
     -------
     Gemms
         Two batched products without weights. [-]
+
+    Examples
+    --------
+    32 heads of 128 on two ranks, 100 queries and keys: 2 x 100 x 100 x 128 x 16 each.
+
+    >>> from types import SimpleNamespace
+    >>> heads, size = np.array([32.0]), np.array([128.0])
+    >>> model = SimpleNamespace(num_attention_heads=heads, qk_head_size=size, v_head_size=size)
+    >>> attention_gemms(model, np.array([1.0]), np.array([100.0]), np.array([2.0])).flop.tolist()
+    [[40960000.0, 40960000.0]]
     """
     products = batch_size * ceil_div(model.num_attention_heads, tensor_parallel)
     length = sequence_length
@@ -401,6 +464,15 @@ def attention_vectors(
     -------
     Vectors
         Norm, residual addition with dropout, rotary embedding, softmax, its dropout; backward also biases. [B]
+
+    Examples
+    --------
+    A token of Llama 3.1 8B: the norm moves 2 x 4096 elements of 2 bytes, the residual 3 x 4096, the rotation 2 x 40 x 128.
+
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> one, none = np.ones(1), np.zeros(1)
+    >>> attention_vectors(llama, one, none, one, none, 2.0 * one, 1.0, latent=False, backward=False).traffic.tolist()
+    [[16384.0, 24576.0, 20480.0, 0.0, 0.0]]
     """
     shared = 1.0 + (tensor_parallel - 1.0) * sequence_parallel
     stream = tokens * model.hidden_size / shared
@@ -461,6 +533,15 @@ def expert_bias_vectors(
     -------
     Vectors
         Both products together. [B]
+
+    Examples
+    --------
+    Ten copies of 2 x 500 + 1,000 elements, twice 2 bytes and six times 4: 20,000 x 28.
+
+    >>> from types import SimpleNamespace
+    >>> model = SimpleNamespace(gated_mlp=np.ones(1), hidden_size=np.array([1000.0]))
+    >>> expert_bias_vectors(model, *np.array([[10.0], [500.0], [2.0]]), 4.0, backward=False).traffic.tolist()
+    [[560000.0]]
     """
     elements = copies * ((1.0 + model.gated_mlp) * ffn_size + model.hidden_size)
     words = 8.0 if backward else 6.0
@@ -506,6 +587,16 @@ def mlp_vectors(
     -------
     Vectors
         Norm, residual addition with dropout, activation function, moves of tokens to and from experts. [B]
+
+    Examples
+    --------
+    A token of Llama 3.1 8B: the norm moves 2 x 4096 elements of 2 bytes, the residual 3 x 4096, SwiGLU 3 x 14336.
+
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> one, none = np.ones(1), np.zeros(1)
+    >>> found = mlp_vectors(llama, one, 14336.0 * one, none, one, none, 2.0 * one, 1.0, backward=False)
+    >>> found.traffic.tolist()
+    [[16384.0, 24576.0, 86016.0, 0.0]]
     """
     shared = 1.0 + (tensor_parallel - 1.0) * sequence_parallel
     stream = tokens * model.hidden_size / shared

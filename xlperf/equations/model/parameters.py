@@ -365,6 +365,14 @@ def router_parameters(model: Model) -> Array:
     -------
     Array
         One row per expert, and one for a gate of the shared ones, (rows,). [-]
+
+    Examples
+    --------
+    DeepSeek-V3: 7,168 x 256.
+
+    >>> from types import SimpleNamespace
+    >>> float(router_parameters(SimpleNamespace(hidden_size=7168.0, num_experts=256.0, shared_gate=0.0)))
+    1835008.0
     """
     return np.asarray(model.hidden_size * (model.num_experts + model.shared_gate))
 
@@ -385,6 +393,14 @@ def latent_projection_parameters(model: Model) -> Array:
     References
     ----------
     .. [1] NVIDIA, "Nemotron 3 Super", 2025, model card and configuration (moe_latent_size).
+
+    Examples
+    --------
+    2 x 4,096 x 1,024:
+
+    >>> from types import SimpleNamespace
+    >>> float(latent_projection_parameters(SimpleNamespace(hidden_size=4096.0, moe_latent_size=1024.0)))
+    8388608.0
     """
     return np.asarray(2.0 * model.hidden_size * model.moe_latent_size)
 
@@ -465,6 +481,14 @@ def layer_matrices(model: Model, experts_per_token: bool) -> Array:
     -------
     Array
         Weights, (rows,). [-]
+
+    Examples
+    --------
+    Llama 3.1 8B: 41,943,040 + 176,160,768.
+
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> layer_matrices(llama, False).tolist()
+    [218103808.0]
     """
     dense, mixture = feed_forward_parameters(model, experts_per_token)
     return np.asarray(attention_matrix_parameters(model) + np.where(model.num_moe_layers > 0, mixture, dense))
@@ -491,6 +515,15 @@ def mtp_parameters(model: Model, experts_per_token: bool = False) -> Array:
     ----------
     .. [1] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 2.2; 11.5 billion parameters
        beside shared embedding and head (README_WEIGHTS of the weights).
+
+    Examples
+    --------
+    A module for Llama 3.1 8B: a layer of 218,112,000, 2 x 4096 x 4096 and 3 x 4096.
+
+    >>> from dataclasses import replace
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> mtp_parameters(replace(llama, num_mtp_layers=np.ones(1))).tolist()
+    [251678720.0]
     """
     hidden = model.hidden_size
     layer = layer_matrices(model, experts_per_token) + layer_small_parameters(model)

@@ -66,6 +66,12 @@ def logit_size(plan: InferencePlan) -> Array:
     -------
     Array
         (rows,). [B]
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> logit_size(SimpleNamespace(sorted_sampling=np.array([0.0, 1.0]))).tolist()
+    [4.0, 200.0]
     """
     return np.where(plan.sorted_sampling > 0.0, SORTED_LOGIT_SIZE, WORD)
 
@@ -388,6 +394,13 @@ def scaled_times(times: Array, deployment: Deployment, phases: tuple[int, ...]) 
     -------
     Array
         In the shape of ``times``. [s]
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> deployment = SimpleNamespace(software={"time_scale": np.array([[1.5]])})
+    >>> scaled_times(np.array([[[2.0, 4.0]]]), deployment, (DECODING,)).tolist()
+    [[[3.0, 6.0]]]
     """
     if "time_scale" not in deployment.software:
         return times

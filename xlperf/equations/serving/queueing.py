@@ -505,6 +505,14 @@ def run_state(burst: Steady, steady: Steady, first: Array, together: Array, run_
     References
     ----------
     .. [1] SemiAnalysis, InferenceX, benchmark_serving.py: means over all requests of a run.
+
+    Examples
+    --------
+    A quarter starts the run and a fifth of the others keeps coming at once: 0.4 x 10 + 0.6 x 5.
+
+    >>> burst, steady = (Steady(*np.full((len(Steady._fields), 1), time)) for time in (10.0, 5.0))
+    >>> run_state(burst, steady, *np.array([[0.25], [0.2], [100.0]])).first_token.tolist()
+    [7.0]
     """
     share = first + (1.0 - first) * together
     ends = ~np.isnan(run_requests)

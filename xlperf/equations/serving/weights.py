@@ -183,6 +183,18 @@ def rank_weights_size(model: Model, plan: InferencePlan, architecture: Architect
     -------
     Array
         (rows,). [B]
+
+    Examples
+    --------
+    Llama 3.1 8B on one rank in 2 bytes: 8,030,261,248 parameters but for the last norm.
+
+    >>> from types import SimpleNamespace
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> plan = dict.fromkeys(("pipeline_parallel", "attention_parallel"), np.ones(1))
+    >>> plan = SimpleNamespace(**plan, layers_drafted=0.0, weight_size=2.0, activation_size=2.0, four_bits=np.array([False]))
+    >>> plan.computes = lambda part: None
+    >>> rank_weights_size(llama, plan, Architecture(False, False, False)).tolist()
+    [16060514304.0]
     """
     stages = plan.pipeline_parallel
     layers = np.ceil(model.num_layers / stages) + plan.layers_drafted

@@ -365,6 +365,18 @@ def used_families(model: Model, plan: TrainingPlan) -> dict[str, np.ndarray]:
     -------
     dict of str to np.ndarray
         By family of calibration constants, (rows,).
+
+    Examples
+    --------
+    Tensor and sequence parallelism within stages, ZeRO-1 between replicas:
+
+    >>> from types import SimpleNamespace
+    >>> sizes = {"tensor_parallel": 8, "sequence_parallel": 1, "shards": 4, "zero_stage": 1, "context_parallel": 1}
+    >>> sizes |= {"expert_parallel": 1, "pipeline_parallel": 2, "flash_attention": 1}
+    >>> plan = SimpleNamespace(**{name: np.array([size]) for name, size in sizes.items()})
+    >>> model = SimpleNamespace(num_experts=np.zeros(1), num_linear_layers=np.zeros(1))
+    >>> [family for family, used in used_families(model, plan).items() if used.all()]
+    ['all_gather', 'reduce_scatter', 'point_to_point', 'attention', 'attention_backward']
     """
     tensor, shards, split = plan.tensor_parallel > 1, plan.shards > 1, plan.sequence_parallel > 0
     sharded, context = plan.zero_stage > 0, plan.context_parallel > 1
@@ -402,6 +414,18 @@ def tensor_times(setting: Setting, communication: Communication) -> Array:
     -------
     Array
         Exposed time, forward and backward, (rows, 2). [s]
+
+    Examples
+    --------
+    A gather of 1 s and a scatter of 2 s, not overlapped: backward one more gather.
+
+    >>> from types import SimpleNamespace
+    >>> plan = SimpleNamespace(sequence_parallel=np.ones(1), tensor_overlap=np.array([TensorOverlap.NONE]))
+    >>> constants = {"training_software": {"tensor_parallel_overlap": np.array([[0.5]])}}
+    >>> gather, scatter = (SimpleNamespace(time=np.array([time])) for time in (1.0, 2.0))
+    >>> found = SimpleNamespace(tensor_gather=gather, tensor_scatter=scatter, tensor_reduce=gather)
+    >>> tensor_times(SimpleNamespace(plan=plan, constants=constants), found).tolist()
+    [[3.0, 4.0]]
     """
     plan = setting.plan
     split = plan.sequence_parallel > 0
@@ -437,6 +461,17 @@ def context_time(setting: Setting, communication: Communication, forward_core: A
     -------
     Array
         Exposed time, forward and backward, (rows, 2). [s]
+
+    Examples
+    --------
+    A ring of four, blocks under way for 1 s: 2 / 4 s of attention hide half of each step, 4 / 4 s half of twice as much.
+
+    >>> from types import SimpleNamespace
+    >>> setting = SimpleNamespace(plan=SimpleNamespace(context_parallel=np.array([4.0])))
+    >>> step, none = SimpleNamespace(time=np.ones(1)), SimpleNamespace(time=np.zeros(1))
+    >>> found = SimpleNamespace(context_step=step, context_gather=none, context_exchange=none)
+    >>> context_time(setting, found, np.array([2.0]), np.array([4.0])).tolist()
+    [[1.5, 3.0]]
     """
     plan = setting.plan
     size = plan.context_parallel
@@ -475,6 +510,20 @@ def waits_of_calls(setting: Setting, layers: Array, reserved: Array) -> Array | 
     -------
     Array or float
         (rows,). [s]
+
+    Examples
+    --------
+    Ten layers with slices for eight shards at 1 ms each, and an allocator with room:
+
+    >>> from types import SimpleNamespace
+    >>> counts = {"zero_stage": 1, "zero_shards": 8.0, "shards": 8.0, "num_micro_batches": 4.0}
+    >>> plan = SimpleNamespace(**{name: np.array([count]) for name, count in counts.items()})
+    >>> times = {"reduction_time": np.zeros((1, 1)), "retry_time": np.zeros((1, 1))}
+    >>> constants = {"training_calls": times, "training_software": {"shard_overhead_time": np.array([[0.001]])}}
+    >>> device = SimpleNamespace(memory_capacity=np.array([[100.0]]))
+    >>> setting = SimpleNamespace(plan=plan, constants=constants, device=device)
+    >>> waits_of_calls(setting, np.array([10.0]), np.array([50.0])).tolist()
+    [0.08]
     """
     plan, calls = setting.plan, setting.constants["training_calls"]
     shard = setting.constants["training_software"]["shard_overhead_time"][:, 0]

@@ -466,6 +466,18 @@ def part_work(setting: Setting, part: Part) -> tuple[Array, Array]:
     -------
     tuple of Array
         FLOP and bytes, (rows, operators); NaN bytes where they are not counted. [FLOP, B]
+
+    Examples
+    --------
+    100 queries and keys, 32 heads of 64: 2 x 2 x 100 x 100 x 64 x 32, and 4 x 100 x 64 x 32 elements of 2 bytes.
+
+    >>> from types import SimpleNamespace
+    >>> heads, sizes = np.array([32.0]), dict.fromkeys(("element_size", "product_size"), np.array([2.0]))
+    >>> model = SimpleNamespace(num_query_groups=heads, num_attention_heads=heads)
+    >>> scores = Gemms(("scores",), *np.array([[[100.0]], [[100.0]], [[64.0]], [[32.0]]]))
+    >>> part = SimpleNamespace(gemms=scores, family="attention", wide=True)
+    >>> [work.tolist() for work in part_work(SimpleNamespace(plan=SimpleNamespace(**sizes), model=model), part)]
+    [[[40960000.0]], [[1638400.0]]]
     """
     if part.gemms is None:
         flop = np.zeros_like(part.time) if part.flop is None else part.flop
@@ -492,6 +504,13 @@ def selected_share(plan: TrainingPlan, part: Part) -> Array | None:
     -------
     Array, optional
         Shares, (rows, operators), 0 for rows that do not recompute selectively; None where it is 0 for all. [-]
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> plan = SimpleNamespace(again=lambda module: np.array([1.0 if module == "core_attention" else 0.0]))
+    >>> selected_share(plan, SimpleNamespace(place="core", time=np.ones((1, 1)))).tolist()
+    [[1.0]]
     """
     if part.place in CORES:
         return np.asarray(plan.again("core_attention")[:, None] * np.ones_like(part.time))

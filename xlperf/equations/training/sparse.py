@@ -44,6 +44,14 @@ def selected_everything(setting: Setting) -> np.ndarray:
     -------
     array of bool
         Shape (rows,). [-]
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> model = SimpleNamespace(selected_ratio=np.ones(2), index_top_k=np.full(2, 2048.0))
+    >>> plan = SimpleNamespace(sequence_length=np.array([2048.0, 4096.0]))
+    >>> selected_everything(SimpleNamespace(model=model, plan=plan)).tolist()
+    [True, False]
     """
     model = setting.model
     return np.asarray((model.selected_ratio == 1.0) & (model.index_top_k >= setting.plan.sequence_length))
