@@ -14,7 +14,14 @@ import numpy as np
 
 from xlperf.base.arrays import Array, beside, ceil_div, divide, side_by_side, some
 from xlperf.equations.model.linear_blocks import PROJECTIONS, linear_gemms, linear_widths
-from xlperf.equations.model.model import Architecture, Model, activated_experts, busiest_rank_factor
+from xlperf.equations.model.model import (
+    Architecture,
+    Model,
+    activated_experts,
+    busiest_rank_factor,
+    linear_share,
+    local_share,
+)
 from xlperf.equations.model.operators import (
     Gemms,
     concatenated,
@@ -34,7 +41,6 @@ from xlperf.equations.model.sparse import (
     stream_passes,
 )
 
-"""Plain attention to everything, one feed-forward layer in every layer."""
 PREFILL, DECODING = 0, 1
 BOTH_PHASES = (PREFILL, DECODING)
 ONCE_GEMMS = 1
@@ -192,30 +198,6 @@ def _attention_gemms(model: Model, tokens: Array, expanded: Array, ranks: Array,
     batch = side_by_side(one, one, one, one, heads, heads, one)
     m = side_by_side(tokens, tokens, tokens, expanded, tokens, tokens, tokens)
     return Gemms(_LATENT, m, n, k, batch)
-
-
-def linear_share(model: Model) -> Array:
-    """Share of the layers that have linear attention.
-
-    Parameters
-    ----------
-    model : Model
-        Layers, (rows,). [-]
-
-    Returns
-    -------
-    Array
-        Between 0 and 1, (rows,). [-]
-
-    Examples
-    --------
-    Qwen3-Next: 36 of 48 layers.
-
-    >>> from types import SimpleNamespace
-    >>> linear_share(SimpleNamespace(num_linear_layers=np.array([36.0]), num_layers=np.array([48.0]))).tolist()
-    [0.75]
-    """
-    return divide(model.num_linear_layers, model.num_layers)
 
 
 def _expert_gemms(model: Model, tokens: Array, shape: ServingShape, replica_tokens: Array) -> Gemms:
@@ -393,7 +375,7 @@ def serving_vectors(
 
     Examples
     --------
-    A token of Llama 3.1 8B decoded in 2 bytes, logits in 4: 4 x 8192; 2 x (40 + 8) x 256; 3 x 28672; 4 x 8192; 8 x 128256.
+    A token of Llama 3.1 8B in 2 bytes, logits in 4: 4 x 8192; 2 x (40 + 8) x 256; 3 x 28672; 4 x 8192; 8 x 128256.
 
     >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
     >>> shape, sizes = ServingShape(*[np.ones(1)] * 9), np.array([[2.0], [4.0]])
@@ -446,30 +428,6 @@ def serving_vectors(
     structure = (*_LAYER_VECTORS, *(_EXPERT_VECTORS if architecture.experts else ()))
     names = (*structure, *(_LINEAR_VECTORS if architecture.linear_attention else ()), *_ONCE_VECTORS)
     return ServingVectors(names * len(phases), side_by_side(*columns), side_by_side(*calls))
-
-
-def local_share(model: Model) -> Array:
-    """Share of the layers that attend within a window or a chunk.
-
-    Parameters
-    ----------
-    model : Model
-        Layers, (rows,). [-]
-
-    Returns
-    -------
-    Array
-        Between 0 and 1, (rows,). [-]
-
-    Examples
-    --------
-    gpt-oss-120b: every second of 36 layers.
-
-    >>> from types import SimpleNamespace
-    >>> local_share(SimpleNamespace(num_local_layers=np.array([18.0]), num_layers=np.array([36.0]))).tolist()
-    [0.5]
-    """
-    return divide(model.num_local_layers, model.num_layers)
 
 
 def attention_calls(model: Model, architecture: Architecture, phases: tuple[int, ...] = BOTH_PHASES) -> Array:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, side_by_side
+from xlperf.equations.model.layer_parameters import index_parameters
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.operators import Gemms
 
@@ -138,89 +139,6 @@ def index_traffic(
     return np.asarray(keys + scores)
 
 
-def index_parameters(
-    hidden_size: Numeric,
-    query_size: Numeric,
-    index_heads: Numeric,
-    index_size: Numeric,
-    key_width: Numeric,
-    weighted: Numeric,
-) -> Array:
-    r"""Weights of the index of one layer: its queries, its keys, and weights of its heads.
-
-    .. math:: P = q H d + h n_k d + \omega h H
-
-    Parameters
-    ----------
-    hidden_size : numeric
-        Width h of the residual stream. [-]
-    query_size : numeric
-        Width q that queries are made from: the rank of their compression, or the hidden size. [-]
-    index_heads : numeric
-        Heads H of the index. [-]
-    index_size : numeric
-        Width d of an index key. [-]
-    key_width : numeric
-        Widths n_k of the projection of keys over that of a key: 1, or 4 with overlapping compression and its gate. [-]
-    weighted : numeric
-        Omega: 1 where scores of heads are added up with weights that depend on the token. [-]
-
-    Returns
-    -------
-    parameters : numeric
-        Weights. [-]
-
-    References
-    ----------
-    .. [1] DeepSeek-AI, "DeepSeek-V3.2: pushing the frontier of open large language models", 2025, arXiv:2512.02556,
-       section 2.1.
-
-    DeepSeek-V3.2: 1,536 x 64 x 128 + 7,168 x 128 + 7,168 x 64.
-
-    >>> float(index_parameters(7168.0, 1536.0, 64.0, 128.0, 1.0, 1.0))
-    13959168.0
-    """
-    heads, size, hidden = array(index_heads), array(index_size), array(hidden_size)
-    queries = array(query_size) * heads * size
-    return np.asarray(queries + hidden * array(key_width) * size + array(weighted) * hidden * heads)
-
-
-def grouped_output_parameters(
-    hidden_size: Numeric, attention_size: Numeric, output_lora_rank: Numeric, output_groups: Numeric
-) -> Array:
-    r"""Weights of a grouped low-rank output projection: each group of heads to its rank, all ranks to the hidden size.
-
-    .. math:: P = o r + g r h
-
-    Parameters
-    ----------
-    hidden_size : numeric
-        Width h of the residual stream. [-]
-    attention_size : numeric
-        Width o of the output of all heads. [-]
-    output_lora_rank : numeric
-        Rank r of each group. [-]
-    output_groups : numeric
-        Groups g. [-]
-
-    Returns
-    -------
-    parameters : numeric
-        Weights. [-]
-
-    References
-    ----------
-    .. [1] DeepSeek-AI, "DeepSeek-V4", 2026, model card and configuration (o_groups, o_lora_rank).
-
-    DeepSeek-V4-Flash: 64 heads of 512 in 8 groups of rank 1,024, twice 33.6 million.
-
-    >>> float(grouped_output_parameters(4096.0, 64 * 512.0, 1024.0, 8.0))
-    67108864.0
-    """
-    rank = array(output_lora_rank)
-    return np.asarray(array(attention_size) * rank + array(output_groups) * rank * array(hidden_size))
-
-
 def sparse_cache_entries(
     context: Numeric,
     num_layers: Numeric,
@@ -325,7 +243,8 @@ def sparse_shares(model: Model) -> SparseShares:
     Of 60 layers 30 select entries, by indices of 15; none sees a whole compressed cache.
 
     >>> from types import SimpleNamespace
-    >>> layers = {"num_layers": 60.0, "num_selected_layers": 30.0, "num_index_layers": 15.0, "num_compressed_layers": 0.0}
+    >>> layers = {"num_layers": 60.0, "num_selected_layers": 30.0, "num_index_layers": 15.0}
+    >>> layers["num_compressed_layers"] = 0.0
     >>> model = SimpleNamespace(**{name: np.array([count]) for name, count in layers.items()})
     >>> [float(share[0]) for share in sparse_shares(model)]
     [0.5, 0.25, 0.0]
@@ -419,8 +338,8 @@ def sparse_gemm_shares(model: Model) -> tuple[Array, ...]:
     Every layer of DeepSeek-V3.2 has an index with weighted heads, none a pooled cache.
 
     >>> from types import SimpleNamespace
-    >>> layers = {"num_layers": 61.0, "num_selected_layers": 61.0, "num_index_layers": 61.0, "num_compressed_layers": 0.0}
-    >>> layers |= {"q_lora_rank": 1536.0, "selected_ratio": 1.0}
+    >>> layers = {"num_layers": 61.0, "num_selected_layers": 61.0, "num_index_layers": 61.0}
+    >>> layers |= {"num_compressed_layers": 0.0, "q_lora_rank": 1536.0, "selected_ratio": 1.0}
     >>> model = SimpleNamespace(**{name: np.array([count]) for name, count in layers.items()})
     >>> [float(share[0]) for share in sparse_gemm_shares(model)]
     [1.0, 1.0, 1.0, 0.0, 0.0]

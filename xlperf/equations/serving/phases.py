@@ -10,6 +10,7 @@ import numpy as np
 from xlperf.base.arrays import Array, beside, divide, side_by_side, total
 from xlperf.equations.hardware.memory import exposed_offload_time, resident_bandwidth, resident_share
 from xlperf.equations.hardware.roofline import doubling_savings, vector_time
+from xlperf.equations.model.model import linear_share
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.serving import (
     BOTH_PHASES,
@@ -19,7 +20,6 @@ from xlperf.equations.model.serving import (
     PREFILL,
     ServingShape,
     cache_elements,
-    linear_share,
     serving_gemms,
     serving_vectors,
 )

@@ -177,7 +177,7 @@ def batch_memory(plan: InferencePlan, memory: ReplicaMemory) -> dict[str, Array]
     Examples
     --------
     >>> from types import SimpleNamespace
-    >>> held = SimpleNamespace(used=np.array([60.0]), usable=np.array([70.0]), weights=40.0, kv_cache=15.0, activations=5.0)
+    >>> held = SimpleNamespace(used=np.array([60.0]), usable=70.0, weights=40.0, kv_cache=15.0, activations=5.0)
     >>> memory = SimpleNamespace(with_batch=lambda plan: held, capacity=80.0, max_batch_size=12.0)
     >>> batch_memory(None, memory)["fits"].tolist()
     [1.0]

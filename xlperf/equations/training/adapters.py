@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, some, total
+from xlperf.equations.model.memory_bound import Vectors
 from xlperf.equations.model.model import Model
-from xlperf.equations.model.operators import Gemms, Vectors, attention_projections, mlp_gemms
+from xlperf.equations.model.operators import Gemms, attention_projections, mlp_gemms
 from xlperf.equations.plan.records import AdapterModules
 from xlperf.equations.plan.training_plan import TrainingPlan
 
@@ -92,7 +93,8 @@ def adapter_vectors(place: str, gemms: Gemms, plan: TrainingPlan, backward: bool
     Eight rows of 300 columns of 2 bytes, read twice and written:
 
     >>> from types import SimpleNamespace
-    >>> plan = SimpleNamespace(frozen=np.array([True]), element_size=2.0, adapter_modules=np.array([AdapterModules.ALL]))
+    >>> plan = SimpleNamespace(frozen=np.array([True]), adapter_modules=np.array([AdapterModules.ALL]))
+    >>> plan.element_size = np.array([2.0])
     >>> one = np.ones((1, 1))
     >>> adapter_vectors("mlp", Gemms(("up",), 8.0 * one, 300.0 * one, 100.0 * one, one), plan, False).traffic.tolist()
     [[14400.0]]
