@@ -289,9 +289,10 @@ class Uncertainty:
             )
             for row in parts
         ]
-        return tuple(  # type: ignore[return-value]
+        first, total = (
             np.array([np.ravel(getattr(one, name)) for one in found]) for name in ("first_order", "total_order")
         )
+        return first, total
 
 
 def usual_ranges(plans: Table) -> tuple[Varied, ...]:

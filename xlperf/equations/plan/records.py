@@ -235,7 +235,7 @@ Owner = TypeVar("Owner")
 Value = TypeVar("Value")
 
 
-class derived(Generic[Owner, Value]):  # noqa: N801 - a decorator, written as a property is
+class Derived(Generic[Owner, Value]):
     """A property that is computed when it is first asked for, and kept.
 
     ``functools.cached_property`` takes a lock before Python 3.12, which a plan with forty of them notices.
@@ -263,6 +263,11 @@ class derived(Generic[Owner, Value]):  # noqa: N801 - a decorator, written as a 
             return self
         found = record.__dict__[self._name] = self._compute(record)
         return found
+
+
+def derived(compute: Callable[[Owner], Value]) -> Derived[Owner, Value]:
+    """The decorator of such a property."""
+    return Derived(compute)
 
 
 class PlanColumns(Columns):
