@@ -337,6 +337,17 @@ def test_a_row_that_prints_the_batch_of_a_replica_tells_the_requests_in_flight(
     assert reasons["I00078"] == "neither the concurrency nor the batch is stated"
 
 
+def test_a_benchmark_that_sets_its_own_limits_is_followed(inference: Published, catalog: Catalog) -> None:
+    """Llama 3.1 8B in FP8 on an H200, 128 tokens in and out: room for more than 4,096 requests, 8,192 tokens a pass."""
+    cells = {"source_id": "trtllm_v1.0", "model": "Llama3.1-8B", "model_name": "", "gpu": "H200-SXM-141GB"}
+    size = {"n_gpus": "1", "tp": "1", "isl": "128", "osl": "128"}
+    plans = inference_plans(edited(inference, "I00195", **cells, **size), catalog)
+    assert plans.plans["run_requests"].tolist() == [30000.0]
+    assert plans.plans["concurrency"].tolist() == [4096.0]
+    assert plans.plans["prefill_tokens"].tolist() == [8192.0 - 4096.0], "a pass has room for those that decode"
+    assert "trtllm-bench" in plans.notes[0]
+
+
 def test_a_bandwidth_measured_with_a_run_changes_no_prediction(training: Published, catalog: Catalog) -> None:
     """A planner does not have it: the network's condition follows from nothing but the release of the software."""
     rows = [at for at, source in enumerate(training.text["source_id"]) if source == "ultrascale_playbook"]

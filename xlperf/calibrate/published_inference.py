@@ -335,6 +335,7 @@ def tuned_limits(capacity: float, ratio: float, stages: float) -> tuple[float, f
     part = 256.0 if tokens < 4096.0 else 512.0 if tokens < 8192.0 else 1024.0
     return max(64.0, step * math.ceil(requests / step)), max(2048.0, part * math.ceil(tokens / part))
 
+
 def _at_least_one(value: float) -> float:
     return 1.0 if math.isnan(value) else max(value, 1.0)
 
