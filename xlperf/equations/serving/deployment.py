@@ -255,6 +255,8 @@ class Batching(NamedTuple):
         2 where passes are halves of one, of which one computes while the other is sent to experts, else 1. [-]
     decode_split : Array
         The same of the sequences of a step. [-]
+    largest : Array
+        Tokens of the fullest pass over their mean: all but the last pass of a part are full. [-]
     """
 
     micro_batches: Array
@@ -265,6 +267,7 @@ class Batching(NamedTuple):
     sequences: Array
     prefill_split: Array
     decode_split: Array
+    largest: Array
 
 
 def batching_of(plan: InferencePlan) -> Batching:
@@ -287,16 +290,18 @@ def batching_of(plan: InferencePlan) -> Batching:
     replicas, fewest = plan.data_parallel_attention, np.floor(prompts / rounds)
     fuller = prompts - rounds * fewest
     own = fuller * np.ceil((fewest + 1.0) / replicas) + (rounds - fuller) * np.ceil(fewest / replicas)
-    passes = np.maximum(np.ceil(own * plan.own_tokens / plan.prefill_tokens), rounds)
+    tokens = own * plan.own_tokens
+    passes = np.maximum(np.ceil(tokens / plan.prefill_tokens), rounds)
+    largest = np.minimum(plan.prefill_tokens, tokens / rounds) * passes / tokens
     if not np.any(plan.two_batch_overlap > 0.0):
         one = np.ones_like(passes)
-        return Batching(plan.num_micro_batches, rounds, prompts, own, passes, plan.micro_batch_size, one, one)
+        return Batching(plan.num_micro_batches, rounds, prompts, own, passes, plan.micro_batch_size, one, one, largest)
     # A token or a sequence cannot be split in two.
     cut = (plan.two_batch_overlap > 0.0) & (replicas > 1.0)
     halves = np.where(cut & (plan.own_tokens * prompts >= 2.0 * rounds * replicas), 2.0, 1.0)
     parts = np.where(cut & (plan.micro_batch_size >= 2.0 * replicas), 2.0, 1.0)
     sequences = np.ceil(plan.micro_batch_size / parts)
-    return Batching(plan.num_micro_batches, rounds, prompts, own, passes * halves, sequences, halves, parts)
+    return Batching(plan.num_micro_batches, rounds, prompts, own, passes * halves, sequences, halves, parts, largest)
 
 
 def serving_shape(plan: InferencePlan, batching: Batching, favoured_share: Array) -> ServingShape:
