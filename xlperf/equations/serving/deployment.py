@@ -248,15 +248,13 @@ class Batching(NamedTuple):
     own_prompts : Array
         Of those, the ones of the busiest attention replica in each part. [-]
     passes : Array
-        Passes that their prefill takes: as many as fill them, one for each part at least. [-]
+        Passes that their prefill takes: as many as fill them, one for each part at least; through stages full ones. [-]
     sequences : Array
         Sequences of one part that are decoded together. [-]
     prefill_split : Array
         2 where passes are halves of one, of which one computes while the other is sent to experts, else 1. [-]
     decode_split : Array
         The same of the sequences of a step. [-]
-    largest : Array
-        Tokens of the fullest pass over their mean: all but the last pass of a part are full. [-]
     """
 
     micro_batches: Array
@@ -267,7 +265,6 @@ class Batching(NamedTuple):
     sequences: Array
     prefill_split: Array
     decode_split: Array
-    largest: Array
 
 
 def batching_of(plan: InferencePlan) -> Batching:
@@ -290,18 +287,18 @@ def batching_of(plan: InferencePlan) -> Batching:
     replicas, fewest = plan.data_parallel_attention, np.floor(prompts / rounds)
     fuller = prompts - rounds * fewest
     own = fuller * np.ceil((fewest + 1.0) / replicas) + (rounds - fuller) * np.ceil(fewest / replicas)
-    tokens = own * plan.own_tokens
-    passes = np.maximum(np.ceil(tokens / plan.prefill_tokens), rounds)
-    largest = np.minimum(plan.prefill_tokens, tokens / rounds) * passes / tokens
+    passes = own * plan.own_tokens / plan.prefill_tokens
+    # The stages of a pipeline are filled by a full pass; its last one counts by its tokens, or one more would be faster.
+    passes = np.maximum(np.where(plan.pipeline_parallel > 1.0, passes, np.ceil(passes)), rounds)
     if not np.any(plan.two_batch_overlap > 0.0):
         one = np.ones_like(passes)
-        return Batching(plan.num_micro_batches, rounds, prompts, own, passes, plan.micro_batch_size, one, one, largest)
+        return Batching(plan.num_micro_batches, rounds, prompts, own, passes, plan.micro_batch_size, one, one)
     # A token or a sequence cannot be split in two.
     cut = (plan.two_batch_overlap > 0.0) & (replicas > 1.0)
     halves = np.where(cut & (plan.own_tokens * prompts >= 2.0 * rounds * replicas), 2.0, 1.0)
     parts = np.where(cut & (plan.micro_batch_size >= 2.0 * replicas), 2.0, 1.0)
     sequences = np.ceil(plan.micro_batch_size / parts)
-    return Batching(plan.num_micro_batches, rounds, prompts, own, passes * halves, sequences, halves, parts, largest)
+    return Batching(plan.num_micro_batches, rounds, prompts, own, passes * halves, sequences, halves, parts)
 
 
 def serving_shape(plan: InferencePlan, batching: Batching, favoured_share: Array) -> ServingShape:

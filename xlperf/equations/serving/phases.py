@@ -332,10 +332,8 @@ def _critical_path(
     linked = np.minimum(stages - 1.0, 1.0)
     found = []
     if PREFILL in phases:
-        # The fullest pass walks through all stages; each other one takes a turn of one stage more.
-        passes, largest = batching.passes, batching.largest
-        walked = passes * fullest + largest * (layers - fullest)
-        found.append((walked, passes, largest * (stages - 1.0) + (passes - 1.0) * linked))
+        more = batching.passes - 1.0
+        found.append((layers + more * fullest, 1.0 + more, stages - 1.0 + more * linked))
     if DECODING in phases:
         each = total(parts[:, -1])
         layer, once, transfer = each[:, 0], each[:, 1], exposed[:, -1, TRANSFER]
