@@ -447,11 +447,11 @@ def energy_at_clock(energy: Numeric, clock_share: Numeric) -> Array:
 
 
 def power_at_clock(full_power: Numeric, clock_share: Numeric) -> Array:
-    r"""Power of clocked units at a share of the clock.
+    r"""Power of clocked units at a share of the clock: as many operations fewer, each of :func:`energy_at_clock`.
 
-    .. math:: P' = x^3 P
+    .. math:: P' = x\,e'(x)\,P
 
-    Operations per second fall with the clock, the energy of each with its square.
+    By definition.
 
     Parameters
     ----------
@@ -465,11 +465,6 @@ def power_at_clock(full_power: Numeric, clock_share: Numeric) -> Array:
     power : numeric
         Power. [W]
 
-    References
-    ----------
-    .. [1] M. Horowitz, "Computing's energy problem (and what we can do about it)", ISSCC 2014,
-       doi:10.1109/ISSCC.2014.6757323.
-
     Examples
     --------
     At half the clock an eighth:
@@ -478,4 +473,4 @@ def power_at_clock(full_power: Numeric, clock_share: Numeric) -> Array:
     100.0
     """
     share = array(clock_share)
-    return np.asarray(array(full_power) * (share * share * share))
+    return np.asarray(array(full_power) * energy_at_clock(share, share))

@@ -16,6 +16,9 @@ from xlperf.equations.training.step import MESSAGE_PARTS
 def training_power(machine: Machine, model: Model, plan: TrainingPlan, results: Mapping[str, Array]) -> Array:
     """Mean power of an accelerator over a training step; links draw power for hidden messages too.
 
+    Heuristic, this work: :func:`accelerator_power` of the operations of a step, which bring a byte each
+    ``compute_intensity`` of them.
+
     Parameters
     ----------
     machine : tuple
