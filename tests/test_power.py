@@ -103,7 +103,7 @@ def test_one_process_tells_every_rank_what_to_compute(records: list[Record]) -> 
 
 
 def test_a_machine_with_a_model_and_nothing_to_do_draws_what_was_measured(catalog: Catalog) -> None:
-    """A measured number where there is one; a tenth of the limit where there is none. At full load both are the same."""
+    """A measured number where there is one, else a tenth of the limit; at full load both are the same."""
     table = catalog.tables["accelerators"]
     blank = {**table.columns, "idle_power": np.full(len(table), np.nan)}
     unknown = catalog.with_tables([Table("accelerators", blank, table.place)])

@@ -184,7 +184,9 @@ def accelerator_power(
 ) -> Array:
     r"""Mean power of accelerators from their work, :func:`work_power` with the constants of the family power.
 
-    .. math:: R = F + 2\,r_0 W, \quad P_0 = P_i + b \max(P_s + a\,x^3 P_{max} - P_i, 0), \quad e_m = (\rho - 1 + m)\,e_{mem}
+    .. math:: R = F + 2\,r_0 W, \quad P_0 = P_i + b \max(P_s + a\,x^3 P_{max} - P_i, 0)
+
+    .. math:: e_m = (\rho - 1 + m)\,e_{mem}
 
     A product draws as if it had r_0 rows more: every weight W passes shared memory, registers and a tile of the matrix
     units, however few rows meet it. That is per weight, not per byte: a weight of 4 bits that is widened to 16 bits
