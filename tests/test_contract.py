@@ -34,7 +34,7 @@ NOT_DRAWN = {
     "serving.energy.prompt_traffic_from_memory": "an accelerator with its limits and constants",
     "serving.energy.serving_power": "two accelerators with their limits and constants",
     "serving.energy.expert_pool_power": "two accelerators with their limits and constants",
-    "training.energy.training_power": "an accelerator with its limits and constants",
+    "training.rates.training_power": "an accelerator with its limits and constants",
     "serving.kernels.attention_kernels": "takes the batching that batching_of returns",
     "serving.kernels.by_phase": "a number of phases",
     "serving.kernels.product_times": "takes the products that serving_gemms returns",
@@ -61,11 +61,11 @@ NOT_DRAWN = {
     "model.operators.concatenated": "any number of arguments",
     "training.communication.collective_calls": "takes the collectives that communication_of returns",
     "training.communication.communication_of": "a bundle of times and sizes, part of training.step.step",
-    "training.communication.context_time": "takes the collectives that communication_of returns",
-    "training.communication.tensor_times": "takes the collectives that communication_of returns",
+    "training.overlap.context_time": "takes the collectives that communication_of returns",
+    "training.overlap.tensor_times": "takes the collectives that communication_of returns",
     "training.stages.pacing_contents": "takes the contents of three stages beside each other",
     "training.communication.used_families": "answers yes or no",
-    "training.sparse.sparse_cores": "a list of kernels, part of training.step.step",
+    "training.attention.attention_parts": "a list of kernels, part of training.step.step",
     "serving.sparse.decode_sparse": "a list of kernels, part of serving.phases.serving_work",
     "serving.sparse.prefill_sparse": "a list of kernels, part of serving.phases.serving_work",
     "training.kernels.kernel_parts": "a list of kernels, part of training.step.step",
@@ -170,7 +170,7 @@ def test_docstring_gives_formula_or_reference(name: str) -> None:
     assert _has_formula(name) or "References\n-" in text, f"{name}: neither formula nor reference"
 
 
-OF_POWER = re.compile(r"(hardware\.power|\w+\.energy)\.")
+OF_POWER = re.compile(r"hardware\.power\.|serving\.energy\.|.*power$")
 SOURCED = [name for name in sorted(functions()) if name in EQUATIONS or _has_formula(name) or OF_POWER.match(name)]
 
 
