@@ -10,6 +10,7 @@ import numpy as np
 from xlperf.base.arrays import Array, beside, divide, side_by_side, total
 from xlperf.equations.hardware.memory import exposed_offload_time, resident_bandwidth, resident_share
 from xlperf.equations.hardware.roofline import doubling_savings, vector_time
+from xlperf.equations.model.model import linear_share
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.serving import (
     BOTH_PHASES,
@@ -19,7 +20,6 @@ from xlperf.equations.model.serving import (
     PREFILL,
     ServingShape,
     cache_elements,
-    linear_share,
     serving_gemms,
     serving_vectors,
 )
@@ -66,6 +66,12 @@ def logit_size(plan: InferencePlan) -> Array:
     -------
     Array
         (rows,). [B]
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> logit_size(SimpleNamespace(sorted_sampling=np.array([0.0, 1.0]))).tolist()
+    [4.0, 200.0]
     """
     return np.where(plan.sorted_sampling > 0.0, SORTED_LOGIT_SIZE, WORD)
 
@@ -219,7 +225,9 @@ def _host(
         # The gaps between the kernels of a graph are part of what the host takes without one.
         waited = kernels["serving_eager"]["launch_time"] * launched - layer_overhead
         launches = np.where((plan.graphs[:, None] == 0.0) & (prefill == 0.0), waited, launches)
-    return _Host(layer_overhead, launches, prefill * software["prefill_overhead_time"] + served * each_served)
+    sent = (plan.stage_ranks - 1.0)[:, None] * software["worker_overhead_time"]
+    each_pass = prefill * software["prefill_overhead_time"] + sent
+    return _Host(layer_overhead, launches, each_pass + served * each_served)
 
 
 def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) -> ServingWork:
@@ -388,6 +396,13 @@ def scaled_times(times: Array, deployment: Deployment, phases: tuple[int, ...]) 
     -------
     Array
         In the shape of ``times``. [s]
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> deployment = SimpleNamespace(software={"time_scale": np.array([[1.5]])})
+    >>> scaled_times(np.array([[[2.0, 4.0]]]), deployment, (DECODING,)).tolist()
+    [[[3.0, 6.0]]]
     """
     if "time_scale" not in deployment.software:
         return times
