@@ -304,7 +304,7 @@ def batching_of(plan: InferencePlan) -> Batching:
     fuller = prompts - rounds * fewest
     own = fuller * np.ceil((fewest + 1.0) / replicas) + (rounds - fuller) * np.ceil(fewest / replicas)
     passes = own * plan.own_tokens / plan.prefill_tokens
-    # The stages of a pipeline are filled by a full pass; its last one counts by its tokens, or one more would be faster.
+    # Stages are filled by a full pass; the last one counts by its tokens, or one token more would be faster.
     passes = np.maximum(np.where(plan.pipeline_parallel > 1.0, passes, np.ceil(passes)), rounds)
     if not np.any(plan.two_batch_overlap > 0.0):
         one = np.ones_like(passes)
