@@ -22,7 +22,7 @@ from xlperf.equations.cost.tco import (
     sale_price,
 )
 from xlperf.equations.cost.tokens import cost_per_token, rate_per_cost, run_cost
-from xlperf.workbook.build import table_of
+from xlperf.workbook.data_sheets import table_of
 
 HOURLY = factor("USD/h")
 

@@ -197,8 +197,7 @@ def stage_parameters(
     >>> from types import SimpleNamespace
     >>> held = RankParameters(*np.zeros((len(RankParameters._fields), 1)))
     >>> held = held._replace(attention=np.array([10.0]), mlp=np.array([20.0]), embedding=np.array([100.0]))
-    >>> contents = StageContents(*np.zeros((len(StageContents._fields), 1)))
-    >>> contents = contents._replace(attention=np.array([2.0]), dense=np.array([2.0]), embedding=np.ones(1))
+    >>> contents = StageContents(*np.array([2.0, 0.0, 1.0, 0.0, 0.0, 2.0, 0.0, 2.0])[:, None])
     >>> plan = SimpleNamespace(weight_copies=np.ones(1), frozen=np.array([False]))
     >>> model = SimpleNamespace(num_experts=np.zeros(1), num_linear_layers=np.zeros(1))
     >>> stage_parameters(model, plan, held, contents).dense.tolist()
@@ -249,8 +248,7 @@ def quantized_weights(plan: TrainingPlan, held: RankParameters, contents: StageC
     >>> from types import SimpleNamespace
     >>> held = RankParameters(*np.zeros((len(RankParameters._fields), 1)))
     >>> held = held._replace(attention=np.array([10.0]), small=np.array([1.0]), mlp=np.array([20.0]))
-    >>> contents = StageContents(*np.zeros((len(StageContents._fields), 1)))
-    >>> contents = contents._replace(attention=np.array([2.0]), dense=np.array([2.0]))
+    >>> contents = StageContents(*np.array([2.0, 0.0, 0.0, 0.0, 0.0, 2.0, 0.0, 2.0])[:, None])
     >>> quantized_weights(SimpleNamespace(weight_copies=np.ones(1)), held, contents).tolist()
     [58.0]
     """
