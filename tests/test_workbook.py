@@ -41,9 +41,9 @@ from xlperf.workbook.data_sheets import (
     sheet_columns,
     table_of,
 )
+from xlperf.workbook.front_layout import NUMBERS, SHEETS
 from xlperf.workbook.package import data_rows, with_values
 from xlperf.workbook.plan_card import NUMBERS as CARD_NUMBERS
-from xlperf.workbook.question_look import NUMBERS, SHEETS
 
 MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 

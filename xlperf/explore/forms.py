@@ -16,8 +16,18 @@ from xlperf.catalog.schema import results_of, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import accelerators_of, device_cost_parts, evaluate_devices
 from xlperf.explore.auto_values import server_sizes
-from xlperf.explore.found import GOOD, Answer, Search, dollars, one_plan, price_words, short_name, slower, trust
 from xlperf.explore.search import search
+from xlperf.explore.search_results import (
+    GOOD,
+    Answer,
+    Search,
+    dollars,
+    one_plan,
+    price_words,
+    short_name,
+    slower,
+    trust,
+)
 from xlperf.explore.serve import serve_answer
 
 BESIDE = "B200-SXM-180GB"
