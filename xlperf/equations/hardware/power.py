@@ -222,8 +222,8 @@ def accelerator_power(
     Idle 0.1 x 1,000 W, clocks as much, 100 FLOP/s of 1 J each, 50 B/s of (2 - 1 + 1) x 2 J each:
 
     >>> from types import SimpleNamespace
-    >>> device = SimpleNamespace(static_power=np.array([[np.nan]]), energy_ratio=np.ones((1, 1)))
-    >>> device.memory_energy = np.array([[2.0]])
+    >>> unknown = dict.fromkeys(("static_power", "idle_power"), np.array([[np.nan]]))
+    >>> device = SimpleNamespace(**unknown, energy_ratio=np.ones((1, 1)), memory_energy=np.array([[2.0]]))
     >>> limits = SimpleNamespace(own=np.array([1000.0]), kept=np.array([1000.0]), clock_share=np.ones(1))
     >>> names = "idle_share active_share flop_energy tile_rows memory_ratio message_share".split()
     >>> constants = dict(zip(names, np.array([0.1, 0.1, 1.0, 0.0, 2.0, 0.0])[:, None, None]))
