@@ -224,6 +224,20 @@ def engine_constants(
     -------
     tuple of dict
         Fields ``kernels`` and ``software`` of a :class:`Deployment`.
+
+    Examples
+    --------
+    A cache read at 0.8 of the bandwidth, 1.25 times as slowly in the engine; a step of 2 ms on a host half as fast:
+
+    >>> constants = {"attention_decode": {"memory_efficiency": np.array([0.8])}}
+    >>> constants |= {"serving_memory": {}, "serving_load": {}}
+    >>> constants["serving_attention"] = {"memory_slowdown": np.array([1.25])}
+    >>> constants["serving_host"] = {"host_slowdown": np.array([2.0]), "launch_slowdown": np.array([1.0])}
+    >>> constants["serving_software"] = {"step_time": np.array([0.002]), "kernel_overhead_time": np.array([0.0])}
+    >>> constants["attention_decode"]["launch_time"] = np.array([0.0])
+    >>> kernels, software = engine_constants(constants, Architecture(False, False, False))
+    >>> kernels["attention_decode"]["memory_efficiency"].tolist(), software["step_time"].tolist()
+    ([0.64], [0.004])
     """
     host = constants["serving_host"]
     kernels = {family: values for family, values in constants.items() if family not in _OF_ENGINE}
