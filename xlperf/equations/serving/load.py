@@ -41,6 +41,14 @@ class RequestLoad(NamedTuple):
         Pipeline stages of the decode replica. [-]
     tokens_checked : Array
         Tokens of a sequence in one decode step: 1 plus the drafted ones. [-]
+    own_tokens : Array
+        New tokens of a prompt on one of the ranks that share it. [-]
+    pass_tokens : Array
+        Most tokens of a prefill pass. [-]
+    mixed : Array
+        1 where a prefill pass is computed together with a decode step, 0 where they alternate. [-]
+    balance_rows : Array
+        Rows of a product from which on it is compute-bound. [-]
     """
 
     decode_steps: Array
@@ -52,6 +60,10 @@ class RequestLoad(NamedTuple):
     gathering_steps: Array
     decode_stages: Array
     tokens_checked: Array
+    own_tokens: Array
+    pass_tokens: Array
+    mixed: Array
+    balance_rows: Array
 
     def take(self, rows: np.ndarray) -> RequestLoad:
         """The same of some of the plans."""
@@ -94,8 +106,36 @@ class RequestLoad(NamedTuple):
             Its times: a step is linear in the requests that it decodes.
         """
         line, (_, wait) = step_line(requests, cycle.step, half_of(requests), half), self._admission(requests)
-        share = cycle.prefills / requests
-        return Service(cycle.prefill, share, *line, self.decode_steps, self.burst_fraction, wait)
+        share = (cycle.prefills + np.maximum(requests - 1.0, 0.0) * cycle.saving) / requests
+        return Service(cycle.prefill, share, *line, self.decode_steps, self.burst_fraction, wait, cycle.saving)
+
+    def passes(self, prompts: Array) -> Array:
+        """Prefill passes of some prompts. [-]"""
+        own = np.ceil(prompts / self.attention_replicas) * self.own_tokens
+        return np.asarray(np.maximum(np.ceil(own / self.pass_tokens), 1.0))
+
+    def saving(self, batch: Array, prompts: Array, step_parts: Array, prefill_parts: Array) -> Array:
+        r"""Time saved by computing the prefill of some prompts in the steps of a batch that is being decoded. [s]
+
+        A pass of C tokens and a step of b share the weights, which are read once, and the gaps between kernels. With
+        times t of matrix products, w of the gaps, and R rows from which on a product is compute-bound:
+
+        .. math:: \delta = t(C) + t(b) - t(C + b) + \min(w_C, w_b)
+
+        .. math:: t(C + b) = \max\left(t(C), t(b), \min\left(t(C)\,\frac{C + b}{C},\; t(b)\,\frac{C + b}{b},\;
+            \min(t(C), t(b))\,\frac{C + b}{R}\right)\right)
+
+        A request shares no more passes than it has decode steps: N for each b prompts. Heuristic, this work.
+        """
+        passes = self.passes(prompts)
+        chunk, rows = prompts * self.own_tokens / passes, batch * self.tokens_checked
+        step, alone = step_parts[..., 0], prefill_parts[..., 0] / passes
+        every, read = chunk + rows, np.minimum(step, alone)
+        both = np.minimum(np.minimum(alone / chunk, step / rows), read / self.balance_rows) * every
+        both = np.maximum(np.maximum(step, alone), both)
+        gaps = np.minimum(step_parts[..., 1], prefill_parts[..., 1] / passes)
+        shared = np.minimum(passes, self.decode_steps * prompts / batch)
+        return np.asarray(self.mixed * shared * (step + alone - both + gaps))
 
     def shared(self, batch: Array, prompts: Array, prefill: Array) -> Array:
         """Time of the replica per prompt, where passes of the prefill follow each other through the stages. [s]"""
@@ -127,13 +167,16 @@ class Cycle(NamedTuple):
     prompts : Array
         Prompts of a pass, mean. [-]
     prefills : Array
-        Time of the passes that prefill all of them. [s]
+        Time that the prefills of all of them add to their decode steps. [s]
+    saving : Array
+        Time that a prompt takes less in the decode steps of others than by itself. [s]
     """
 
     step: Array
     prefill: Array
     prompts: Array
     prefills: Array
+    saving: Array
 
 
 def admission(
@@ -249,7 +292,9 @@ def bounded_rise(lower: Array, upper: Array, time: Array, upper_time: Array) -> 
     return np.asarray(np.minimum(np.maximum(upper_time, least), least * (array(upper) / array(lower))))
 
 
-def request_load(plan: InferencePlan, prefilling: InferencePlan, burst_fraction: Array) -> RequestLoad:
+def request_load(
+    plan: InferencePlan, prefilling: InferencePlan, burst_fraction: Array, mixed: Array, balance_rows: Array
+) -> RequestLoad:
     """Per-request workload of the replicas of plans.
 
     Parameters
@@ -260,6 +305,10 @@ def request_load(plan: InferencePlan, prefilling: InferencePlan, burst_fraction:
         Of those that prefill, (rows,).
     burst_fraction : Array
         Fraction of the in-flight requests that arrive at the same moment, (rows,). [-]
+    mixed : Array
+        1 where a prefill pass is computed together with a decode step, else 0, (rows,). [-]
+    balance_rows : Array
+        Rows of a product from which on it is compute-bound, (rows,). [-]
 
     Returns
     -------
@@ -277,6 +326,10 @@ def request_load(plan: InferencePlan, prefilling: InferencePlan, burst_fraction:
         plan.gathering_steps,
         plan.pipeline_parallel,
         1.0 + plan.draft_tokens,
+        prefilling.own_tokens,
+        prefilling.prefill_tokens,
+        mixed,
+        balance_rows,
     )
 
 

@@ -188,9 +188,14 @@ class _Host(NamedTuple):
 
 
 def _host(
-    deployment: Deployment, shape: ServingShape, batching: Batching, launched: Array, phases: tuple[int, ...]
+    deployment: Deployment,
+    shape: ServingShape,
+    batching: Batching,
+    launched: Array,
+    attended: Array,
+    phases: tuple[int, ...],
 ) -> _Host:
-    """Time of the host; ``launched`` are kernels and messages of a layer, (rows, phases)."""
+    """Time of the host; ``launched`` are kernels and messages of a layer, ``attended`` of attention, (rows, phases)."""
     model, plan, software, kernels = deployment.model, deployment.plan, deployment.software, deployment.kernels
     architecture = deployment.architecture
     sequences = np.ceil(batching.sequences / plan.data_parallel_attention)
@@ -214,7 +219,9 @@ def _host(
         more = more + kernels["attention_latent"]["prefill_kernels"]
     if architecture.linear_attention:
         more = more + linear_share(model)[:, None] * kernels["linear_attention"]["prefill_kernels"]
-    launches = prefill * software["kernel_overhead_time"] * more
+    # Small passes are launched as graphs of the products between two kernels of attention.
+    captured = (prefill > 0.0) & (shape.prefill_tokens[:, None] <= software["graph_tokens"])
+    launches = prefill * software["kernel_overhead_time"] * np.where(captured, attended + 1.0, more)
     if np.any(plan.graphs == 0.0):
         # The gaps between the kernels of a graph are part of what the host takes without one.
         waited = kernels["serving_eager"]["launch_time"] * launched - layer_overhead
@@ -249,8 +256,9 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
         shape = shape._replace(absorbed_share=share)
     kernels = _resident(deployment, shape, batching, _kernels(deployment, shape, batching, phases), phases)
     messages = serving_messages(deployment, shape, batching, phases)
-    launched = kernels.gemms.layer_calls() + kernels.vectors.layer_calls() + kernels.attention.layer_calls()
-    host = _host(deployment, shape, batching, launched + total(messages.calls)[:, None], phases)
+    attended = kernels.attention.layer_calls()
+    launched = kernels.gemms.layer_calls() + kernels.vectors.layer_calls() + attended
+    host = _host(deployment, shape, batching, launched + total(messages.calls)[:, None], attended, phases)
     exposed = messages.time
     if PREFILL in phases and np.any(plan.context_parallel > 1.0):
         hiding = total(kernels.attention.time[:, 0] * kernels.attention.calls[:, 0])
