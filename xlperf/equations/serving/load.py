@@ -107,15 +107,18 @@ class RequestLoad(NamedTuple):
         """
         line, (_, wait) = step_line(requests, cycle.step, half_of(requests), half), self._admission(requests)
         share = (cycle.prefills + np.maximum(requests - 1.0, 0.0) * cycle.saving) / requests
-        return Service(cycle.prefill, share, *line, self.decode_steps, self.burst_fraction, wait, cycle.saving)
+        longest = np.where(self.mixed > 0.0, cycle.longest, np.inf)
+        return Service(cycle.prefill, share, *line, self.decode_steps, self.burst_fraction, wait, cycle.saving, longest)
 
     def passes(self, prompts: Array) -> Array:
         """Prefill passes of some prompts. [-]"""
         own = np.ceil(prompts / self.attention_replicas) * self.own_tokens
         return np.asarray(np.maximum(np.ceil(own / self.pass_tokens), 1.0))
 
-    def saving(self, batch: Array, prompts: Array, step_parts: Array, prefill_parts: Array) -> Array:
-        r"""Time saved by computing the prefill of some prompts in the steps of a batch that is being decoded. [s]
+    def mixed_times(
+        self, batch: Array, prompts: Array, prefill: Array, step_parts: Array, prefill_parts: Array
+    ) -> tuple[Array, Array]:
+        r"""Time that the prefill of some prompts saves in the steps of a batch, and what a pass adds to a step. [s, s]
 
         A pass of C tokens and a step of b share the weights, which are read once, and the gaps between kernels. With
         times t of matrix products, w of the gaps, and R rows from which on a product is compute-bound:
@@ -135,7 +138,8 @@ class RequestLoad(NamedTuple):
         both = np.maximum(np.maximum(step, alone), both)
         gaps = np.minimum(step_parts[..., 1], prefill_parts[..., 1] / passes)
         shared = np.minimum(passes, self.decode_steps * prompts / batch)
-        return np.asarray(self.mixed * shared * (step + alone - both + gaps))
+        saving = step + alone - both + gaps
+        return np.asarray(self.mixed * shared * saving), np.asarray(self.mixed * (prefill / passes - saving))
 
     def shared(self, batch: Array, prompts: Array, prefill: Array) -> Array:
         """Time of the replica per prompt, where passes of the prefill follow each other through the stages. [s]"""
@@ -170,6 +174,8 @@ class Cycle(NamedTuple):
         Time that the prefills of all of them add to their decode steps. [s]
     saving : Array
         Time that a prompt takes less in the decode steps of others than by itself. [s]
+    longest : Array
+        Time that a pass of it adds to such a step, 0 where they alternate. [s]
     """
 
     step: Array
@@ -177,6 +183,7 @@ class Cycle(NamedTuple):
     prompts: Array
     prefills: Array
     saving: Array
+    longest: Array
 
 
 def admission(

@@ -15,7 +15,7 @@ from xlperf.base.arrays import Array, Numeric, array, divide, log, side_by_side
 QUANTILES = (0.5, 0.9, 0.99)
 _NORMAL = (0.0, 1.2815515655446004, 2.3263478740408408)
 _ROOT_OF_THREE = 1.7320508075688772
-_HALF, _NONE = np.full(1, 0.5), np.zeros(1)
+_HALF, _NONE, _ENDLESS = np.full(1, 0.5), np.zeros(1), np.full(1, np.inf)
 _HALVINGS = 24
 """Of ten million requests down to one. [-]"""
 
@@ -41,6 +41,8 @@ class Service(NamedTuple):
         Decode steps that pass before a request is admitted. [-]
     saving : Array, default none
         Time that the prefill of a prompt takes less in the decode steps of other requests than by itself. [s]
+    longest : Array, default infinite
+        Most time that prefills add to a decode step: that of one pass where both are computed together. [s]
     """
 
     prefill_time: Array
@@ -51,6 +53,7 @@ class Service(NamedTuple):
     burst_fraction: Array
     turn_steps: Array = _HALF
     saving: Array = _NONE
+    longest: Array = _ENDLESS
 
     @property
     def per_request(self) -> tuple[Array, Array, Array]:
@@ -76,9 +79,11 @@ class Service(NamedTuple):
         time s of the replica per prompt. With passes of one prompt this is the formula of Pollaczek and Khinchin.
 
         .. math:: w = \frac{1 + v^2}{2} \left(\min(\lambda t_p, 1)\,t_p +
-            \frac{(\lambda s)^2}{1 - \lambda s}\,s\right), \qquad T_{decode} = \frac{N\,t(b)}{1 - \lambda (s_p - \delta)}
+            \frac{(\lambda s)^2}{1 - \lambda s}\,s\right), \qquad T_{decode} =
+            N\,\min\left(\frac{t(b)}{1 - \lambda (s_p - \delta)},\; t(b) + p\right)
 
-        with the time delta that a prompt takes less in the steps of a request that is being decoded than by itself.
+        with the time delta that a prompt takes less in the steps of other requests than by itself, and the time p that
+        one of its passes adds to such a step: what prefills take beyond that is waited for before the first token.
 
         Parameters
         ----------
@@ -110,7 +115,9 @@ class Service(NamedTuple):
         step = self.step_time(np.where(keeps, running, 1.0))
         # One output token: nothing is decoded, also where prefills take all of the time.
         left = np.where(keeps & (self.decode_steps > 0.0), 1.0 - rate * self.added_share, 1.0)
-        decode = np.where(keeps, self.decode_steps * step / left, np.inf)
+        every = np.where(keeps, self.decode_steps * step / left, np.inf)
+        decode = np.where(keeps, np.minimum(every, np.maximum(self.decode_steps, 1.0) * (step + self.longest)), np.inf)
+        wait = wait + np.where(keeps, every - decode, 0.0)
         begun = np.where(
             self.decode_steps > 0.0,
             np.minimum(running, 1.0) * np.minimum(self.turn_steps, self.decode_steps) * step,
@@ -253,6 +260,7 @@ def closed_state(service: Service, requests: Array, places: Array, outside: Nume
     behind = np.maximum(inside - service.prefill_time, 0.0)
     # Where nothing is decoded, a prompt waits for all others.
     wait = np.where(decodes, 0.5 * burst * np.maximum(active * share - service.prefill_time, 0.0), behind)
+    wait = np.maximum(wait, behind - steps - np.maximum(service.decode_steps, 1.0) * service.longest)
     decode = np.where(decodes, np.maximum(behind - wait, 0.0), 0.0)
     queue = np.where(count <= active, 0.0 * cycle, cycle - late - inside)
     rate = count / cycle
