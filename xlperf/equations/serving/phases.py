@@ -10,6 +10,7 @@ import numpy as np
 from xlperf.base.arrays import Array, beside, divide, side_by_side, total
 from xlperf.equations.hardware.memory import exposed_offload_time, resident_bandwidth, resident_share
 from xlperf.equations.hardware.roofline import doubling_savings, vector_time
+from xlperf.equations.model.model import linear_share
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.serving import (
     BOTH_PHASES,
@@ -19,7 +20,6 @@ from xlperf.equations.model.serving import (
     PREFILL,
     ServingShape,
     cache_elements,
-    linear_share,
     serving_gemms,
     serving_vectors,
 )
@@ -66,6 +66,12 @@ def logit_size(plan: InferencePlan) -> Array:
     -------
     Array
         (rows,). [B]
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> logit_size(SimpleNamespace(sorted_sampling=np.array([0.0, 1.0]))).tolist()
+    [4.0, 200.0]
     """
     return np.where(plan.sorted_sampling > 0.0, SORTED_LOGIT_SIZE, WORD)
 
@@ -188,14 +194,9 @@ class _Host(NamedTuple):
 
 
 def _host(
-    deployment: Deployment,
-    shape: ServingShape,
-    batching: Batching,
-    launched: Array,
-    attended: Array,
-    phases: tuple[int, ...],
+    deployment: Deployment, shape: ServingShape, batching: Batching, launched: Array, phases: tuple[int, ...]
 ) -> _Host:
-    """Time of the host; ``launched`` are kernels and messages of a layer, ``attended`` of attention, (rows, phases)."""
+    """Time of the host; ``launched`` are kernels and messages of a layer, (rows, phases)."""
     model, plan, software, kernels = deployment.model, deployment.plan, deployment.software, deployment.kernels
     architecture = deployment.architecture
     sequences = np.ceil(batching.sequences / plan.data_parallel_attention)
@@ -219,9 +220,7 @@ def _host(
         more = more + kernels["attention_latent"]["prefill_kernels"]
     if architecture.linear_attention:
         more = more + linear_share(model)[:, None] * kernels["linear_attention"]["prefill_kernels"]
-    # Small passes are launched as graphs of the products between two kernels of attention.
-    captured = (prefill > 0.0) & (shape.prefill_tokens[:, None] <= software["graph_tokens"])
-    launches = prefill * software["kernel_overhead_time"] * np.where(captured, attended + 1.0, more)
+    launches = prefill * software["kernel_overhead_time"] * more
     if np.any(plan.graphs == 0.0):
         # The gaps between the kernels of a graph are part of what the host takes without one.
         waited = kernels["serving_eager"]["launch_time"] * launched - layer_overhead
@@ -256,9 +255,8 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
         shape = shape._replace(absorbed_share=share)
     kernels = _resident(deployment, shape, batching, _kernels(deployment, shape, batching, phases), phases)
     messages = serving_messages(deployment, shape, batching, phases)
-    attended = kernels.attention.layer_calls()
-    launched = kernels.gemms.layer_calls() + kernels.vectors.layer_calls() + attended
-    host = _host(deployment, shape, batching, launched + total(messages.calls)[:, None], attended, phases)
+    launched = kernels.gemms.layer_calls() + kernels.vectors.layer_calls() + kernels.attention.layer_calls()
+    host = _host(deployment, shape, batching, launched + total(messages.calls)[:, None], phases)
     exposed = messages.time
     if PREFILL in phases and np.any(plan.context_parallel > 1.0):
         hiding = total(kernels.attention.time[:, 0] * kernels.attention.calls[:, 0])
@@ -396,6 +394,13 @@ def scaled_times(times: Array, deployment: Deployment, phases: tuple[int, ...]) 
     -------
     Array
         In the shape of ``times``. [s]
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> deployment = SimpleNamespace(software={"time_scale": np.array([[1.5]])})
+    >>> scaled_times(np.array([[[2.0, 4.0]]]), deployment, (DECODING,)).tolist()
+    [[[3.0, 6.0]]]
     """
     if "time_scale" not in deployment.software:
         return times
