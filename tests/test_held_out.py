@@ -24,7 +24,7 @@ from xlperf.calibrate.accuracy import (
 )
 from xlperf.calibrate.bands import POOLING, bands_left_out, fit_bands, half_widths, with_checks
 from xlperf.calibrate.comparison import STEP_TIME, TIME_PER_TOKEN
-from xlperf.calibrate.cross_validation import cross_validated, not_published, refitted, rows_of
+from xlperf.calibrate.cross_validation import cross_validated, not_published, of_unknown_software, refitted, rows_of
 from xlperf.calibrate.fit import SOURCES, Measured, belongs_to, read_measured, software_of, training_constants
 from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
 from xlperf.calibrate.fit_published import MOST_OF_SOFTWARE
@@ -38,6 +38,7 @@ from xlperf.calibrate.published_inference import inference_plans, prefill_utiliz
 from xlperf.calibrate.responses import trial_values
 from xlperf.catalog.calibration import ANY, SOFTWARE_FAMILIES, declared_constants, generation_line
 from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.table import Table
 from xlperf.cli.app import cli
 from xlperf.engine import evaluate
 from xlperf.equations.plan.records import PRECISIONS
@@ -173,6 +174,19 @@ def test_a_refit_of_all_constants_together_finds_them() -> None:
     ]
     assert sizes[1] < 0.2 * sizes[0]
     assert sizes[1] < 0.02
+
+
+def test_unknown_software_takes_what_a_fit_says_of_it() -> None:
+    table, names = shipped().tables["calibration"], ("family", "generation", "precision", "software", "constant")
+
+    def values(of: Table) -> dict[tuple[str, ...], float]:
+        return dict(zip(zip(*(of.text(name) for name in names), strict=True), of.number("value"), strict=True))
+
+    before, slowdown = values(table), ("training_software", ANY, ANY, ANY, "kernel_slowdown")
+    assert values(of_unknown_software(table)) == before
+    others = table.take([row for row in range(len(table)) if table.text("software")[row] != "nemo"])
+    after = values(of_unknown_software(others))
+    assert {key for key, value in after.items() if value != before[key]} == {slowdown}, "no shared value is a median"
 
 
 def test_too_few_rows_leave_a_software_without_constants() -> None:

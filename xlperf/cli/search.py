@@ -212,8 +212,9 @@ def changed_for(
     catalog: Catalog, plan: Table, values: Mapping[str, np.ndarray], point: Sequence[tuple[Varied, float | str]]
 ) -> tuple[Table, Catalog]:
     """The plan with other targets, and the catalog with other values in the rows that it, or what is tried, names."""
+    from xlperf.explore.changed_catalogs import changed_catalog, with_value
     from xlperf.explore.space import grid
-    from xlperf.explore.vary import NAMING, changed_catalog, with_value
+    from xlperf.explore.vary import NAMING
 
     own = [(one, value) for one, value in point if one.sheet == plan.kind]
     named = [(one, value) for one, value in point if one.sheet != plan.kind]

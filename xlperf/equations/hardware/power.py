@@ -249,6 +249,15 @@ def traffic_from_memory(device: Device, width: Array, depth: Array, tokens: Arra
     -------
     Array
         1 where the multiprocessors or the cache are not known, (rows,). [-]
+
+    Examples
+    --------
+    A last-level cache of 50 MiB is the usual one.
+
+    >>> from types import SimpleNamespace
+    >>> device = SimpleNamespace(l2_capacity=np.array([[50.0 * 2**20]]), num_multiprocessors=np.array([[132.0]]))
+    >>> traffic_from_memory(device, *np.array([[14336.0], [4096.0], [8192.0], [2.0]])).tolist()
+    [1.0]
     """
     sizes = np.maximum(tokens, 1.0), width, depth, 1.0, element_size, element_size
     own, units = device.l2_capacity[:, 0], device.num_multiprocessors[:, 0]

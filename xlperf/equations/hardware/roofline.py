@@ -438,6 +438,16 @@ def linear_attention_time(
     .. [1] S. Yang et al., "Parallelizing linear transformers with the delta rule over sequence length", 2024,
        arXiv:2406.06484, section 3.2.
     .. [2] Measured scans: github.com/ai-dynamo/aiconfigurator@095f58a, gdn_perf of SGLang 0.5.14.
+
+    Examples
+    --------
+    200 B at 0.5 x 100 B/s, ten chunks of 0.1 s, 1 s to launch:
+
+    >>> from types import SimpleNamespace
+    >>> device = SimpleNamespace(memory_bandwidth=100.0, peak_flop_rate=1000.0)
+    >>> constants = {"memory_efficiency": 0.5, "launch_time": 1.0, "chunk_time": 0.1}
+    >>> float(linear_attention_time(device, constants, 200.0, 1000.0, 10.0))
+    6.0
     """
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     compute = array(flop) / device.peak_flop_rate
@@ -465,6 +475,11 @@ def stack_constants(kernels: Mapping[str, Mapping[str, Array]], input_casts: boo
     -------
     dict of str to mapping of str to Array
         The same with a launch time of 0 for the families of :data:`WITHOUT_LAUNCH`, and the input traffic of products.
+
+    Examples
+    --------
+    >>> stack_constants({"gemm": {"launch_time": 4.0, "input_traffic": 2.0}}, input_casts=True)
+    {'gemm': {'launch_time': 0.0, 'input_traffic': 2.0}}
     """
     found = {}
     for family, constants in kernels.items():

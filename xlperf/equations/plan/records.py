@@ -238,7 +238,7 @@ Owner = TypeVar("Owner")
 Value = TypeVar("Value")
 
 
-class derived(Generic[Owner, Value]):  # noqa: N801 - a decorator, written as a property is
+class Derived(Generic[Owner, Value]):
     """A property that is computed when it is first asked for, and kept.
 
     ``functools.cached_property`` takes a lock before Python 3.12, which a plan with forty of them notices.
@@ -266,6 +266,11 @@ class derived(Generic[Owner, Value]):  # noqa: N801 - a decorator, written as a 
             return self
         found = record.__dict__[self._name] = self._compute(record)
         return found
+
+
+def derived(compute: Callable[[Owner], Value]) -> Derived[Owner, Value]:
+    """The decorator of such a property."""
+    return Derived(compute)
 
 
 class PlanColumns(Columns):
@@ -393,6 +398,13 @@ def broken_rules(rules: Sequence[Rule[P]], plan: P, model: Model) -> list[Remark
     -------
     list of Remark
         Which plans break each of them, and the reason.
+
+    Examples
+    --------
+    >>> rule = Rule(lambda plan, model: plan.tensor_parallel > 8, "tensor parallel {tensor_parallel} leaves a machine")
+    >>> plan = PlanColumns({"tensor_parallel": np.array([8.0, 16.0])})
+    >>> [remark.rows.tolist() for remark in broken_rules([rule], plan, None)]
+    [[False, True]]
     """
     found = []
     for rule in rules:
@@ -418,6 +430,12 @@ def remarks_of_rows(remarks: Sequence[Remark], num_rows: int) -> tuple[np.ndarra
     -------
     tuple of np.ndarray
         Whether there is any (bool), and the sentences joined by "; " (object array of str).
+
+    Examples
+    --------
+    >>> remarks = [Remark(np.array([False, True]), "too wide"), Remark(np.array([False, True]), "too deep")]
+    >>> [part.tolist() for part in remarks_of_rows(remarks, 2)]
+    [[False, True], ['', 'too wide; too deep']]
     """
     remarked = np.zeros(num_rows, dtype=bool)
     sentences = np.full(num_rows, "", dtype=object)

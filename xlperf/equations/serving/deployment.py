@@ -209,6 +209,11 @@ def host_times(constants: Mapping[str, Array], slowdown: Array) -> dict[str, Arr
     -------
     dict of str to Array
         The same, times multiplied.
+
+    Examples
+    --------
+    >>> host_times({"step_time": 2.0, "efficiency": 0.5}, 1.5)
+    {'step_time': 3.0, 'efficiency': 0.5}
     """
     return {name: values * slowdown if name.endswith("_time") else values for name, values in constants.items()}
 
@@ -293,6 +298,17 @@ def batching_of(plan: InferencePlan) -> Batching:
     -------
     Batching
         How its batch is split, (rows,). [-]
+
+    Examples
+    --------
+    Eight prompts of 1,000 tokens in passes of 2,000:
+
+    >>> from types import SimpleNamespace
+    >>> sizes = {"batch_size": 8.0, "num_micro_batches": 2.0, "micro_batch_size": 4.0, "data_parallel_attention": 1.0}
+    >>> sizes |= {"own_tokens": 1000.0, "prefill_tokens": 2000.0, "prompts_together": 0.0, "two_batch_overlap": 0.0}
+    >>> plan = SimpleNamespace(**{name: np.array([size]) for name, size in sizes.items()})
+    >>> batching_of(plan).passes.tolist()
+    [4.0]
     """
     apart = plan.prompts_together > 0.0
     prompts = np.where(apart, plan.prompts_together, plan.batch_size)
@@ -329,6 +345,19 @@ def serving_shape(plan: InferencePlan, batching: Batching, favoured_share: Array
     -------
     ServingShape
         Tokens, and how the model is split, (rows,). [-]
+
+    Examples
+    --------
+    Four prompts of 1,000 tokens in two passes; eight sequences on two replicas of the attention layers.
+
+    >>> from types import SimpleNamespace
+    >>> ranks = dict.fromkeys(("attention_parallel", "expert_parallel", "expert_tensor_parallel"), 1.0)
+    >>> sizes = {"draft_tokens": 0.0, "data_parallel_attention": 2.0, "own_tokens": 1000.0, "redundant_experts": 0.0}
+    >>> plan = SimpleNamespace(**ranks, **sizes, chunks=1.0, chunk_context=1000.0)
+    >>> batching = SimpleNamespace(own_prompts=4.0, prompts=8.0, passes=2.0, sequences=8.0)
+    >>> shape = serving_shape(plan, batching, 1.0)
+    >>> shape.prefill_tokens, float(shape.decode_tokens)
+    (2000.0, 4.0)
     """
     prompts, drafted = batching.own_prompts, 1.0 + plan.draft_tokens
     sequences = np.ceil(batching.sequences / plan.data_parallel_attention)

@@ -9,8 +9,9 @@ import numpy as np
 from xlperf.base.arrays import Array, divide
 from xlperf.equations.hardware.memory import resident_share
 from xlperf.equations.hardware.power import Machine, WorkRates, accelerator_power, traffic_from_memory
+from xlperf.equations.model.layer_parameters import expert_parameters
 from xlperf.equations.model.model import Architecture, Model, activated_experts
-from xlperf.equations.model.parameters import expert_parameters, matrix_parameters
+from xlperf.equations.model.parameters import matrix_parameters
 from xlperf.equations.model.serving import SAMPLING_PASSES
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.kernels import wide_attention
@@ -40,6 +41,14 @@ def token_flop(model: Model, context: Array) -> Array:
     References
     ----------
     .. [1] J. Kaplan et al., "Scaling laws for neural language models", 2020, arXiv:2001.08361, table 1.
+
+    Examples
+    --------
+    Llama 3.1 8B at 1,000 tokens: 2 x 7,504,658,432 + 4 x 32 x 32 x 128 x 1000.
+
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> token_flop(llama, np.array([1000.0])).tolist()
+    [15533604864.0]
     """
     attended = 4.0 * model.num_layers * model.num_attention_heads * model.head_size * context
     return np.asarray(2.0 * matrix_parameters(model, True) + attended)
@@ -63,6 +72,14 @@ def feed_forward_flop(model: Model) -> Array:
     References
     ----------
     .. [1] J. Kaplan et al., "Scaling laws for neural language models", 2020, arXiv:2001.08361, table 1.
+
+    Examples
+    --------
+    Llama 3.1 8B: 2 x 32 x 3 x 4096 x 14336.
+
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> feed_forward_flop(llama).tolist()
+    [11274289152.0]
     """
     expert, shared, dense = (
         expert_parameters(width, size, model.gated_mlp)
@@ -99,6 +116,15 @@ def visited_share(model: Model, batch: Array, favoured_share: Array) -> Array:
     ----------
     .. [1] R. Zhu et al., "MegaScale-Infer: Serving mixture-of-experts at scale with disaggregated expert parallelism",
        2025, arXiv:2504.02263, section 2.3.
+
+    Examples
+    --------
+    Two tokens with two of eight experts each visit 3.5 of them, as in :func:`activated_experts`.
+
+    >>> from types import SimpleNamespace
+    >>> model = SimpleNamespace(num_experts=np.array([8.0]), top_k=np.array([2.0]))
+    >>> visited_share(model, np.array([2.0]), np.ones(1)).tolist()
+    [0.4375]
     """
     hit = activated_experts(model.num_experts, model.top_k, np.maximum(batch, 1.0), favoured_share)
     return np.where(model.num_experts > 0.0, divide(hit, model.num_experts), 1.0)
@@ -142,6 +168,16 @@ def decode_step_traffic(
         Weights that are read, (rows,). [B]
     cache : Array
         Keys and values that are read, on average over the outputs, (rows,). [B]
+
+    Examples
+    --------
+    A dense model reads all its weights; the cache is at (300 + 100) / 500 of its longest on average.
+
+    >>> from types import SimpleNamespace
+    >>> plan = SimpleNamespace(prompt_length=np.array([300.0]), output_length=np.array([200.0]))
+    >>> read = decode_step_traffic(None, plan, Architecture(False, False, False), 10.0, 5.0, 1.0, 1.0)
+    >>> [each.tolist() for each in read]
+    [10.0, [4.0]]
     """
     mean = divide(plan.prompt_length + 0.5 * plan.output_length, plan.prompt_length + plan.output_length)
     read = weights_size
@@ -174,6 +210,15 @@ def sampling_traffic(model: Model, plan: InferencePlan, running_batch: Array) ->
     -------
     Array
         (rows,). [B]
+
+    Examples
+    --------
+    Eight requests, 1,000 logits of 4 bytes, written and read:
+
+    >>> from types import SimpleNamespace
+    >>> plan = SimpleNamespace(data_parallel_attention=np.ones(1), sorted_sampling=np.zeros(1))
+    >>> sampling_traffic(SimpleNamespace(vocab_size=np.array([1000.0])), plan, np.array([8.0])).tolist()
+    [64000.0]
     """
     return np.asarray(
         SAMPLING_PASSES * (running_batch / plan.data_parallel_attention) * (model.vocab_size * logit_size(plan))
@@ -196,6 +241,15 @@ def mean_weight_size(model: Model, plan: InferencePlan, architecture: Architectu
     -------
     Array
         (rows,). [B]
+
+    Examples
+    --------
+    All weights of a dense model are in the precision of the plan.
+
+    >>> from types import SimpleNamespace
+    >>> plan = SimpleNamespace(weight_size=np.array([1.0]))
+    >>> mean_weight_size(None, plan, Architecture(False, False, False)).tolist()
+    [1.0]
     """
     if not architecture.experts:
         return np.asarray(plan.weight_size)
@@ -219,6 +273,14 @@ def results_at_rate(results: Mapping[str, Array], rate: Array) -> dict[str, Arra
     -------
     dict of str to Array
         The results with that rate, (rows,).
+
+    Examples
+    --------
+    Five parts of 1 s; at half the rate a step takes 5 s longer, in which the host waits.
+
+    >>> results = {**dict.fromkeys(STEP_PARTS, np.ones(1)), "tokens_per_second": np.array([100.0])}
+    >>> results_at_rate(results, np.array([50.0]))["time_overhead"].tolist()
+    [6.0]
     """
     step = sum((results[name] for name in STEP_PARTS), 0.0 * rate)
     waits = results["time_overhead"] + step * (results["tokens_per_second"] / rate - 1.0)

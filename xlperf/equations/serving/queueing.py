@@ -16,8 +16,6 @@ QUANTILES = (0.5, 0.9, 0.99)
 _NORMAL = (0.0, 1.2815515655446004, 2.3263478740408408)
 _ROOT_OF_THREE = 1.7320508075688772
 _HALF, _NONE, _ENDLESS = np.full(1, 0.5), np.zeros(1), np.full(1, np.inf)
-_HALVINGS = 24
-"""Of ten million requests down to one. [-]"""
 
 
 class Service(NamedTuple):
@@ -345,52 +343,6 @@ def spread_quantiles(
     return side_by_side(*first), side_by_side(*each)
 
 
-def largest_within(service: Service, places: Array, tokens: Array, first_target: Array, token_target: Array) -> Array:
-    """Most requests in flight whose mean times stay within targets.
-
-    Parameters
-    ----------
-    service : Service
-        Times of a replica, (rows,).
-    places : Array
-        Requests that the cache has room for, (rows,). [-]
-    tokens : Array
-        Tokens after the first, (rows,). [-]
-    first_target : Array
-        Largest time to the first token, (rows,). [s]
-    token_target : Array
-        Largest time per token, (rows,). [s]
-
-    Returns
-    -------
-    Array
-        Whole number; 0 where a single request misses a target or does not fit, (rows,). [-]
-
-    References
-    ----------
-    .. [1] Y. Zhong et al., "DistServe: disaggregating prefill and decoding for goodput-optimized large language model
-       serving", OSDI 2024, arXiv:2401.09670.
-
-    A step takes 10 ms and 1 ms for each request: 15 of them keep to 25 ms per token.
-
-    >>> service = Service(*(np.array([value]) for value in (0.0, 0.0, 0.01, 0.001, 100.0, 0.0)))
-    >>> limits = (np.array([value]) for value in (64.0, 100.0, np.inf, 0.025))
-    >>> largest_within(service, *limits).tolist()
-    [15.0]
-    """
-    low, high = 0.0 * places, np.maximum(places, 0.0) + 1.0
-    for _ in range(_HALVINGS):
-        if not (high - low > 1.0).any():
-            break
-        middle = np.floor(0.5 * (low + high))
-        steady = closed_state(service, middle, middle)
-        per_token = steady.decode_time / np.maximum(tokens, 1.0)
-        good = (steady.first_token <= first_target) & (per_token <= token_target) & (middle <= places)
-        low, high = np.where(good, middle, low), np.where(good, high, middle)
-    known = places + tokens + first_target + token_target + service.prefill_time + service.step_base
-    return np.asarray(np.where(np.isnan(known), np.nan, low))
-
-
 def run_rate(service: Service, active: Array, run_requests: Array, rate: Array, cycle: Array) -> Array:
     r"""Requests per second over a run that ends with its last request: whole waves, then a smaller one.
 
@@ -526,6 +478,14 @@ def run_state(burst: Steady, steady: Steady, first: Array, together: Array, run_
     References
     ----------
     .. [1] SemiAnalysis, InferenceX, benchmark_serving.py: means over all requests of a run.
+
+    Examples
+    --------
+    A quarter starts the run and a fifth of the others keeps coming at once: 0.4 x 10 + 0.6 x 5.
+
+    >>> burst, steady = (Steady(*np.full((len(Steady._fields), 1), time)) for time in (10.0, 5.0))
+    >>> run_state(burst, steady, *np.array([[0.25], [0.2], [100.0]])).first_token.tolist()
+    [7.0]
     """
     share = first + (1.0 - first) * together
     ends = ~np.isnan(run_requests)

@@ -1,24 +1,23 @@
-"""Rates and utilisation of a training step, and results of whole runs."""
+"""Rates, utilisation and power of a training step, and results of whole runs."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, log, power, some
+from xlperf.equations.hardware.power import Machine, WorkRates, accelerator_power, traffic_from_memory
+from xlperf.equations.model.layer_parameters import expert_parameters
 from xlperf.equations.model.linear import recurrent_step_flop
 from xlperf.equations.model.model import Model, attention_flop, training_flop_per_token
-from xlperf.equations.model.parameters import (
-    expert_parameters,
-    layer_matrices,
-    matrix_parameters,
-    mtp_parameters,
-    parameter_count,
-)
+from xlperf.equations.model.parameters import layer_matrices, matrix_parameters, mtp_parameters, parameter_count
 from xlperf.equations.model.sparse import index_flop, sparse_keys
 from xlperf.equations.plan.records import WORD, Recompute
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.adapters import model_adapters
 from xlperf.equations.training.setting import Setting, optimizer_element_size
+from xlperf.equations.training.step import MESSAGE_PARTS
 
 UPPER_TAIL = 0.1
 """Share of the runs that lie above an 80 % band. [-]"""
@@ -382,3 +381,34 @@ def run_results(model: Model, plan: TrainingPlan, step_time: Array) -> dict[str,
         "goodput": share,
         "run_time": run_time(steps, step_time, share),
     }
+
+
+def training_power(machine: Machine, model: Model, plan: TrainingPlan, results: Mapping[str, Array]) -> Array:
+    """Mean power of an accelerator over a training step; links draw power for hidden messages too.
+
+    Parameters
+    ----------
+    machine : tuple
+        Accelerators with limits and constants.
+    model : Model
+        Trained models, (rows,).
+    plan : TrainingPlan
+        Precision and degrees, (rows,).
+    results : mapping of str to Array
+        Times and utilisation of the step, (rows,).
+
+    Returns
+    -------
+    Array
+        (rows,). [W]
+    """
+    (device, _, constants), step = machine, results["step_time"]
+    sending = np.minimum(
+        sum((results[name] for name in (*MESSAGE_PARTS, "hidden_communication_time")), 0.0 * step) / step, 1.0
+    )
+    flop = results["hfu"] * device.peak_flop_rate[:, 0]
+    traffic = flop / constants["compute_intensity"][:, 0]
+    width = np.where(model.ffn_hidden_size > 0.0, model.ffn_hidden_size, model.hidden_size) / plan.tensor_parallel
+    missing = traffic_from_memory(device, width, model.hidden_size, plan.tokens, plan.product_size)
+    rates = WorkRates(flop, 0.0 * step, traffic, missing, sending, np.ones_like(step))
+    return accelerator_power(*machine, plan.product_size, rates)
