@@ -91,14 +91,13 @@ def training_plan(plans: Table, joined: Joined, gradient_size: Array) -> Trainin
 
     ``gradient_size``: bytes of an element of the gradient buffer of their software, (rows,) [B].
     """
-    reads, fused_reads, turns, loss_scaled = joined.casts
+    reads, fused_reads, turns = joined.casts
     stated = plan_columns(plans, TrainingPlan).replaced(
         product_size=joined.product_size,
         element_size=joined.element_size,
         cast_reads=reads,
         fused_reads=fused_reads,
         turns=turns,
-        loss_scaled=loss_scaled,
     )
     return with_defaults(stated, joined.model, joined.max_sequence_length, gradient_size)
 

@@ -47,8 +47,6 @@ class Precision(NamedTuple):
         wide one. [-]
     turns : float
         1 where the narrow tensor can be transposed, 0 where its scales run along rows. [-]
-    loss_scaled : float
-        1 where gradients carry a scale of the loss, as the range of FP16 asks for, else 0. [-]
     block_scaled : bool
         Whether the matrix units have to scale blocks, as those with an FP4 rate do.
     """
@@ -64,7 +62,6 @@ class Precision(NamedTuple):
     reads: float = 1.0
     fused_reads: float = 1.0
     turns: float = 1.0
-    loss_scaled: float = 0.0
     block_scaled: bool = False
 
 
@@ -74,7 +71,7 @@ _BLOCK_128 = 1.0 + 4.0 / 128.0  # 8 bits and one FP32 scale per 128 elements
 PRECISIONS = {
     "fp32": Precision("fp32", "fp32", 4.0, 4.0, 4.0, products=("fp32",), wide="fp32"),
     "tf32": Precision("tf32", "tf32", 4.0, 4.0, 4.0, wide="tf32"),
-    "fp16": Precision("bf16", "bf16", 2.0, 2.0, products=("fp16", "bf16", "fp32"), loss_scaled=1.0),
+    "fp16": Precision("bf16", "bf16", 2.0, 2.0, products=("fp16", "bf16", "fp32")),
     "bf16": Precision("bf16", "bf16", 2.0, 2.0, products=("bf16", "fp16", "fp32")),
     "fp8": Precision("fp8", "fp8", 1.0, 1.0, products=("fp8", "fp16", "bf16", "fp32"), cache="fp8", fused_reads=-1.0),
     "int8": Precision("int8", "int8", 1.0, 1.0, products=("int8", "fp16", "bf16", "fp32")),
@@ -99,7 +96,7 @@ PRECISION_KEYS = tuple(precision.key for precision in PRECISIONS.values())
 WIDE_CODES = np.array([PRECISION_CODES[precision.wide] for precision in PRECISIONS.values()])
 INPUT_SIZES = np.array([precision.input_size for precision in PRECISIONS.values()])
 ELEMENT_SIZES = np.array([precision.element_size for precision in PRECISIONS.values()])
-CASTS = np.array([(each.reads, each.fused_reads, each.turns, each.loss_scaled) for each in PRECISIONS.values()]).T
+CASTS = np.array([(each.reads, each.fused_reads, each.turns) for each in PRECISIONS.values()]).T
 BLOCK_SCALED = np.array([precision.block_scaled for precision in PRECISIONS.values()])
 FP4 = PRECISION_CODES["fp4"]
 WORD = PRECISIONS["fp32"].element_size

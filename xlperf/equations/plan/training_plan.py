@@ -61,8 +61,6 @@ class TrainingPlan(PlanColumns):
         The same for outputs of norms and activations; -1 where those write the quantized tensor directly. [-]
     turns : Array
         1 where a quantized tensor can be transposed. [-]
-    loss_scaled : Array
-        1 where gradients carry a scale of the loss (FP16), else 0. [-]
     """
 
     @derived

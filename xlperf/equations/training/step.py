@@ -343,18 +343,13 @@ def _copied_weights(setting: Setting) -> Array | float:
 
 
 def _optimizer_traffic(setting: Setting) -> Array:
-    """Bytes that a rank moves to update its weights and to clear its gradients, (rows,). [B]
-
-    Gradients are read for their norm, read and written to clip them, and read by the update; with a scale of the loss
-    they are read and written once more, in FP32, to take it off. Master weights are read again to be cast.
-    """
+    """Bytes that a rank moves to update its weights and to clear its gradients, (rows,). [B]"""
     plan, fullest = setting.plan, setting.fullest
     trained, trained_experts = fullest.trained, fullest.trained_experts
     owners = np.where(plan.zero_stage > 0, plan.zero_shards, 1.0)
     expert_owners = np.where(plan.zero_stage > 0, plan.expert_zero_shards, 1.0)
     state = optimizer_element_size(plan.adam, plan.element_size, WORD, plan.moment_size, plan.master_size)
-    cast = np.where(plan.element_size < WORD, plan.master_size, 0.0)
-    touched = 4.0 * plan.gradient_size + 2.0 * WORD * plan.loss_scaled + 2.0 * state + cast + plan.element_size
+    touched = 2.0 * plan.gradient_size + 2.0 * state + plan.element_size
     sharded = plan.sums_shards
     cleared = plan.gradient_size * (
         trained / np.where(sharded, owners, 1.0) + trained_experts / np.where(sharded, expert_owners, 1.0)
