@@ -90,7 +90,7 @@ def refitted(published: Published, catalog: Catalog, unknown: bool = False) -> C
         return catalog
     every, table = np.full(len(entries), True), catalog.tables["calibration"]
     for _ in range(TURNS):
-        tried = replace(plans, catalog=catalog.with_tables([table]))
+        tried = replace(plans, catalog=plans.catalog.with_tables([table]))
         entries = errors_of(tried)
         values, gone = _refitted(entries, *_responses(tried, entries, _nothing), every)
         table = changed(table, values)

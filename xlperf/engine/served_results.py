@@ -32,7 +32,7 @@ from xlperf.equations.cost.tokens import (
 from xlperf.equations.plan.records import Remark, broken_rules
 from xlperf.equations.plan.serving_rules import WARNINGS
 from xlperf.equations.serving import BOUNDS, memory_of
-from xlperf.equations.serving.energy import expert_pool_power, results_at_rate, serving_power
+from xlperf.equations.serving.energy import ServedWork, expert_pool_power, results_at_rate, serving_power
 from xlperf.equations.serving.results import band_of_time, full_cache
 
 if TYPE_CHECKING:
@@ -219,7 +219,8 @@ def _power(served: Served, results: Mapping[str, Array]) -> tuple[Array, Array]:
     first, second = decoding.deployment, prefilling.deployment
     plan = _with_sizes(served.stated, first.plan)
     machines = (first.device, decoding.limits, decoding.power), (second.device, prefilling.limits, prefilling.power)
-    return serving_power(machines, first.model, plan, first.architecture, results, _favoured_share(first))
+    work = ServedWork(first.model, plan, first.architecture, results, _favoured_share(first))
+    return serving_power(machines, work)
 
 
 def _with_sizes(stated: InferencePlan, plan: InferencePlan) -> InferencePlan:
@@ -252,7 +253,8 @@ def _expert_power(served: Served, experts: ServingSetting, results: Mapping[str,
     plan = _with_sizes(served.stated.take(rows), own.plan)
     counts = own.plan.num_accelerators, experts.plan.num_accelerators
     some = {name: values[rows] for name, values in results.items() if isinstance(values, np.ndarray)}
-    return expert_pool_power(machines, own.model, plan, own.architecture, counts, some, _favoured_share(own))
+    work = ServedWork(own.model, plan, own.architecture, some, _favoured_share(own))
+    return expert_pool_power(machines, work, counts)
 
 
 def _pool_prices(served: Served) -> dict[str, tuple[np.ndarray, Array]]:

@@ -283,6 +283,7 @@ def drawn_terms(terms: Terms, accelerator_power: Array, power_limit: Array) -> T
     .. math:: c = c_f - p_e\,(P_f - P), \quad P = P_f\,l
 
     with the load l of :func:`xlperf.equations.cost.tco.mean_load`: the energy bill follows the work, the capital not.
+    By definition.
 
     Parameters
     ----------

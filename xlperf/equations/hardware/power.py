@@ -184,16 +184,19 @@ def accelerator_power(
 ) -> Array:
     r"""Mean power of accelerators from their work, :func:`work_power` with the constants of the family power.
 
-    .. math:: R = F + 2\,r_0 W, \quad P_0 = P_{idle} + b\,a\,x^3 P_{max}, \quad e_m = (\rho - 1 + m)\,e_{mem}
+    .. math:: R = F + 2\,r_0 W, \quad P_0 = P_i + b \max(P_s + a\,x^3 P_{max} - P_i, 0)
+
+    .. math:: e_m = (\rho - 1 + m)\,e_{mem}
 
     A product draws as if it had r_0 rows more: every weight W passes shared memory, registers and a tile of the matrix
     units, however few rows meet it. That is per weight, not per byte: a weight of 4 bits that is widened to 16 bits
-    costs as one of 16 bits. A byte of traffic pays the way through the caches, and the memory by its share m.
+    costs as one of 16 bits. A byte of traffic pays the way through the caches, and the memory by its share m. P_s is
+    :func:`idle_power`, P_i the measured power with nothing to run where the sheet has it, else P_s.
 
     Parameters
     ----------
     device : Device
-        Accelerators: energy of the node, of the memory, leakage, (rows, 1).
+        Accelerators: energy of the node, of the memory, leakage, power without work, (rows, 1).
     limits : PowerLimits
         Power limits and the clock x that they leave, (rows,).
     constants : mapping of str to Array
@@ -216,7 +219,9 @@ def accelerator_power(
     """
     own = {name: values[:, 0] for name, values in constants.items()}
     clocks = power_at_clock(own["active_share"] * limits.own, limits.clock_share)
-    rest = idle_power(limits.own, own["idle_share"], device.static_power[:, 0]) + rates.busy * clocks
+    usual = idle_power(limits.own, own["idle_share"], device.static_power[:, 0])
+    idle = np.where(np.isnan(device.idle_power[:, 0]), usual, device.idle_power[:, 0])
+    rest = idle + rates.busy * np.maximum(usual + clocks - idle, 0.0)
     flop_energy = narrow_energy(own["flop_energy"], product_size) * device.energy_ratio[:, 0]
     flop = rates.flop + 2.0 * own["tile_rows"] * rates.weights
     # The way from the cache to the units is paid for every byte, that from the memory for those not in the cache.
@@ -453,11 +458,11 @@ def energy_at_clock(energy: Numeric, clock_share: Numeric) -> Array:
 
 
 def power_at_clock(full_power: Numeric, clock_share: Numeric) -> Array:
-    r"""Power of clocked units at a share of the clock.
+    r"""Power of clocked units at a share of the clock: as many operations fewer, each of :func:`energy_at_clock`.
 
-    .. math:: P' = x^3 P
+    .. math:: P' = x\,e'(x)\,P
 
-    Operations per second fall with the clock, the energy of each with its square.
+    By definition.
 
     Parameters
     ----------
@@ -471,11 +476,6 @@ def power_at_clock(full_power: Numeric, clock_share: Numeric) -> Array:
     power : numeric
         Power. [W]
 
-    References
-    ----------
-    .. [1] M. Horowitz, "Computing's energy problem (and what we can do about it)", ISSCC 2014,
-       doi:10.1109/ISSCC.2014.6757323.
-
     Examples
     --------
     At half the clock an eighth:
@@ -484,4 +484,4 @@ def power_at_clock(full_power: Numeric, clock_share: Numeric) -> Array:
     100.0
     """
     share = array(clock_share)
-    return np.asarray(array(full_power) * (share * share * share))
+    return np.asarray(array(full_power) * energy_at_clock(share, share))

@@ -61,6 +61,8 @@ class Device:
         Energy of an operation at the clock of the peak, over that of 5 nm at its nominal clock. [-]
     static_power : Array
         Leakage and idle clocks; NaN: the usual share of the power limit. [W]
+    idle_power : Array
+        Power with a model in memory and nothing to run; NaN where it is not known. [W]
     host_bandwidth : Array
         Bandwidth of the link to the host's memory, one direction. [B/s]
     host_memory_bandwidth : Array
@@ -82,6 +84,7 @@ class Device:
     shared_memory_capacity: Array = field(default_factory=_column(np.nan))
     energy_ratio: Array = field(default_factory=_column(1.0))
     static_power: Array = field(default_factory=_column(np.nan))
+    idle_power: Array = field(default_factory=_column(np.nan))
     host_bandwidth: Array = field(default_factory=_column(np.inf))
     host_memory_bandwidth: Array = field(default_factory=_column(np.inf))
     drive_bandwidth: Array = field(default_factory=_column(np.inf))

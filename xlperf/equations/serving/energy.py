@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,52 @@ from xlperf.equations.serving.phases import logit_size
 
 STEP_PARTS = ("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead")
 """Results that add up to a decode step."""
+
+
+class ServedWork(NamedTuple):
+    """What accelerators do while they serve: plans and their results.
+
+    Attributes
+    ----------
+    model : Model
+        Served models, (rows,).
+    plan : InferencePlan
+        Plans as the sheet has them, all accelerators, with the bytes of weights and inputs, (rows,).
+    architecture : Architecture
+        Structure that the models share.
+    results : mapping of str to Array
+        Rates, times of a decode step, shares of pools, memory, (rows,).
+    favoured_share : Array
+        Share of the experts that routers prefer, (rows,). [-]
+    """
+
+    model: Model
+    plan: InferencePlan
+    architecture: Architecture
+    results: Mapping[str, Array]
+    favoured_share: Array
+
+    @property
+    def step(self) -> Array:
+        """Time of a decode step, (rows,). [s]"""
+        parts = (self.results[name] for name in STEP_PARTS)
+        return np.asarray(sum(parts, 0.0 * self.results["tokens_per_second"]))
+
+    @property
+    def busy(self) -> Array:
+        """Share of the time in which anything runs, (rows,): below 1 at low rates of arrivals. [-]"""
+        running = np.minimum(self.results["running_batch"], 1.0)
+        return np.where(np.isnan(self.plan.request_rate), 1.0, running)
+
+    @property
+    def sampled(self) -> Array:
+        """Bytes that choosing the tokens of a decode step takes, (rows,). [B]"""
+        return sampling_traffic(self.model, self.plan, np.maximum(self.results["running_batch"], 1.0))
+
+    @property
+    def flop(self) -> Array:
+        """Operations of a token that is generated, (rows,). [FLOP]"""
+        return token_flop(self.model, self.plan.prompt_length + 0.5 * self.plan.output_length)
 
 
 def token_flop(model: Model, context: Array) -> Array:
@@ -228,6 +275,8 @@ def sampling_traffic(model: Model, plan: InferencePlan, running_batch: Array) ->
 def mean_weight_size(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
     """Bytes of a weight, the mean over those of the plan's precision and attention layers that stay in 16 bits.
 
+    By definition.
+
     Parameters
     ----------
     model : Model
@@ -262,6 +311,8 @@ def mean_weight_size(model: Model, plan: InferencePlan, architecture: Architectu
 def results_at_rate(results: Mapping[str, Array], rate: Array) -> dict[str, Array]:
     """Results of the same work at another rate of tokens: what steps take longer or shorter, the host waits.
 
+    Heuristic, this work.
+
     Parameters
     ----------
     results : mapping of str to Array
@@ -287,55 +338,37 @@ def results_at_rate(results: Mapping[str, Array], rate: Array) -> dict[str, Arra
     return {**results, "tokens_per_second": rate, "time_overhead": waits}
 
 
-def serving_power(
-    machines: tuple[Machine, Machine],
-    model: Model,
-    plan: InferencePlan,
-    architecture: Architecture,
-    results: Mapping[str, Array],
-    favoured_share: Array,
-) -> tuple[Array, Array]:
+def serving_power(machines: tuple[Machine, Machine], work: ServedWork) -> tuple[Array, Array]:
     """Mean power of an accelerator while it decodes and while it prefills, or of the pools that do.
 
-    At a low rate of arrivals accelerators are idle meanwhile.
+    Heuristic, this work: :func:`accelerator_power` of the work of a decode step, done at the rate of tokens, and of the
+    prompts, whose operations bring a byte each ``compute_intensity`` of them.
 
     Parameters
     ----------
     machines : tuple
         Accelerators that decode and those that prefill, with limits and constants.
-    model : Model
-        Served models, (rows,).
-    plan : InferencePlan
-        Plans as the sheet has them: all accelerators, (rows,).
-    architecture : Architecture
-        Structure that the models share.
-    results : mapping of str to Array
-        Rates, times of a decode step and memory, (rows,).
-    favoured_share : Array
-        Share of the experts that routers prefer, (rows,). [-]
+    work : ServedWork
+        Plans and their results, (rows,).
 
     Returns
     -------
     tuple of Array
         Decoding and prefilling, (rows,). [W]
     """
-    share, rate = results["prefill_share"], results["tokens_per_second"]
-    step = sum((results[name] for name in STEP_PARTS), 0.0 * rate)
-    running = results["running_batch"]
-    busy = np.where(np.isnan(plan.request_rate), 1.0, np.minimum(running, 1.0))
-    flop = token_flop(model, plan.prompt_length + 0.5 * plan.output_length)
+    model, plan, results, step, busy = work.model, work.plan, work.results, work.step, work.busy
+    share, rate, running = results["prefill_share"], results["tokens_per_second"], results["running_batch"]
     each = rate / plan.num_accelerators
     decoding = np.maximum(1.0 - share, 1e-9)
     weights, cache = results["memory_weights"], results["memory_kv_cache"]
-    sizes = weights, cache, running, favoured_share
-    read, cached = decode_step_traffic(model, plan, architecture, *sizes)
-    traffic = read + cached
+    sizes = weights, cache, running, work.favoured_share
+    read, cached = decode_step_traffic(model, plan, work.architecture, *sizes)
+    traffic, sampled = read + cached, work.sampled
     held = resident_share(weights + cache, machines[0][0].l2_capacity[:, 0])
-    sampled = sampling_traffic(model, plan, np.maximum(running, 1.0))
     moved = traffic * (1.0 - held) + sampled
     decode = WorkRates(
-        np.nan_to_num(each / decoding * flop),
-        np.nan_to_num(busy * divide(read / mean_weight_size(model, plan, architecture), step)),
+        np.nan_to_num(each / decoding * work.flop),
+        np.nan_to_num(busy * divide(read / mean_weight_size(model, plan, work.architecture), step)),
         np.nan_to_num(busy * divide(traffic + sampled, step)),
         divide(moved, traffic + sampled),
         np.nan_to_num(busy * divide(results["time_communication"], step)),
@@ -351,7 +384,7 @@ def serving_power(
 
 
 def prompt_traffic_from_memory(machine: Machine, model: Model, plan: InferencePlan) -> Array:
-    """Traffic of a prefill through the main memory, over that with a usual last-level cache.
+    """:func:`traffic_from_memory` of a prefill: its feed-forward products stand for all. Heuristic, this work.
 
     Parameters
     ----------
@@ -372,58 +405,44 @@ def prompt_traffic_from_memory(machine: Machine, model: Model, plan: InferencePl
 
 
 def expert_pool_power(
-    machines: tuple[Machine, Machine],
-    model: Model,
-    plan: InferencePlan,
-    architecture: Architecture,
-    counts: tuple[Array, Array],
-    results: Mapping[str, Array],
-    favoured_share: Array,
+    machines: tuple[Machine, Machine], work: ServedWork, counts: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    """Mean power of an accelerator of the attention pool and of the expert pool.
+    """As :func:`serving_power`, of an accelerator of the attention pool and of the expert pool while they decode.
+
+    Heuristic, this work: every micro-batch reads the weights of its pool; a pool is busy for its share of a step.
 
     Parameters
     ----------
     machines : tuple
         Accelerators of both pools, with limits and constants.
-    model : Model
-        Served models, (rows,).
-    plan : InferencePlan
-        Plans as the sheet has them, with the bytes of an input of a product, (rows,).
-    architecture : Architecture
-        Structure that the models share.
+    work : ServedWork
+        Plans and their results, (rows,).
     counts : tuple of Array
         Accelerators of both pools, (rows,). [-]
-    results : mapping of str to Array
-        Rates, times of a decode step, shares of the pools and memory, (rows,).
-    favoured_share : Array
-        Share of the experts that routers prefer, (rows,). [-]
 
     Returns
     -------
     tuple of Array
         Attention and experts, (rows,). [W]
     """
+    model, plan, results, step, loaded = work.model, work.plan, work.results, work.step, work.busy
     rate, running = results["tokens_per_second"], results["running_batch"]
-    step = sum((results[name] for name in STEP_PARTS), 0.0 * rate)
-    loaded = np.where(np.isnan(plan.request_rate), 1.0, np.minimum(running, 1.0))
     fed = feed_forward_flop(model)
-    flop = token_flop(model, plan.prompt_length + 0.5 * plan.output_length) - fed, fed
+    flop = work.flop - fed, fed
     batches = np.minimum(plan.ping_pong_batches, np.maximum(np.ceil(running), 1.0))
-    # Every micro-batch reads the weights.
-    experts = batches * results["expert_memory"] * visited_share(model, running / batches, favoured_share)
+    experts = batches * results["expert_memory"] * visited_share(model, running / batches, work.favoured_share)
     weights, none = (batches * results["memory_weights"], experts), 0.0 * rate
-    sizes_held = none, results["memory_kv_cache"], running, favoured_share
-    _, cache = decode_step_traffic(model, plan, architecture, *sizes_held)
-    sampled = sampling_traffic(model, plan, np.maximum(running, 1.0))
-    others = cache + sampled, none
-    sizes = np.where(wide_attention(model, plan, architecture), plan.activation_size, plan.weight_size)
+    sizes_held = none, results["memory_kv_cache"], running, work.favoured_share
+    _, cache = decode_step_traffic(model, plan, work.architecture, *sizes_held)
+    others = cache + work.sampled, none
+    wide = wide_attention(model, plan, work.architecture)
+    sizes = np.where(wide, plan.activation_size, plan.weight_size), plan.weight_size
     sending = loaded * results["expert_link_share"]
     found = []
     for pool, name in enumerate(("attention_pool_share", "expert_pool_share")):
         rates = WorkRates(
             np.nan_to_num(divide(rate * flop[pool], counts[pool])),
-            np.nan_to_num(loaded * divide(weights[pool] / (plan.weight_size if pool else sizes), step)),
+            np.nan_to_num(loaded * divide(weights[pool] / sizes[pool], step)),
             np.nan_to_num(loaded * divide(weights[pool] + others[pool], step)),
             np.ones_like(rate),
             np.nan_to_num(sending),

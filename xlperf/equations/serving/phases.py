@@ -225,7 +225,9 @@ def _host(
         # The gaps between the kernels of a graph are part of what the host takes without one.
         waited = kernels["serving_eager"]["launch_time"] * launched - layer_overhead
         launches = np.where((plan.graphs[:, None] == 0.0) & (prefill == 0.0), waited, launches)
-    return _Host(layer_overhead, launches, prefill * software["prefill_overhead_time"] + served * each_served)
+    sent = (plan.stage_ranks - 1.0)[:, None] * software["worker_overhead_time"]
+    each_pass = prefill * software["prefill_overhead_time"] + sent
+    return _Host(layer_overhead, launches, each_pass + served * each_served)
 
 
 def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) -> ServingWork:

@@ -303,6 +303,8 @@ def with_request_latency(results: dict[str, Array], plan: InferencePlan, outside
 
     .. math:: L' = L + \tau
 
+    By definition.
+
     Parameters
     ----------
     results : dict of str to Array
@@ -389,6 +391,8 @@ def band_of_time(
     r"""Ends of the band of a time over the prediction, as logarithms.
 
     .. math:: \ln b = w \ln c
+
+    Heuristic, this work.
 
     Parameters
     ----------

@@ -109,6 +109,8 @@ def adapter_parameters(model: Model, plan: TrainingPlan, tensor_parallel: Array)
 
     .. math:: P = r \sum (k + n)
 
+    By definition of low-rank adaptation (E. J. Hu et al., "LoRA", 2021, arXiv:2106.09685).
+
     Parameters
     ----------
     model : Model

@@ -386,6 +386,9 @@ def run_results(model: Model, plan: TrainingPlan, step_time: Array) -> dict[str,
 def training_power(machine: Machine, model: Model, plan: TrainingPlan, results: Mapping[str, Array]) -> Array:
     """Mean power of an accelerator over a training step; links draw power for hidden messages too.
 
+    Heuristic, this work: :func:`accelerator_power` of the operations of a step, which bring a byte each
+    ``compute_intensity`` of them.
+
     Parameters
     ----------
     machine : tuple
