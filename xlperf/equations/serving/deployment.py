@@ -238,6 +238,20 @@ def engine_constants(
     -------
     tuple of dict
         Fields ``kernels`` and ``software`` of a :class:`Deployment`.
+
+    Examples
+    --------
+    A cache read at 0.8 of the bandwidth, 1.25 times as slowly in the engine; a step of 2 ms on a host half as fast:
+
+    >>> constants = {"attention_decode": {"memory_efficiency": np.array([0.8])}}
+    >>> constants |= {"serving_memory": {}, "serving_load": {}}
+    >>> constants["serving_attention"] = {"memory_slowdown": np.array([1.25])}
+    >>> constants["serving_host"] = {"host_slowdown": np.array([2.0]), "launch_slowdown": np.array([1.0])}
+    >>> constants["serving_software"] = {"step_time": np.array([0.002]), "kernel_overhead_time": np.array([0.0])}
+    >>> constants["attention_decode"]["launch_time"] = np.array([0.0])
+    >>> kernels, software = engine_constants(constants, Architecture(False, False, False))
+    >>> kernels["attention_decode"]["memory_efficiency"].tolist(), software["step_time"].tolist()
+    ([0.64], [0.004])
     """
     host = constants["serving_host"]
     kernels = {family: values for family, values in constants.items() if family not in _OF_ENGINE}
@@ -267,7 +281,7 @@ class Batching(NamedTuple):
     own_prompts : Array
         Of those, the ones of the busiest attention replica in each part. [-]
     passes : Array
-        Passes that their prefill takes: as many as fill them, one for each part at least. [-]
+        Passes that their prefill takes: as many as fill them, one for each part at least; through stages full ones. [-]
     sequences : Array
         Sequences of one part that are decoded together. [-]
     prefill_split : Array
@@ -317,7 +331,9 @@ def batching_of(plan: InferencePlan) -> Batching:
     replicas, fewest = plan.data_parallel_attention, np.floor(prompts / rounds)
     fuller = prompts - rounds * fewest
     own = fuller * np.ceil((fewest + 1.0) / replicas) + (rounds - fuller) * np.ceil(fewest / replicas)
-    passes = np.maximum(np.ceil(own * plan.own_tokens / plan.prefill_tokens), rounds)
+    passes = own * plan.own_tokens / plan.prefill_tokens
+    # Stages are filled by a full pass; the last one counts by its tokens, or one token more would be faster.
+    passes = np.maximum(np.where(plan.pipeline_parallel > 1.0, passes, np.ceil(passes)), rounds)
     if not np.any(plan.two_batch_overlap > 0.0):
         one = np.ones_like(passes)
         return Batching(plan.num_micro_batches, rounds, prompts, own, passes, plan.micro_batch_size, one, one)

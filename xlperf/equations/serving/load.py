@@ -300,9 +300,17 @@ def bounded_rise(lower: Array, upper: Array, time: Array, upper_time: Array) -> 
 
 
 def request_load(
-    plan: InferencePlan, prefilling: InferencePlan, burst_fraction: Array, mixed: Array, balance_rows: Array
+    plan: InferencePlan,
+    prefilling: InferencePlan,
+    burst_fraction: Array,
+    mixed: Array,
+    balance_rows: Array,
+    whole_prompts: bool = False,
 ) -> RequestLoad:
     """Per-request workload of the replicas of plans.
+
+    An engine that decodes between its passes fills them up with a part of the next prompt; a pool that prefills alone
+    takes whole prompts, as its engines are run.
 
     Parameters
     ----------
@@ -316,6 +324,8 @@ def request_load(
         1 where a prefill pass is computed together with a decode step, else 0, (rows,). [-]
     balance_rows : Array
         Rows of a product from which on it is compute-bound, (rows,). [-]
+    whole_prompts : bool, default False
+        Whether a pass takes whole prompts alone.
 
     Returns
     -------
@@ -330,11 +340,12 @@ def request_load(
     >>> steps = {"tokens_after_first": 99.0, "tokens_per_step": 1.0, "polling_steps": 1.0, "gathering_steps": 0.0}
     >>> sizes = {"prefill_tokens": 8192.0, "own_tokens": 1000.0, "data_parallel_attention": 2.0}
     >>> plan = SimpleNamespace(**steps, **sizes, pipeline_parallel=1.0, draft_tokens=0.0)
-    >>> load = request_load(plan, plan, 0.0)
+    >>> load = request_load(plan, plan, 0.0, 1.0, 256.0)
     >>> load.decode_steps, float(load.max_prefill_prompts)
     (99.0, 16.0)
     """
-    taken = np.maximum(np.floor(prefilling.prefill_tokens / prefilling.own_tokens), 1.0)
+    taken = np.maximum(prefilling.prefill_tokens / prefilling.own_tokens, 1.0)
+    taken = np.floor(taken) if whole_prompts else taken
     return RequestLoad(
         plan.tokens_after_first / plan.tokens_per_step,
         prefilling.data_parallel_attention * taken,
