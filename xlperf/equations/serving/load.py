@@ -334,7 +334,7 @@ def request_load(
 
     Examples
     --------
-    99 steps after the first token; two replicas take 8 prompts of 1,000 tokens each in a pass of 8,192.
+    99 steps after the first token; two replicas take 8.192 prompts of 1,000 tokens each in a pass of 8,192.
 
     >>> from types import SimpleNamespace
     >>> steps = {"tokens_after_first": 99.0, "tokens_per_step": 1.0, "polling_steps": 1.0, "gathering_steps": 0.0}
@@ -342,7 +342,7 @@ def request_load(
     >>> plan = SimpleNamespace(**steps, **sizes, pipeline_parallel=1.0, draft_tokens=0.0)
     >>> load = request_load(plan, plan, 0.0, 1.0, 256.0)
     >>> load.decode_steps, float(load.max_prefill_prompts)
-    (99.0, 16.0)
+    (99.0, 16.384)
     """
     taken = np.maximum(prefilling.prefill_tokens / prefilling.own_tokens, 1.0)
     taken = np.floor(taken) if whole_prompts else taken

@@ -15,7 +15,7 @@ from xlperf.base.arrays import Array, Numeric, array, divide, log, side_by_side
 QUANTILES = (0.5, 0.9, 0.99)
 _NORMAL = (0.0, 1.2815515655446004, 2.3263478740408408)
 _ROOT_OF_THREE = 1.7320508075688772
-_HALF, _NONE, _ENDLESS = np.full(1, 0.5), np.zeros(1), np.full(1, np.inf)
+_HALF, _NONE, _ENDLESS = np.full(1, 0.5), np.asarray(0.0), np.asarray(np.inf)
 
 
 class Service(NamedTuple):
