@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
+from xlperf.engine.catalog_arrays import catalog_arrays
 
 # ML.ENERGY Leaderboard v3.0 (github.com/ml-energy/leaderboard@0cd52da, lm-arena-chat, vLLM 0.11.1): W of an H100.
 MEASURED = [
@@ -317,3 +319,29 @@ def test_rows_of_power_are_for_validation_alone(catalog: Catalog, command: Calla
     assert all(float(line[7]) < 0.25 for line in lines)
     refused = command("validate", "--choice", path)
     assert refused.code == 2 and "measured power" in refused.err
+
+
+def test_a_clock_slows_work_by_no_more_than_itself(catalog: Catalog) -> None:
+    """Whatever the machine, also one whose row states its leakage: work at x % of the clock takes 1 / x % at most."""
+    sheet = catalog.tables["accelerators"]
+    limits = dict(zip(sheet["accelerator"].tolist(), evaluated_limits(catalog), strict=True))
+    plan = {**TRAINING, "tensor_parallel": 1, "pipeline_parallel": 1, "precision": "fp16"}
+    machines = [name for name, limit in limits.items() if limit > 0.0 and "TPU" not in name]
+    rows = [
+        {**plan, "accelerator": name, "power_limit": "" if share == 1.0 else share * limits[name]}
+        for name in machines
+        for share in (1.0, 0.7, 0.5, 0.4, 0.3)
+    ]
+    found = results(catalog, rows, "training")
+    forward = found["time_forward"].reshape(len(machines), -1)
+    named = [re.search(r"clock of long products falls to (\d+) %", reason) for reason in found["reason"].tolist()]
+    clock = np.array([1.0 if one is None else float(one[1]) / 100.0 for one in named]).reshape(forward.shape)
+    known = ~np.isnan(forward[:, 0])
+    assert known.sum() > 25
+    assert (forward[known] * (clock[known] - 0.006) <= forward[known, :1]).all()
+    assert (np.diff(forward[known], axis=1) >= 0.0).all()
+
+
+def evaluated_limits(catalog: Catalog) -> np.ndarray:
+    """Power limits of accelerators, of derived ones too. [W]"""
+    return catalog_arrays(catalog, np.arange(len(catalog.tables["accelerators"]))).thermal_design_power

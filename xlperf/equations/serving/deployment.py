@@ -253,7 +253,7 @@ class Batching(NamedTuple):
     own_prompts : Array
         Of those, the ones of the busiest attention replica in each part. [-]
     passes : Array
-        Passes that their prefill takes: as many as fill them, one for each part at least. [-]
+        Passes that their prefill takes: as many as fill them, one for each part at least; through stages full ones. [-]
     sequences : Array
         Sequences of one part that are decoded together. [-]
     prefill_split : Array
@@ -303,7 +303,9 @@ def batching_of(plan: InferencePlan) -> Batching:
     replicas, fewest = plan.data_parallel_attention, np.floor(prompts / rounds)
     fuller = prompts - rounds * fewest
     own = fuller * np.ceil((fewest + 1.0) / replicas) + (rounds - fuller) * np.ceil(fewest / replicas)
-    passes = np.maximum(np.ceil(own * plan.own_tokens / plan.prefill_tokens), rounds)
+    passes = own * plan.own_tokens / plan.prefill_tokens
+    # Stages are filled by a full pass; the last one counts by its tokens, or one token more would be faster.
+    passes = np.maximum(np.where(plan.pipeline_parallel > 1.0, passes, np.ceil(passes)), rounds)
     if not np.any(plan.two_batch_overlap > 0.0):
         one = np.ones_like(passes)
         return Batching(plan.num_micro_batches, rounds, prompts, own, passes, plan.micro_batch_size, one, one)

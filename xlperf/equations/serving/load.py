@@ -249,8 +249,13 @@ def bounded_rise(lower: Array, upper: Array, time: Array, upper_time: Array) -> 
     return np.asarray(np.minimum(np.maximum(upper_time, least), least * (array(upper) / array(lower))))
 
 
-def request_load(plan: InferencePlan, prefilling: InferencePlan, burst_fraction: Array) -> RequestLoad:
+def request_load(
+    plan: InferencePlan, prefilling: InferencePlan, burst_fraction: Array, whole_prompts: bool = False
+) -> RequestLoad:
     """Per-request workload of the replicas of plans.
+
+    An engine that decodes between its passes fills them up with a part of the next prompt; a pool that prefills alone
+    takes whole prompts, as its engines are run.
 
     Parameters
     ----------
@@ -260,6 +265,8 @@ def request_load(plan: InferencePlan, prefilling: InferencePlan, burst_fraction:
         Of those that prefill, (rows,).
     burst_fraction : Array
         Fraction of the in-flight requests that arrive at the same moment, (rows,). [-]
+    whole_prompts : bool, default False
+        Whether a pass takes whole prompts alone.
 
     Returns
     -------
@@ -278,7 +285,8 @@ def request_load(plan: InferencePlan, prefilling: InferencePlan, burst_fraction:
     >>> load.decode_steps, float(load.max_prefill_prompts)
     (99.0, 16.0)
     """
-    taken = np.maximum(np.floor(prefilling.prefill_tokens / prefilling.own_tokens), 1.0)
+    taken = np.maximum(prefilling.prefill_tokens / prefilling.own_tokens, 1.0)
+    taken = np.floor(taken) if whole_prompts else taken
     return RequestLoad(
         plan.tokens_after_first / plan.tokens_per_step,
         prefilling.data_parallel_attention * taken,

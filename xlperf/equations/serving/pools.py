@@ -174,7 +174,7 @@ def pools_of(every: Deployment, requests: Array, split: np.ndarray) -> Pools:
     places = np.maximum(memory.max_batch_size, 1.0)
     load = PoolLoad(
         BatchTimes.of_pools(every, number, split),
-        request_load(plan, other, burst_fraction),
+        request_load(plan, other, burst_fraction, whole_prompts=True),
         np.maximum(other.num_replicas, 1.0),
         np.maximum(plan.num_replicas, 1.0),
         np.where(~np.isnan(plan.request_rate) & ~(memory.max_batch_size >= 1.0), UNBOUNDED, places),
