@@ -74,26 +74,24 @@ def test_products_follow_from_node_area_and_edge(name: str) -> None:
 def test_a_clock_above_that_of_the_core_takes_a_higher_voltage() -> None:
     """MI355X is the die of MI350X, 2.4 over 2.2 GHz: power rises faster than the rate, with a budget it cannot."""
     row = product("MI355X from budgets")
-    clocks, budgets = (2.0e9, 2.2e9, 2.4e9, 2.4e9), (np.nan, np.nan, np.nan, 1000.0)
-    found = [
-        evaluate_devices(
-            Table("devices", {**row.columns, "clock_rate": np.array([clock]), "power_budget": np.array([watts])}),
-            catalog(),
-        )
-        for clock, watts in zip(clocks, budgets, strict=True)
-    ]
-    slow, own, fast, capped = (
-        [each[name][0] for name in ("peak_flop_rate_bf16", "power_compute", "thermal_design_power", "energy_per_flop")]
-        for each in found
-    )
-    rise = np.log(fast[1] / own[1]) / np.log(fast[0] / own[0])
-    assert 1.5 < rise < 3.0 and np.log(own[1] / slow[1]) / np.log(own[0] / slow[0]) > 1.3
-    assert own[2] == pytest.approx(1000.0, rel=0.10), "MI350X: air-cooled, 1,000 W"
-    assert slow[3] < own[3] < fast[3]
-    assert capped[2] == pytest.approx(1000.0) and own[0] * 0.9 < capped[0] < fast[0]
-    assert "clock by the power budget" in str(found[3]["limited_by"][0]) and "clock" not in str(
-        found[2]["limited_by"][0]
-    )
+
+    def built(clock: float, budget: float = np.nan) -> Table:
+        given = {"clock_rate": np.array([clock]), "power_budget": np.array([budget])}
+        return evaluate_devices(Table("devices", {**row.columns, **given}), catalog())
+
+    def rise(low: Table, high: Table) -> float:
+        power, rate = (high[name][0] / low[name][0] for name in ("power_compute", "peak_flop_rate_bf16"))
+        return float(np.log(power) / np.log(rate))
+
+    slow, own, fast, capped = built(2.0e9), built(2.2e9), built(2.4e9), built(2.4e9, 1000.0)
+    assert 1.3 < rise(slow, own) < rise(own, fast) < 3.0
+    assert own["thermal_design_power"][0] == pytest.approx(1000.0, rel=0.10), "MI350X: air-cooled, 1,000 W"
+    assert slow["energy_per_flop"][0] < own["energy_per_flop"][0] < fast["energy_per_flop"][0]
+    assert capped["thermal_design_power"][0] == pytest.approx(1000.0)
+    rates = [each["peak_flop_rate_bf16"][0] for each in (own, capped, fast)]
+    assert 0.9 * rates[0] < rates[1] < rates[2]
+    assert "clock by the power budget" in str(capped["limited_by"][0])
+    assert "clock" not in str(fast["limited_by"][0])
 
 
 def test_no_constant_is_of_one_product() -> None:

@@ -328,8 +328,8 @@ def voltage_share(clock_share: Numeric, least_voltage_share: Numeric) -> Array:
 
     .. math:: v = \max\left(v_0 + (1 - v_0)\,x,\; x\right)
 
-    Heuristic, this work: below its nominal voltage a node is close to the straight line [1]_; above it the voltage rises
-    as the clock does, as in :func:`xlperf.equations.hardware.power.node_energy_ratio`.
+    Heuristic, this work: below its nominal voltage a node is close to the straight line [1]_; above it the voltage
+    rises as the clock does, as in :func:`xlperf.equations.hardware.power.node_energy_ratio`.
 
     Parameters
     ----------
@@ -457,8 +457,8 @@ def clock_share(
 
     .. math:: P_1\,x\,v(x)^2 \le P
 
-    and the voltage v of :func:`voltage_share`, found by bisection. Heuristic, this work: all switching power scales with
-    the square of the voltage.
+    and the voltage v of :func:`voltage_share`, found by bisection. Heuristic, this work: all switching power scales
+    with the square of the voltage.
 
     Parameters
     ----------
