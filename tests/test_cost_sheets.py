@@ -23,8 +23,8 @@ from xlperf.catalog.schema import PLAN_TABLES, results_of, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate_designs, evaluate_servers
 from xlperf.engine.ownership import SERVER_PARTS
-from xlperf.workbook.build import new_workbook, read_tables, table_of, workbook_package
-from xlperf.workbook.data_sheets import LIVE_RESULTS, PLANNED, plan_formula, sheet_columns
+from xlperf.workbook.build import new_workbook, read_tables, workbook_package
+from xlperf.workbook.data_sheets import LIVE_RESULTS, PLANNED, plan_formula, sheet_columns, table_of
 from xlperf.workbook.package import data_rows
 
 KINDS = ("chiplets", "servers")

@@ -18,7 +18,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import evaluate_devices
 from xlperf.explore.allocate import TOLERANCE, device_faults, reverse_check
-from xlperf.workbook.build import table_of
+from xlperf.workbook.data_sheets import table_of
 
 # Datasheets: NVIDIA whitepapers of Ampere, Hopper, Blackwell; AMD CDNA 3 whitepaper and MI300X datasheet. SRAM is the
 # last-level cache with L1, shared memory and registers of the units that are switched on.

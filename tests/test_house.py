@@ -89,6 +89,24 @@ def test_rooms_import_downwards_only() -> None:
     _passes(Path(sys.executable).with_name("lint-imports"), "--no-cache")
 
 
+def test_no_circle_of_imports() -> None:
+    """Not even inside a package or a function; types alone may point back."""
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in _sources()}
+    above: dict[str, set[str]] = {}
+    for name, path in names.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        types = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
+        only_types = {node for guard in types for node in ast.walk(guard)}
+        found = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node not in only_types]
+        asked = {one for node in found for one in (node.module, *(f"{node.module}.{a.name}" for a in node.names))}
+        above[name] = (asked & set(names)) - {name}
+    left = dict(above)
+    while ground := [name for name, asked in left.items() if not asked & set(left)]:
+        for name in ground:
+            del left[name]
+    assert not left, f"import each other in a circle: {', '.join(sorted(left))}"
+
+
 def test_top_level_is_fixed() -> None:
     names = {path.relative_to(ROOT).parts[0] for path in _tracked()}
     assert {name for name in names if not name.startswith(".")} == TOP_LEVEL

@@ -20,7 +20,8 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import PLAN_TABLES
 from xlperf.catalog.table import Table
 from xlperf.explore.auto import evaluate_resolved
-from xlperf.workbook.build import read_tables, table_of, workbook_package
+from xlperf.workbook.build import read_tables, workbook_package
+from xlperf.workbook.data_sheets import table_of
 from xlperf.workbook.tco import TOP
 
 POOLS = {"model": "Meta-Llama-3.1-70B", "num_accelerators": 12, "software": "vllm", "tensor_parallel": 4,

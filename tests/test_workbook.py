@@ -29,21 +29,21 @@ from xlperf.catalog.schema import (
     unit_of,
 )
 from xlperf.catalog.table import Table
-from xlperf.workbook.build import (
-    KINDS,
-    build,
-    main,
-    read_tables,
-    table_of,
-    workbook_package,
-    write_workbook,
-)
+from xlperf.workbook.build import KINDS, build, main, read_tables, workbook_package, write_workbook
 from xlperf.workbook.checks import TOLERANCE, computed_parameters
 from xlperf.workbook.compare_sheet import ALL_PLANS
-from xlperf.workbook.data_sheets import DATA_SHEETS, LIVE_RESULTS, header_row, plan_formula, plan_names, sheet_columns
+from xlperf.workbook.data_sheets import (
+    DATA_SHEETS,
+    LIVE_RESULTS,
+    header_row,
+    plan_formula,
+    plan_names,
+    sheet_columns,
+    table_of,
+)
+from xlperf.workbook.front_layout import NUMBERS, SHEETS
 from xlperf.workbook.package import data_rows, with_values
 from xlperf.workbook.plan_card import NUMBERS as CARD_NUMBERS
-from xlperf.workbook.question_look import NUMBERS, SHEETS
 
 MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 

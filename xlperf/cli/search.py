@@ -241,9 +241,9 @@ def _write(found: list[Robust], kinds: list[str], output: str | None, said: list
     import numpy as np
 
     from xlperf.explore.auto import with_notes
-    from xlperf.explore.found import LIMITED_BY
     from xlperf.explore.objectives import TARGETS
     from xlperf.explore.search import SHOWN, stacked
+    from xlperf.explore.search_results import LIMITED_BY
     from xlperf.explore.uncertainty import SHOWN as DRAWN
 
     sheets = []

@@ -425,7 +425,7 @@ def _prices(
 
 def _with_servers(catalog: Catalog, terms: Terms, bare: np.ndarray, power_limit: Array) -> Terms:
     """Terms where accelerators that the sheet prices has no price of are those of their row of servers."""
-    from xlperf.engine.ownership import server_priced
+    from xlperf.engine.server_prices import server_priced
 
     known, found = server_priced(catalog, bare, power_limit[bare])
     columns = [values.copy() for values in terms]

@@ -14,9 +14,9 @@ from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
 from xlperf.explore.candidates import Bounds
 from xlperf.explore.changed_catalogs import with_value
-from xlperf.explore.found import Search
 from xlperf.explore.objectives import TARGETS, Limit, is_number_of_accelerators
 from xlperf.explore.search import own_targets, search
+from xlperf.explore.search_results import Search
 from xlperf.explore.vary import Varied
 
 PRECISION = 1e-3

@@ -21,9 +21,9 @@ from xlperf.equations.hardware.derived_device import PEAKS
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.candidates import Bounds
 from xlperf.explore.changed_catalogs import changed_catalog, sheet_rows, with_value
-from xlperf.explore.found import Search
 from xlperf.explore.objectives import TARGETS, Limit, Objective, objective_of
 from xlperf.explore.search import search
+from xlperf.explore.search_results import Search
 from xlperf.explore.vary import Varied, read_variation
 from xlperf.explore.workers import worked
 

@@ -216,6 +216,20 @@ def accelerator_power(
     ----------
     .. [1] M. Horowitz, "Computing's energy problem (and what we can do about it)", ISSCC 2014,
        doi:10.1109/ISSCC.2014.6757323: moving operands costs more than the arithmetic on them.
+
+    Examples
+    --------
+    Idle 0.1 x 1,000 W, clocks as much, 100 FLOP/s of 1 J each, 50 B/s of (2 - 1 + 1) x 2 J each:
+
+    >>> from types import SimpleNamespace
+    >>> unknown = dict.fromkeys(("static_power", "idle_power"), np.array([[np.nan]]))
+    >>> device = SimpleNamespace(**unknown, energy_ratio=np.ones((1, 1)), memory_energy=np.array([[2.0]]))
+    >>> limits = SimpleNamespace(own=np.array([1000.0]), kept=np.array([1000.0]), clock_share=np.ones(1))
+    >>> names = "idle_share active_share flop_energy tile_rows memory_ratio message_share".split()
+    >>> constants = dict(zip(names, np.array([0.1, 0.1, 1.0, 0.0, 2.0, 0.0])[:, None, None]))
+    >>> rates = WorkRates(*np.array([[100.0], [0.0], [50.0], [1.0], [0.0], [1.0]]))
+    >>> accelerator_power(device, limits, constants, np.array([2.0]), rates).tolist()
+    [500.0]
     """
     own = {name: values[:, 0] for name, values in constants.items()}
     clocks = power_at_clock(own["active_share"] * limits.own, limits.clock_share)
@@ -224,7 +238,6 @@ def accelerator_power(
     rest = idle + rates.busy * np.maximum(usual + clocks - idle, 0.0)
     flop_energy = narrow_energy(own["flop_energy"], product_size) * device.energy_ratio[:, 0]
     flop = rates.flop + 2.0 * own["tile_rows"] * rates.weights
-    # The way from the cache to the units is paid for every byte, that from the memory for those not in the cache.
     byte_energy = (own["memory_ratio"] - 1.0 + rates.from_memory) * device.memory_energy[:, 0]
     messages = own["message_share"] * limits.own
     return work_power(limits.kept, rest, flop, flop_energy, rates.traffic, byte_energy, rates.sending, messages)

@@ -235,16 +235,8 @@ Owner = TypeVar("Owner")
 Value = TypeVar("Value")
 
 
-class Derived(Generic[Owner, Value]):
-    """A property that is computed when it is first asked for, and kept.
-
-    ``functools.cached_property`` takes a lock before Python 3.12, which a plan with forty of them notices.
-
-    >>> class Die(PlanColumns):
-    ...     area = derived(lambda die: die.width * die.height)
-    >>> Die({"width": np.array([26.0]), "height": np.array([33.0])}).area.tolist()
-    [858.0]
-    """
+class _Derived(Generic[Owner, Value]):
+    """What :func:`derived` makes of a function."""
 
     def __init__(self, compute: Callable[[Owner], Value]) -> None:
         self._compute, self.__doc__ = compute, compute.__doc__
@@ -265,9 +257,28 @@ class Derived(Generic[Owner, Value]):
         return found
 
 
-def derived(compute: Callable[[Owner], Value]) -> Derived[Owner, Value]:
-    """The decorator of such a property."""
-    return Derived(compute)
+def derived(compute: Callable[[Owner], Value]) -> _Derived[Owner, Value]:
+    """Make a property that is computed when it is first asked for, and kept.
+
+    ``functools.cached_property`` takes a lock before Python 3.12, which a plan with forty of them notices.
+
+    Parameters
+    ----------
+    compute : callable
+        The value of a record.
+
+    Returns
+    -------
+    property
+
+    Examples
+    --------
+    >>> class Die(PlanColumns):
+    ...     area = derived(lambda die: die.width * die.height)
+    >>> Die({"width": np.array([26.0]), "height": np.array([33.0])}).area.tolist()
+    [858.0]
+    """
+    return _Derived(compute)
 
 
 class PlanColumns(Columns):

@@ -131,6 +131,20 @@ class Deployment:
         return self.software["waiting_share"][:, 0]
 
     @property
+    def mixed(self) -> Array:
+        """1 where a prefill pass is computed together with a decode step, 0 where they alternate, (rows,). [-]"""
+        alternates = (self.plan.prefill_first > 0.0) | (self.plan.pipeline_parallel > 1.0)
+        return np.where(alternates, 0.0, self.software["mixed_steps"][:, 0])
+
+    @property
+    def balance_rows(self) -> Array:
+        """Rows of a product from which on it is compute-bound: two operations each per weight read, (rows,). [-]"""
+        gemm, device = self.kernels["gemm"], self.device
+        rate = gemm["compute_efficiency"] * device.peak_flop_rate
+        read = gemm["memory_efficiency"] * device.memory_bandwidth
+        return np.asarray((0.5 * rate / read)[:, 0] * self.plan.weight_size)
+
+    @property
     def request_latency(self) -> RequestLatency:
         """Time that requests spend outside the loop of the engine, (rows,)."""
         each, token, crowd = (self.software[name][:, 0] for name in _LATENCY)
@@ -224,6 +238,20 @@ def engine_constants(
     -------
     tuple of dict
         Fields ``kernels`` and ``software`` of a :class:`Deployment`.
+
+    Examples
+    --------
+    A cache read at 0.8 of the bandwidth, 1.25 times as slowly in the engine; a step of 2 ms on a host half as fast:
+
+    >>> constants = {"attention_decode": {"memory_efficiency": np.array([0.8])}}
+    >>> constants |= {"serving_memory": {}, "serving_load": {}}
+    >>> constants["serving_attention"] = {"memory_slowdown": np.array([1.25])}
+    >>> constants["serving_host"] = {"host_slowdown": np.array([2.0]), "launch_slowdown": np.array([1.0])}
+    >>> constants["serving_software"] = {"step_time": np.array([0.002]), "kernel_overhead_time": np.array([0.0])}
+    >>> constants["attention_decode"]["launch_time"] = np.array([0.0])
+    >>> kernels, software = engine_constants(constants, Architecture(False, False, False))
+    >>> kernels["attention_decode"]["memory_efficiency"].tolist(), software["step_time"].tolist()
+    ([0.64], [0.004])
     """
     host = constants["serving_host"]
     kernels = {family: values for family, values in constants.items() if family not in _OF_ENGINE}

@@ -399,6 +399,17 @@ def prompt_traffic_from_memory(machine: Machine, model: Model, plan: InferencePl
     -------
     Array
         (rows,). [-]
+
+    Examples
+    --------
+    A last-level cache of 50 MiB is the usual one.
+
+    >>> from types import SimpleNamespace
+    >>> device = SimpleNamespace(l2_capacity=np.array([[50.0 * 2**20]]), num_multiprocessors=np.array([[132.0]]))
+    >>> model = SimpleNamespace(ffn_hidden_size=np.array([14336.0]), hidden_size=np.array([4096.0]))
+    >>> plan = SimpleNamespace(tensor_parallel=np.ones(1), prompt_length=np.array([1024.0]), input_size=np.array([2.0]))
+    >>> prompt_traffic_from_memory((device, None, None), model, plan).tolist()
+    [1.0]
     """
     width = np.where(model.ffn_hidden_size > 0.0, model.ffn_hidden_size, model.hidden_size) / plan.tensor_parallel
     return traffic_from_memory(machine[0], width, model.hidden_size, plan.prompt_length, plan.input_size)

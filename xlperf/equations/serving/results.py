@@ -250,7 +250,7 @@ def streamed(
         "running_batch": steady.running,
         "max_request_rate": best,
         "decode_time": steady.decode_time,
-        "prefill_share": service.prefill_share / (service.prefill_share + decoding),
+        "prefill_share": service.added_share / (service.added_share + decoding),
     }
     varied = plan.prompt_variation, plan.output_variation
     sides = [side for side in (False, True) if (arriving == side).any()]
@@ -411,6 +411,14 @@ def band_of_time(
     -------
     Array
         Of the lower and the upper end, (2, rows). [-]
+
+    Examples
+    --------
+    One and a half times as wide as the constants of a static batch:
+
+    >>> ends = {"log_step_low": np.array([[-0.2]]), "log_step_high": np.array([[0.4]])}
+    >>> band_of_time("static", np.array([False]), {"serving_band": ends}, np.array([1.5])).tolist()
+    [[-0.3], [0.6]]
     """
     bands = _BAND_OF_MODE[mode], band_of_mode(mode, True)
     ends = []

@@ -197,8 +197,7 @@ def stage_parameters(
     >>> from types import SimpleNamespace
     >>> held = RankParameters(*np.zeros((len(RankParameters._fields), 1)))
     >>> held = held._replace(attention=np.array([10.0]), mlp=np.array([20.0]), embedding=np.array([100.0]))
-    >>> contents = StageContents(*np.zeros((len(StageContents._fields), 1)))
-    >>> contents = contents._replace(attention=np.array([2.0]), dense=np.array([2.0]), embedding=np.ones(1))
+    >>> contents = StageContents(*np.array([2.0, 0.0, 1.0, 0.0, 0.0, 2.0, 0.0, 2.0])[:, None])
     >>> plan = SimpleNamespace(weight_copies=np.ones(1), frozen=np.array([False]))
     >>> model = SimpleNamespace(num_experts=np.zeros(1), num_linear_layers=np.zeros(1))
     >>> stage_parameters(model, plan, held, contents).dense.tolist()
@@ -249,8 +248,7 @@ def quantized_weights(plan: TrainingPlan, held: RankParameters, contents: StageC
     >>> from types import SimpleNamespace
     >>> held = RankParameters(*np.zeros((len(RankParameters._fields), 1)))
     >>> held = held._replace(attention=np.array([10.0]), small=np.array([1.0]), mlp=np.array([20.0]))
-    >>> contents = StageContents(*np.zeros((len(StageContents._fields), 1)))
-    >>> contents = contents._replace(attention=np.array([2.0]), dense=np.array([2.0]))
+    >>> contents = StageContents(*np.array([2.0, 0.0, 0.0, 0.0, 0.0, 2.0, 0.0, 2.0])[:, None])
     >>> quantized_weights(SimpleNamespace(weight_copies=np.ones(1)), held, contents).tolist()
     [58.0]
     """
@@ -281,6 +279,21 @@ def fullest_parameters(model: Model, plan: TrainingPlan, held: RankParameters, p
     -------
     StageParameters
         On one rank, (rows,). [-]
+
+    Examples
+    --------
+    Eight layers of 10 and 20 parameters and the embedding; the output head is on another stage.
+
+    >>> from types import SimpleNamespace
+    >>> held = RankParameters(*np.zeros((len(RankParameters._fields), 1)))
+    >>> held = held._replace(attention=np.array([10.0]), mlp=np.array([20.0]), embedding=np.array([100.0]))
+    >>> contents = StageContents(*np.zeros((len(StageContents._fields), 1)))
+    >>> contents = contents._replace(attention=np.array([8.0]), dense=np.array([8.0]))
+    >>> plan = SimpleNamespace(**dict.fromkeys(("mtp_layers", "frozen"), np.zeros(1)), weight_copies=np.ones(1))
+    >>> plan.pipeline_parallel = 4.0
+    >>> model = SimpleNamespace(num_experts=np.zeros(1), num_linear_layers=np.zeros(1))
+    >>> fullest_parameters(model, plan, held, SimpleNamespace(middle=contents)).dense.tolist()
+    [340.0]
     """
     single = plan.pipeline_parallel < 2
     one = ones(held.embedding)
@@ -302,17 +315,8 @@ STORED_OUTPUT = 1.5 + WORD / 128.0
 """Bytes of an element of the output of attention that waits in 12 bits (E5M6), with its share of a scale. [B]"""
 
 NOT_OF_KERNELS = frozenset(
-    {
-        "num_accelerators",
-        "data_parallel",
-        "pipeline_parallel",
-        "virtual_pipeline",
-        "pipeline_schedule",
-        "global_batch_size",
-        "recompute",
-        "zero_stage",
-        "reshard_after_forward",
-    }
+    "num_accelerators data_parallel pipeline_parallel virtual_pipeline pipeline_schedule"
+    " global_batch_size recompute zero_stage reshard_after_forward".split()
 )
 """Columns that the kernels of a micro-batch do not depend on, but for whether and which are run or gathered anew."""
 _FEW_PLANS, _MOST_DISTINCT = 64, 0.5

@@ -361,6 +361,18 @@ def pacing_contents(model: Model, plan: TrainingPlan, pipeline: Pipeline, conten
     -------
     StageContents
         The same with another first stage, and with both ends on each rank with DualPipe, (rows, 3). [-]
+
+    Examples
+    --------
+    30 layers on four stages, 7, 8, 8 and 7: the first counts as full.
+
+    >>> model = Model(*np.array([[30, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 30.0]]).T)
+    >>> plan = {"pipeline_parallel": np.array([4.0]), "mtp_layers": np.zeros(1), "stage_dealing": np.zeros(1)}
+    >>> plan |= dict.fromkeys(("first_stage_layers", "last_stage_layers"), np.array([np.nan]))
+    >>> plan = TrainingPlan({**plan, "pipeline_schedule": np.array([0.0])})
+    >>> pipeline = pipeline_contents(model, plan)
+    >>> pacing_contents(model, plan, pipeline, pipeline.stages()).layers.tolist()
+    [[8.0, 8.0, 7.0]]
     """
     first, middle, last = pipeline
     settled = ~np.isnan(plan.first_stage_layers) | plan.split_by_cost
