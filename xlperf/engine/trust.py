@@ -3,9 +3,10 @@
 ``catalog/measured.csv`` has a row per model and accelerator with published runs, and what these ran at: accelerators,
 tokens in work per accelerator, length. The distance of a plan from them has a part for the accelerator (another one of
 a measured generation 1, an unknown generation 2), a part for the model (measured elsewhere 1/2, never 3/4, beyond
-the sizes measured 1/2 more for each doubling, as for layers as measured in a model of another size), and 1/4 for each doubling beyond what they ran at. Below 1/2 a plan is
-measured, below 1 interpolated, else extrapolated. The 80 % bands are made for models never measured; every other unit
-of distance widens their logarithm by the constant ``widening`` (heuristic, this work).
+the sizes measured 1/2 more for each doubling, as where a model of another size has the same layers), and 1/4 for each
+doubling beyond what they ran at. Below 1/2 a plan is measured, below 1 interpolated, else extrapolated. The 80 % bands
+are made for models never measured; every other unit of distance widens their logarithm by the constant ``widening``
+(heuristic, this work).
 """
 
 from __future__ import annotations
