@@ -120,7 +120,6 @@ NOT_WORKED = {
     "training.communication": "collective_calls communication_of",
     "training.kernels": "kernel_parts",
     "training.memory": "kept_activations memory_of",
-    "training.rates": "training_power",
     "training.step": "step",
 }
 """Whole steps, services, designs and hours, by module: no hand computes them; laws and published rows test them."""
