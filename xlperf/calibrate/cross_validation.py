@@ -18,8 +18,18 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.calibrate.comparison import MEMORY
-from xlperf.calibrate.fit import SOURCES, as_parameters, belongs_to, read_measured, software_of, training_constants
+from xlperf.calibrate.fit import (
+    SOURCES,
+    accelerators_of,
+    and_constants,
+    as_parameters,
+    belongs_to,
+    read_measured,
+    software_of,
+    training_constants,
+)
 from xlperf.calibrate.fit_kernels import fit_kernels
+from xlperf.calibrate.fit_machines import accelerators_by_line, machine_constants
 from xlperf.calibrate.fit_published import TURNS, of_other_software
 from xlperf.calibrate.fitted_constants import calibration_table, joined_tables
 from xlperf.calibrate.fitter import FEWEST_ROWS, SPREADS, solve
@@ -157,52 +167,43 @@ def _refitted(
 
 
 def rows_of(published: Published, catalog: Catalog, name: str) -> Published:
-    """Rows of a generation of accelerators or of a software.
+    """Rows of an accelerator, a generation of accelerators or a software.
 
-    ``published``: rows of one kind. ``catalog``: which accelerator is of which generation. ``name``: generation, or
-    software as plans call it; case does not matter.
+    ``published``: rows of one kind. ``catalog``: which accelerator is of which generation. ``name``: accelerator,
+    generation, or software as plans call it; case does not matter.
     """
-    wanted = name.casefold()
-    if wanted in generations(catalog):
-        table = catalog.tables["accelerators"]
-        own = {
-            chip.casefold()
-            for chip, kind in zip(table.text("accelerator").tolist(), table.text("generation").tolist(), strict=True)
-            if kind.casefold() == wanted
-        }
+    own = accelerators_of(name, catalog)
+    if own:
         return published.take([row for row, gpu in enumerate(published.text["gpu"]) if gpu.casefold() in own])
     used = software_of(published, catalog)
-    return published.take([row for row, software in enumerate(used) if software == wanted])
-
-
-def generations(catalog: Catalog) -> set[str]:
-    """Generations of the accelerators of a catalog, casefolded."""
-    return {str(kind).casefold() for kind in catalog.tables["accelerators"].text("generation")}
+    return published.take([row for row, software in enumerate(used) if software == name.casefold()])
 
 
 def left_out(catalog: Catalog, name: str, path: str | Path | None = None) -> Catalog:
-    """The catalog with a calibration that has seen no measurement of a generation or of a software.
+    """The catalog with a calibration that has seen no measurement of some accelerators or of a software.
 
-    Kernels are fitted again without a generation. Of the software's constants those of what is left out go, the
-    others are fitted again without its rows; software that is unknown has what holds for all, its slowdown the median
-    of those known.
+    Kernels are fitted again without accelerators; of machines by line, all that their lines take. Of the software's
+    constants those of what is left out go, the others are fitted again without its rows; software that is unknown has
+    what holds for all, its slowdown the median of those known.
 
-    ``catalog``: with the calibration that was fitted on everything. ``name``: generation of accelerators, or software
-    as plans call it. ``path``: workbook of measurements; default: the shipped ``validation.xlsx``. Raises InputError
-    when no accelerator is of that generation and no run used that software.
+    ``catalog``: with the calibration that was fitted on everything. ``name``: accelerator, generation of accelerators,
+    or software as plans call it. ``path``: workbook of measurements; default: the shipped ``validation.xlsx``. Raises
+    InputError when there is no such accelerator or generation and no run used that software.
     """
-    kept = read_measured(path).without(name, catalog)
-    wanted = name.casefold()
-    software = wanted not in generations(catalog)
+    kept, wanted = read_measured(path).without(name, catalog), name.casefold()
+    own = accelerators_of(name, catalog)
+    if own and own <= accelerators_by_line(catalog):
+        shared, constants = machine_constants(kept, catalog, "")
+        return and_constants(shared, constants)
     table = catalog.tables["calibration"]
     kernels = not_published(table)
-    if not software:
+    if own:
         documented = table.take([row for row in kernels if table.text("kind")[row] == "datasheet"])
         base = joined_tables(documented, calibration_table(fit_kernels(kept.kernels, catalog, "")))
     else:
         base = table.take(kernels)
     others = [row for row in range(len(table)) if row not in set(kernels)]
-    remaining = [row for row in others if not _concerns(table, row, wanted, software)]
+    remaining = [row for row in others if not _concerns(table, row, wanted, not own)]
     known = catalog.with_tables([joined_tables(base, table.take(remaining))])
     for rows in (kept.training, kept.inference):
         known = refitted(rows, known, unknown=True)

@@ -131,6 +131,20 @@ class Deployment:
         return self.software["waiting_share"][:, 0]
 
     @property
+    def mixed(self) -> Array:
+        """1 where a prefill pass is computed together with a decode step, 0 where they alternate, (rows,). [-]"""
+        alternates = (self.plan.prefill_first > 0.0) | (self.plan.pipeline_parallel > 1.0)
+        return np.where(alternates, 0.0, self.software["mixed_steps"][:, 0])
+
+    @property
+    def balance_rows(self) -> Array:
+        """Rows of a product from which on it is compute-bound: two operations each per weight read, (rows,). [-]"""
+        gemm, device = self.kernels["gemm"], self.device
+        rate = gemm["compute_efficiency"] * device.peak_flop_rate
+        read = gemm["memory_efficiency"] * device.memory_bandwidth
+        return np.asarray((0.5 * rate / read)[:, 0] * self.plan.weight_size)
+
+    @property
     def request_latency(self) -> RequestLatency:
         """Time that requests spend outside the loop of the engine, (rows,)."""
         each, token, crowd = (self.software[name][:, 0] for name in _LATENCY)

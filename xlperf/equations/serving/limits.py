@@ -159,7 +159,8 @@ def target_results(deployment: Deployment, places: Array, times: BatchTimes) -> 
     """
     plan = deployment.plan
     asked, targets = _targets_of(deployment)
-    search = _Replicas(times, request_load(plan, plan, deployment.burst_fraction), targets, places)
+    load = request_load(plan, plan, deployment.burst_fraction, deployment.mixed, deployment.balance_rows)
+    search = _Replicas(times, load, targets, places)
     batch, rate, _ = _largest_good(np.where(asked, places, 0.0), search)
     known = places + targets.tokens + plan.prompt_length
     return {

@@ -250,7 +250,7 @@ def streamed(
         "running_batch": steady.running,
         "max_request_rate": best,
         "decode_time": steady.decode_time,
-        "prefill_share": service.prefill_share / (service.prefill_share + decoding),
+        "prefill_share": service.added_share / (service.added_share + decoding),
     }
     varied = plan.prompt_variation, plan.output_variation
     sides = [side for side in (False, True) if (arriving == side).any()]
