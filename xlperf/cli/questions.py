@@ -116,7 +116,7 @@ def _card(kind: str, answer: Mapping[str, Any]) -> list[str]:
         factor, name = unit_of(column).factor, _BANDS.get(column.name, column.name)
         ends = [answer.get(f"{name}_{end}", float("nan")) / factor for end in ("low", "high")]
         band = f"  80 %: {rounded(ends[0])} to {rounded(ends[1])}" if ends[0] == ends[0] else ""
-        words = f"{value:.1%}".replace("%", " %") if column.name in _SHARES else rounded(value / factor)
+        words = f"{rounded(100.0 * value)} %" if column.name in _SHARES else rounded(value / factor)
         lines.append((column, words, band))
     wide = max((len(column.header) for column, _, _ in lines), default=0)
     return [f"{column.header.ljust(wide)}  {words}{band}" for column, words, band in lines]

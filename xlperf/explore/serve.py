@@ -18,6 +18,7 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
+from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.auto_values import load_steps, replicas, server_sizes
 from xlperf.explore.candidates import candidates
 from xlperf.explore.forms import Answer, dollars, one_plan, price_words, short_name, slower, trust
@@ -171,6 +172,7 @@ def _fleet(form: Table, plan: Table, results: Table, catalog: Catalog) -> Answer
     found["price_basis"] = price_words(hour, str(results["cost_basis"][0]))
     found["answer"] = _sentence(found, short_name(plan.text("accelerator")[0]), _in_slices(plan, catalog))
     found |= {name: str(plan.filled(name)[0]) for name in ("precision", "software")}
+    found["kv_precision"] = str(plan.text("kv_precision")[0]) or PRECISIONS[found["precision"]].cache
     found |= {name: str(results[name][0]) for name in ("trust", "trust_reason")}
     found["defaults_used"] = _defaults(plan)
     return found
