@@ -22,7 +22,7 @@ from openpyxl.utils.cell import coordinate_from_string
 from xlperf.base.arrays import added
 from xlperf.studies import NAMES, study
 from xlperf.studies.inputs import SHEET, study_workbook
-from xlperf.studies.outcome import Finding, Study, setting_text
+from xlperf.studies.outcome import Finding, SettingValue, Study, setting_text
 from xlperf.workbook import style
 from xlperf.workbook.axes import axis_number, draw_axis, log_axis
 from xlperf.workbook.build import table_of
@@ -81,18 +81,12 @@ def study_package(study: Study) -> bytes:
     add_styles(book)
     sheet = book.create_sheet(SHEET)
     title(sheet, study.title, study.question)
-    column_widths(sheet, 34, 44, 12, 100)
+    column_widths(sheet, *_LETTERS)
     what = "settings, plans and rows" if study.settings else "plans and rows (this study has no settings)"
     put(sheet["A3"], f"Change {what}, then: xlperf report FILE --study {study.name} -o report.xlsx", "xlperf note")
     sheet["A3"].alignment = Alignment(horizontal="left", wrap_text=False)
-    for column, words in enumerate(("setting", "value", "unit", "meaning") if study.settings else (), start=1):
-        put(sheet.cell(_TOP, column), words, "xlperf header")
-    for row, setting in enumerate(study.settings, start=_TOP + 1):
-        entries = (setting.name.replace("_", " "), setting_text(setting.default), setting.unit, setting.meaning)
-        for column, (value, look) in enumerate(
-            zip(entries, ("xlperf key", "xlperf input", "xlperf text", "xlperf text"), strict=True), start=1
-        ):
-            put(sheet.cell(row, column), value, look, "General" if column == 2 else None)
+    if study.settings:
+        _settings(sheet, study, {setting.name: setting.default for setting in study.settings}, _TOP)
     page_setup(sheet)
     for kind, rows in study.rows().items():
         table = table_of(kind, rows)
@@ -125,9 +119,6 @@ def build_studies(*names: str) -> list[Path]:
         target.parent.mkdir(exist_ok=True)
         write_study(target, study(target.stem))
     return targets
-
-
-_TOP = 4
 
 
 def study_sheets(workbook: Workbook, study: Study, inputs: Inputs, outcome: Outcome) -> None:
@@ -202,7 +193,7 @@ def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcom
         row = began(row, finding_rows(sheet, rest, heading(sheet, row, "Findings"), last, across), False)
     row = began(row, wide_text(sheet, heading(sheet, row, "Published"), 1, last, study.published, sum(_LETTERS)))
     if study.settings:
-        row = began(row, _settings(sheet, study, inputs, heading(sheet, row, "Settings")))
+        row = began(row, _settings(sheet, study, inputs.settings, heading(sheet, row, "Settings")))
     printed = f"A1:{get_column_letter(last)}{row - 1}"  # links are of no use on paper
     row = heading(sheet, row, "Sheets of this study")
     for source in outcome.sheets:
@@ -223,13 +214,13 @@ def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcom
     page_setup(sheet, area=printed, pages_high=int(short))
 
 
-def _settings(sheet: Worksheet, study: Study, inputs: Inputs, row: int) -> int:
-    """The settings of a study as they were; the row below them."""
+def _settings(sheet: Worksheet, study: Study, values: Mapping[str, SettingValue], row: int) -> int:
+    """The settings of a study, those of ``values``; the row below them."""
     for column, words in enumerate(("setting", "value", "unit", "meaning"), start=1):
         put(sheet.cell(row, column), words, "xlperf header")
     for setting in study.settings:
         row += 1
-        value = setting_text(inputs.settings[setting.name])
+        value = setting_text(values[setting.name])
         put(sheet.cell(row, 1), setting.name.replace("_", " "), "xlperf key")
         put(sheet.cell(row, 2), value, "xlperf input", "General")
         put(sheet.cell(row, 3), setting.unit if setting.unit != "-" else None, "xlperf text")
