@@ -120,17 +120,45 @@ def shipped_training() -> Published:
     return next(rows for rows in read_published(workbook("validation.xlsx")) if rows.kind == "training")
 
 
+@pytest.fixture(scope="session")
+def soffice() -> str:
+    """The program of LibreOffice."""
+    found = shutil.which("soffice")
+    if found is None:
+        pytest.skip("LibreOffice is not installed: soffice is not on the path")
+    return found
+
+
+@pytest.fixture(scope="session")
+def converted(soffice: str) -> Callable[..., Path]:
+    """Files as LibreOffice saves them in another format, in the folder ``out`` of a folder."""
+
+    def convert(folder: Path, kind: str, *files: Path) -> Path:
+        command = [soffice, f"-env:UserInstallation={(folder / 'profile').as_uri()}", "--headless", "--norestore"]
+        written = {"xlsx": "xlsx:Calc MS Excel 2007 XML"}.get(kind, kind)
+        command += ["--convert-to", written, "--outdir", str(folder / "out"), *map(str, files)]
+        subprocess.run(command, check=True, capture_output=True, timeout=240)
+        return folder / "out"
+
+    return convert
+
+
+@pytest.fixture(scope="session")
+def driven(soffice: str) -> None:
+    """A LibreOffice that tests can drive: on Linux, with its Python module uno."""
+    from libreoffice_office import python_with_uno
+
+    if not sys.platform.startswith("linux") or python_with_uno() is None:
+        pytest.skip("LibreOffice's Python module uno is not installed, or this is not Linux")
+
+
 @pytest.fixture(scope="module")
-def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
+def office(driven: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
     """A LibreOffice with the add-in, the same for all tests of a module."""
-    from libreoffice_office import Office, python_with_uno
+    from libreoffice_office import Office
 
     from xlperf.addin.libreoffice import install
 
-    if not sys.platform.startswith("linux"):
-        pytest.skip("LibreOffice is driven on Linux only")
-    if shutil.which("soffice") is None or python_with_uno() is None:
-        pytest.skip("LibreOffice Calc or its Python module uno is not installed")
     office = Office(tmp_path_factory.mktemp("libreoffice"))
     said = install(office.options)
     assert sys.executable in said

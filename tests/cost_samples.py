@@ -10,7 +10,7 @@ import numpy as np
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.table import Table
-from xlperf.workbook.build import table_of
+from xlperf.workbook.data_sheets import table_of
 
 DATA = Path(__file__).parent / "data"
 REFERENCE = Path(__file__).parents[2] / "shared" / "reference"

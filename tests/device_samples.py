@@ -12,7 +12,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import TECHNOLOGY_TABLES
 from xlperf.catalog.table import Table
-from xlperf.workbook.build import table_of
+from xlperf.workbook.data_sheets import table_of
 
 
 @cache

@@ -211,10 +211,8 @@ def _bundle(annotation: str) -> type | None:
 
 def made_of(kind: type) -> dict[str, Any]:
     """Annotations of the fields that a bundle is made of; what follows from them is none."""
-    derived = (
-        {field.name for field in dataclasses.fields(kind) if not field.init} if dataclasses.is_dataclass(kind) else {}
-    )
-    return {name: annotation for name, annotation in kind.__annotations__.items() if name not in derived}
+    given = {field.name: field.init for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else {}
+    return {name: annotation for name, annotation in kind.__annotations__.items() if given.get(name, True)}
 
 
 def bundle_fields(kind: type) -> dict[str, tuple[str, Entry]]:
@@ -222,13 +220,8 @@ def bundle_fields(kind: type) -> dict[str, tuple[str, Entry]]:
     text = documentation(kind)
     attributes = {entry.name: entry for entry in section(text, "Attributes")}
     whole = Entry("", "", text.split("Attributes\n")[0])
-    return {
-        name: (
-            getattr(annotation, "__forward_arg__", str(annotation)),
-            attributes.get(name, dataclasses.replace(whole, name=name)),
-        )
-        for name, annotation in made_of(kind).items()
-    }
+    kinds = {name: getattr(kind, "__forward_arg__", str(kind)) for name, kind in made_of(kind).items()}
+    return {name: (kind, attributes.get(name, dataclasses.replace(whole, name=name))) for name, kind in kinds.items()}
 
 
 @cache

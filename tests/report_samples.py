@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from openpyxl import Workbook
 from openpyxl.utils import column_index_from_string, range_boundaries
 from openpyxl.utils.cell import coordinate_from_string
 from openpyxl.worksheet.worksheet import Worksheet
@@ -17,7 +18,7 @@ from xlperf.catalog.schema import results_of, table_schema
 from xlperf.catalog.table import Table
 from xlperf.workbook import style
 from xlperf.workbook.package import table_name
-from xlperf.workbook.report import write_report
+from xlperf.workbook.report import report_workbook, write_report
 
 GIB, TFLOP, TB, GB = factor("GiB"), factor("TFLOP/s"), factor("TB/s"), factor("GB/s")
 BLANK = float("nan")
@@ -395,6 +396,11 @@ def write(path: Path, study: str = "") -> None:
     (plans, results), (more_plans, more_results) = training(), inference()
     tables, computed = [plans, more_plans], [results, more_results]
     write_report(path, catalog(), tables, computed, date=DAY, study=study, explain=explain, limits=limits)
+
+
+def made_of(plans: Table, results: Table) -> Workbook:
+    """The report of plans of one kind."""
+    return report_workbook(catalog(), [plans], [results], date=DAY, explain=explain, limits=limits)
 
 
 def records(sheet: Worksheet, table: str | None = None) -> list[dict[str, object]]:

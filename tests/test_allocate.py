@@ -91,7 +91,7 @@ def test_batches_are_free_where_the_plan_leaves_them_blank() -> None:
 
 def test_a_device_with_base_dies_has_no_free_compute_share() -> None:
     row = {"accelerator": "mine", "generation": "cdna3", "default_network": "MI300X-platform"}
-    from xlperf.workbook.build import table_of
+    from xlperf.workbook.data_sheets import table_of
 
     own = catalog().with_tables([table_of("accelerators", [{**row, "device": "MI300X from budgets"}])])
     found = optimal_allocation(training("mine"), own, "step-time", population=6, generations=2)

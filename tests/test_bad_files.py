@@ -249,7 +249,6 @@ def test_plans_of_an_unknown_ending(tmp_path: Path) -> None:
 
 
 def test_bad_parquet(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
     path = tmp_path / "plans.parquet"
     path.write_bytes(b"nothing")
     assert refused(read_plans, path).startswith("plans.parquet: is no Parquet file: ")

@@ -14,6 +14,7 @@ from xlperf.engine.join import architecture_codes, named_rows, plan_columns
 from xlperf.engine.models import architecture_of
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving import BatchTimes, Deployment, phase_times, serving_work
+from xlperf.equations.serving.phases import FIXED, MATRIX
 
 
 def serving_of(plans: Table) -> Deployment:
@@ -38,10 +39,12 @@ def test_times_are_those_of_each_batch_alone(number: int) -> None:
     prompts = np.stack([np.ones(number), np.full(number, 2.0)])
     with np.errstate(all="ignore"):
         times = BatchTimes.of(serving)
-        steps, prefills = times.at(batches, prompts, detailed=True)
+        steps, prefills, step_parts, _ = times.at(batches, prompts, detailed=True)
         for found, batch in zip(steps, batches, strict=True):
             work = serving_work(serving.with_batch(batch, np.ones(number)), (1,))
             assert found.tobytes() == total(phase_times(work)[:, 0]).tobytes()
+        alone = phase_times(serving_work(serving.with_batch(batches[1], np.ones(number)), (1,)))[:, 0]
+        assert step_parts[1].tobytes() == alone[:, [MATRIX, FIXED]].tobytes()
         for found, together in zip(prefills, prompts, strict=True):
             work = serving_work(serving.with_batch(np.ones(number), together), (0,))
             assert found.tobytes() == total(phase_times(work)[:, 0]).tobytes()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import shutil
 import struct
-import subprocess
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -155,19 +154,16 @@ def _drawn(book: Workbook) -> dict[str, tuple[str, ...]]:
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[np.ndarray, tuple[str, ...]]]:
+def pictures(
+    converted: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[np.ndarray, tuple[str, ...]]]:
     """Pixels of the chart of each kind, and the colours that it must show."""
-    office = shutil.which("soffice")
-    if office is None:
-        pytest.skip("LibreOffice is not installed: soffice is not on the path")
     folder = tmp_path_factory.mktemp("pictures")
     book = Workbook()
     book.remove(book.worksheets[0])
     expected = _drawn(book)
     save_workbook(book, folder / "charts.xlsx")
-    command = [office, f"-env:UserInstallation={(folder / 'profile').as_uri()}", "--headless", "--norestore",
-               "--convert-to", "html", "--outdir", str(folder), str(folder / "charts.xlsx")]  # fmt: skip
-    subprocess.run(command, capture_output=True, timeout=180, check=True)
+    folder = converted(folder, "html", folder / "charts.xlsx")
     names = re.findall(r'<img src="([^"]+\.png)"', (folder / "charts.html").read_text(encoding="utf-8"), re.IGNORECASE)
     assert len(names) == len(expected)
     return {

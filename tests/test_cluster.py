@@ -16,8 +16,6 @@ from typing import NamedTuple
 import pytest
 from conftest import Outcome
 
-pytest.importorskip("distributed")
-
 PLAN = "name,model,accelerator,num accelerators,tensor parallel\nmine,Llama3-70B,H100-SXM-80GB,64,8\n"
 VARY = ("--vary", "accelerators.memory bandwidth=2..4", "--samples", "160000", "--result", "step time", "--seed", "3")
 
@@ -91,7 +89,7 @@ def test_evaluate_on_a_cluster(tmp_path: Path, cluster: Cluster, command: Callab
     assert (tmp_path / "alone.csv").read_bytes() == (tmp_path / "together.csv").read_bytes()
 
 
-def test_no_scheduler_is_one_line(tmp_path: Path, command: Callable[..., Outcome], monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_no_scheduler_is_one_line(tmp_path: Path, command: Callable[..., Outcome], monkeypatch) -> None:
     monkeypatch.setattr("xlperf.explore.workers._CONNECT", "1s")
     plans = tmp_path / "plans.csv"
     plans.write_text(PLAN)

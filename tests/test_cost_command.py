@@ -133,7 +133,7 @@ def test_bad_cells_are_one_line_each(command: Command, study: Path, tmp_path: Pa
 )
 def test_bad_rows_of_sheets(kind: str, column: str, value: object, words: str) -> None:
     from xlperf.base.errors import InputError
-    from xlperf.workbook.build import table_of
+    from xlperf.workbook.data_sheets import table_of
 
     rows = {name: [{**own[0], **({column: value} if name == kind else {})}] for name, own in COST_ROWS.items()}
     with pytest.raises(InputError) as raised:

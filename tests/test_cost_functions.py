@@ -21,7 +21,7 @@ from xlperf.engine.ownership import SERVER_PARTS, evaluate_servers
 from xlperf.equations.cost.dies import dies_per_wafer, dies_per_wafer_placed, raw_die_cost
 from xlperf.equations.cost.tco import capital_recovery_rate, owned_cost_rate
 from xlperf.equations.cost.yields import critical_defects, negative_binomial_yield, poisson_yield
-from xlperf.workbook.build import table_of
+from xlperf.workbook.data_sheets import table_of
 from xlperf.workbook.package import data_rows
 
 

@@ -17,7 +17,8 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.table import uncertain_columns
 from xlperf.engine import evaluate_designs, evaluate_servers
 from xlperf.explore.worth import cost_sensitivity
-from xlperf.workbook.build import read_tables, table_of, workbook_package
+from xlperf.workbook.build import read_tables, workbook_package
+from xlperf.workbook.data_sheets import table_of
 
 Command = Callable[..., Outcome]
 NODES = [{**NODE, "wafer_price_low": 15_000, "wafer_price_high": 20_000, "defect_density_high": 0.2}]

@@ -20,7 +20,8 @@ from xlperf.catalog.schema import TECHNOLOGY_TABLES, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of, evaluate_designs, evaluate_devices
-from xlperf.workbook.build import read_tables, table_of, write_workbook
+from xlperf.workbook.build import read_tables, write_workbook
+from xlperf.workbook.data_sheets import table_of
 from xlperf.workbook.package import data_rows
 
 # --- from a cell to a plan

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import io
 import re
-import shutil
 import zipfile
 from xml.sax.saxutils import escape
 
-import pytest
-from libreoffice_office import Office, python_with_uno
+from libreoffice_office import Office
 
 from xlperf.addin.excel import MODULE, SERVER_MODULE, addin
 from xlperf.addin.vba_project import Project
@@ -103,10 +101,7 @@ def with_stub(content: bytes) -> bytes:
     return packed.getvalue()
 
 
-@pytest.mark.skipif(
-    shutil.which("soffice") is None or python_with_uno() is None, reason="LibreOffice with uno is not installed"
-)
-def test_wrappers_run_in_cells(tmp_path):
+def test_wrappers_run_in_cells(driven, tmp_path):
     office = Office(tmp_path)
     profile = tmp_path / "profile" / "user"
     profile.mkdir(parents=True)

@@ -105,7 +105,7 @@ def test_no_input_of_any_command_is_its_output(
         value = named.get(id(parameter))
         if value is None and isinstance(parameter, click.Argument) and parameter.required:
             choice = isinstance(parameter.type, click.Choice)
-            value = parameter.type.choices[0] if choice else str(tmp_path / "none.csv")  # type: ignore[attr-defined]
+            value = parameter.type.choices[0] if choice else str(tmp_path / "none.csv")
         if value is None and parameter.required:
             value = "x<=1" if parameter.name == "targets" else "tensor parallel=1"
         if value is not None:
@@ -117,7 +117,7 @@ def test_no_input_of_any_command_is_its_output(
 
 def test_pairs_are_found() -> None:
     """The test above is none where nothing has these types."""
-    named = {(param.values[0].name, param.values[1].name, param.values[2].name) for param in PAIRS}  # type: ignore[union-attr]
+    named = {(param.values[0].name, param.values[1].name, param.values[2].name) for param in PAIRS}
     commands = {"evaluate", "report", "search", "explain", "device", "cost", "frontier", "sweep", "solve", "optimise"}
     assert {(name, "output", "catalog") for name in (*commands, "validate", "calibrate")} <= named
     assert {("calibrate", "output", "measurements"), ("validate", "readme", "files")} <= named

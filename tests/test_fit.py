@@ -358,7 +358,7 @@ def test_leaving_a_generation_out(catalog: Catalog) -> None:
     for before, after in ((training, kept.training), (inference, kept.inference)):
         assert set(after.text["gpu"]) == set(before.text["gpu"]) - gone
     with pytest.raises(
-        InputError, match='--leave-out: unknown generation or software "blckwell"; did you mean blackwell'
+        InputError, match='--leave-out: unknown generation, accelerator or software "blckwell"; did you mean blackwell'
     ):
         kept.without("blckwell", catalog)
 

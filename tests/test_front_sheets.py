@@ -24,9 +24,9 @@ from xlperf.explore.auto import evaluate_resolved
 from xlperf.explore.forms import evaluate_forms
 from xlperf.workbook import compare_sheet
 from xlperf.workbook.build import read_tables, workbook_package
-from xlperf.workbook.live import Live
+from xlperf.workbook.front_formulas import Live
+from xlperf.workbook.front_layout import NUMBERS, SHEETS
 from xlperf.workbook.package import Formulas, data_rows
-from xlperf.workbook.question_look import NUMBERS, SHEETS
 
 ASKED = {"model": "Meta-Llama-3.1-70B", "accelerator": "H200-SXM-141GB", "users": 1000.0, "prompt length": 2000.0,
          "output length": 500.0, "speed per user": 20.0, "ttft target": 2000.0}  # fmt: skip

@@ -23,11 +23,12 @@ from xlperf.catalog.table import MARK, Table
 from xlperf.cli import blocks
 from xlperf.engine import evaluate, explain
 from xlperf.explore.candidates import candidates, with_mapping
+from xlperf.explore.changed_catalogs import changed_catalog, with_value
 from xlperf.explore.forms import evaluate_forms
 from xlperf.explore.objectives import objective_of
 from xlperf.explore.search import search
 from xlperf.explore.sweep import Sweep, sweep
-from xlperf.explore.vary import SHEETS, changed_catalog, with_value
+from xlperf.explore.vary import SHEETS
 
 Command = Callable[..., Outcome]
 DERIVED = {**TRAIN, "accelerator": "3 nm HBM4 (derived)", "network": "NVL72-GB200"}

@@ -24,8 +24,16 @@ from xlperf.calibrate.accuracy import (
 )
 from xlperf.calibrate.bands import POOLING, bands_left_out, fit_bands, half_widths, with_checks
 from xlperf.calibrate.comparison import STEP_TIME, TIME_PER_TOKEN
-from xlperf.calibrate.cross_validation import cross_validated, not_published, refitted, rows_of
-from xlperf.calibrate.fit import SOURCES, Measured, belongs_to, read_measured, software_of, training_constants
+from xlperf.calibrate.cross_validation import cross_validated, not_published, of_unknown_software, refitted, rows_of
+from xlperf.calibrate.fit import (
+    SOURCES,
+    Measured,
+    accelerators_of,
+    belongs_to,
+    read_measured,
+    software_of,
+    training_constants,
+)
 from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
 from xlperf.calibrate.fit_published import MOST_OF_SOFTWARE
 from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables
@@ -38,6 +46,7 @@ from xlperf.calibrate.published_inference import inference_plans, prefill_utiliz
 from xlperf.calibrate.responses import trial_values
 from xlperf.catalog.calibration import ANY, SOFTWARE_FAMILIES, declared_constants, generation_line
 from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.table import Table
 from xlperf.cli.app import cli
 from xlperf.engine import evaluate
 from xlperf.equations.plan.records import PRECISIONS
@@ -173,6 +182,30 @@ def test_a_refit_of_all_constants_together_finds_them() -> None:
     ]
     assert sizes[1] < 0.2 * sizes[0]
     assert sizes[1] < 0.02
+
+
+def test_unknown_software_takes_what_a_fit_says_of_it() -> None:
+    table, names = shipped().tables["calibration"], ("family", "generation", "precision", "software", "constant")
+
+    def values(of: Table) -> dict[tuple[str, ...], float]:
+        return dict(zip(zip(*(of.text(name) for name in names), strict=True), of.number("value"), strict=True))
+
+    before, slowdown = values(table), ("training_software", ANY, ANY, ANY, "kernel_slowdown")
+    assert values(of_unknown_software(table)) == before
+    others = table.take([row for row in range(len(table)) if table.text("software")[row] != "nemo"])
+    after = values(of_unknown_software(others))
+    assert {key for key, value in after.items() if value != before[key]} == {slowdown}, "no shared value is a median"
+
+
+def test_a_machine_is_left_out_alone() -> None:
+    """MI300X goes with its kernels; MI325X of the same generation stays, and constants of all other machines."""
+    kept = measured().without("mi300x", shipped())
+    assert not {"MI300X"} & {*kept.inference.text["gpu"], *(str(row["gpu"]) for row in kept.kernels)}
+    assert len(kept.training) == len(measured().training)
+    assert "MI325X" in kept.training.text["gpu"]
+    rows = rows_of(measured().inference, shipped(), "MI300X")
+    assert len(rows) + len(kept.inference) == len(measured().inference)
+    assert accelerators_of("cdna3", shipped()) > accelerators_of("MI300X", shipped()) == {"mi300x"}
 
 
 def test_too_few_rows_leave_a_software_without_constants() -> None:
@@ -470,7 +503,7 @@ def test_the_command_shows_kernels_and_replaces_their_table(tmp_path: object) ->
 
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
-    with pytest.raises(InputError, match='unknown generation or software "vlm"; did you mean vllm'):
+    with pytest.raises(InputError, match='unknown generation, accelerator or software "vlm"; did you mean vllm'):
         measured().without("vlm", shipped())
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ import openpyxl
 import pandas as pd
 import pytest
 from host_calls import ERRORS, NA, ODD, SAYS, calls, example, expected, plain
-from libreoffice_office import Office, python_with_uno
+from libreoffice_office import Office
 from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.formula import ArrayFormula
 
@@ -23,7 +22,7 @@ from xlperf.addin.functions import functions
 from xlperf.addin.libreoffice import install
 from xlperf.addin.worker import Session
 from xlperf.cli.app import run
-from xlperf.workbook.front import functions_sheet
+from xlperf.workbook.start_sheet import functions_sheet
 from xlperf.workbook.style import add_styles
 
 BLOCKS = [call for call in calls() if call.startswith("all of")]
@@ -125,11 +124,7 @@ def test_xlwings(answers):
     assert {call: plain(rows) for call, rows in zip(calls(), found, strict=True)} == answers
 
 
-@pytest.mark.skipif(
-    not sys.platform.startswith("linux") or shutil.which("soffice") is None or python_with_uno() is None,
-    reason="LibreOffice with uno is not installed",
-)
-def test_libreoffice(answers, tmp_path):
+def test_libreoffice(driven, answers, tmp_path):
     session = Session()
     wanted = answers | {name: plain(session.call(*example(name))) for name in functions()}
     given = calls() | {name: example(name) for name in functions()}

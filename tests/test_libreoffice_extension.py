@@ -104,6 +104,8 @@ def test_a_saved_file_is_rewritten_whole_and_keeps_its_other_parts_and_its_date(
 
 # --- installing
 
+shell_scripts = pytest.mark.skipif(os.name == "nt", reason="the stand-in for unopkg is a shell script")
+
 
 def test_unknown_host(capsys):
     assert run(["install", "libreofice"]) == 2
@@ -117,7 +119,7 @@ def test_without_libreoffice(monkeypatch, tmp_path):
         install()
 
 
-@pytest.mark.skipif(os.name == "nt", reason="the stand-in for unopkg is a shell script")
+@shell_scripts
 @pytest.mark.parametrize(
     ("said", "words"),
     [
@@ -135,7 +137,7 @@ def test_what_unopkg_says_in_words(monkeypatch, tmp_path, said, words):
         uninstall()
 
 
-@pytest.mark.skipif(os.name == "nt", reason="the stand-in for unopkg is a shell script")
+@shell_scripts
 @pytest.mark.parametrize("crashes", [1, 2, 3])
 def test_an_extension_manager_that_crashes_is_run_again(monkeypatch, tmp_path, crashes):
     program, runs = tmp_path / "unopkg", tmp_path / "runs"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from conftest import Outcome
 
@@ -60,8 +61,6 @@ def test_blocks_hold_what_the_whole_file_holds(
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_plans_in_blocks_are_the_plans(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pd = pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
     monkeypatch.setattr(blocks_module, "_FIRST", 2_000)
     monkeypatch.setattr(blocks_module, "_LEAST", 700)
     path = tmp_path / f"plans.{ending}"
@@ -92,7 +91,6 @@ def test_rows_longer_than_the_header_are_all_refused(tmp_path: Path, monkeypatch
 
 
 def test_arrow_writes_the_text_that_python_writes() -> None:
-    pytest.importorskip("pyarrow")
     random = np.random.default_rng(7)
     size = ARROW_ROWS + 2_000
     numbers = 10.0 ** random.uniform(-320.0, 300.0, size) * random.choice([-1.0, 1.0], size)
@@ -112,8 +110,7 @@ def test_arrow_writes_the_text_that_python_writes() -> None:
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_processes_do_not_change_a_file(ending: str, tmp_path: Path, catalog, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    pytest.importorskip("pyarrow")
+def test_processes_do_not_change_a_file(ending: str, tmp_path: Path, catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks_module, "_FIRST", 20_000)
     monkeypatch.setattr(blocks_module, "_LEAST", 7_000)
     monkeypatch.setattr(blocks, "ROWS", 300)

@@ -118,7 +118,7 @@ def test_a_report_uses_shipped_servers_of_known_accelerators_only(tmp_path: Path
 
 def test_all_faults_are_in_the_error_and_hints_for_those_that_are_shown() -> None:
     asked: list[int] = []
-    error = InputError([Fault(f"p{i}", "unknown", lambda i=i: asked.append(i) or "known: x") for i in range(120)])  # type: ignore[func-returns-value,misc]
+    error = InputError([Fault(f"p{i}", "unknown", lambda i=i: asked.append(i) or "known: x") for i in range(120)])
     assert len(str(error).splitlines()) == 120
     assert len(asked) == 50
     assert str(error).splitlines()[0] == "p0: unknown; known: x"

@@ -7,6 +7,7 @@ import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import openpyxl
@@ -21,7 +22,9 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.datasheet import accelerator_row
 from xlperf.catalog.hugging_face import model_row
 from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.table import Table
 from xlperf.catalog.xlsx_rows import add_row
+from xlperf.engine import evaluate
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.parameters import mtp_parameters, parameter_count
 
@@ -96,6 +99,72 @@ def test_an_unknown_model_type_is_said_and_a_config_of_something_else_refused() 
     assert 'model type "lama" is not known' in " ".join(model_row({**LLAMA, "model_type": "lama"}, "m", "x").left_out)
     with pytest.raises(InputError, match='lacks "vocab_size"'):
         model_row({key: value for key, value in LLAMA.items() if key != "vocab_size"}, "m", "x")
+
+
+ODD: tuple[object, ...] = (
+    None, "", 0, 1, -1, 3, 7, 0.5, 1e308, float("inf"), float("nan"), 10**400, 2**40, True, False, "8", "LLLG", "x", [],
+    [1], [1, 2], ["a"], [[1]], {}, {"a": 1},
+)  # fmt: skip
+
+
+def test_any_configuration_is_a_model_or_says_what_is_wrong() -> None:
+    """Entries left out or of another kind: a row whose parameters can be counted, a refusal, or a line."""
+    random, counted = Random(3), 0
+    for _ in range(500):
+        config = json.loads(json.dumps(random.choice(PUBLIC)["config"]))
+        part = config.get("text_config", config)
+        for key in random.sample(list(part), k=random.choice((1, 2))):
+            part[key] = random.choice(ODD)
+        try:
+            found = model_row(config, "m", "x")
+            models, reasons = catalog_models(_catalog(found.row))
+        except InputError as error:
+            assert len(error.lines()) == 1, error
+            continue
+        if found.refused or reasons[0]:
+            continue
+        total, active = (float(parameter_count(models, experts_per_token=each)[0]) for each in (False, True))
+        assert 0.0 < active <= total < np.inf, config
+        counted += 1
+    assert counted > 100
+
+
+def test_an_entry_that_nobody_reads_is_named() -> None:
+    """Of any type of model: what is not known of it may be what its layers do."""
+    odd = {**LLAMA, "memory_layers": 4, "rope_theta": 1e6}
+    assert "not read: memory_layers" in " ".join(model_row(odd, "m", "x").left_out)
+    assert not model_row(LLAMA, "m", "x").left_out
+
+
+@pytest.mark.parametrize("name", ["Mixtral-8x7B-v0.1", "DeepSeek-V3", "qwen3-next-80B-A3B", "DeepSeek-V3.2"])
+def test_a_blank_or_odd_cell_of_a_model_gives_numbers_or_a_reason(name: str) -> None:
+    """Never a plan without time or memory, and no word about why."""
+    shipped = load_catalog()
+    models = shipped.tables["models"]
+    at = models["model"].tolist().index(name)
+    own = {column: values[at] for column, values in models.columns.items()}
+    rows = [
+        {**own, column.name: value}
+        for column in models.schema.columns
+        if column.kind == "number" and column.name != "year"
+        for value in (np.nan, 1.0, 3.0, 7.0)
+        if not (column.required and np.isnan(value))
+    ]
+    rows = [{**row, "model": f"model {number}"} for number, row in enumerate(rows)]
+    columns = {column: np.array([row[column] for row in rows], dtype=models[column].dtype) for column in own}
+    catalog = shipped.with_tables([Table("models", columns, models.place)])
+    for kind, plan in (
+        ("training", {"num accelerators": 8, "global batch size": 8, "sequence length": 2048}),
+        ("inference", {"num accelerators": 1, "prompt length": 1000, "output length": 100, "batch size": 4}),
+    ):
+        header = ["model", "accelerator", *plan]
+        plans = [[row["model"], "H100-SXM-80GB", *plan.values()] for row in rows]
+        results = evaluate(table_from_rows(kind, header, plans), catalog)
+        time = results["step_time" if kind == "training" else "latency"]
+        good = (time > 0.0) & np.isfinite(time) & (results["memory"] > 0.0)
+        said = np.array([("needs" not in words and "calibration" not in words) and words != ""
+                         for words in results["reason"].tolist()])  # fmt: skip
+        assert (good | said).all(), [rows[row] for row in np.flatnonzero(~(good | said))[:1]]
 
 
 def _folder(path: Path, counts: int) -> Path:

@@ -21,8 +21,8 @@ from xlperf.workbook.build import (
     read_tables,
 )
 from xlperf.workbook.data_sheets import header_row, plan_formula
+from xlperf.workbook.front_layout import SHEETS
 from xlperf.workbook.plan_card import NUMBERS as CARD_NUMBERS
-from xlperf.workbook.question_look import SHEETS
 from xlperf.workbook.validation import PARTS, PREDICTED, read_parts, validation_package
 
 MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"

@@ -8,7 +8,9 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from xlperf.addin.cells import read_block, read_plans_of
 from xlperf.base.errors import InputError
@@ -72,13 +74,12 @@ def test_plans_on_standard_input(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def test_plans_of_a_parquet_file(tmp_path: Path) -> None:
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     columns = {"model": ["a", "b"], "accelerator": ["x", None], "num_accelerators": [8, 16], "step_time": [1.0, 2.0]}
     path = tmp_path / "plans.parquet"
-    parquet.write_table(arrow.table(columns), path)
+    parquet.write_table(pa.table(columns), path)
     with pytest.raises(InputError, match=r"plans.parquet \[row 2, column accelerator\]: accelerator is missing"):
         read_plans(path)
-    parquet.write_table(arrow.table({**columns, "accelerator": ["x", "y"]}), path)
+    parquet.write_table(pa.table({**columns, "accelerator": ["x", "y"]}), path)
     (plans,) = read_plans(path)
     assert plans["num_accelerators"].tolist() == [8, 16]
     assert plans["accelerator"].tolist() == ["x", "y"]

@@ -18,7 +18,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import FORMS, table_schema
 from xlperf.cli.questions import first_values
 from xlperf.explore.forms import evaluate_forms
-from xlperf.workbook.question_look import SHEETS
+from xlperf.workbook.front_layout import SHEETS
 
 Command = Callable[..., Outcome]
 

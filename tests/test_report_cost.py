@@ -20,8 +20,8 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, evaluate_designs, evaluate_ownership, evaluate_servers
-from xlperf.equations.cost.tokens import crossover_volume
-from xlperf.workbook.build import table_of
+from xlperf.equations.cost.designs import crossover_volume
+from xlperf.workbook.data_sheets import table_of
 from xlperf.workbook.report import report_workbook, write_report
 
 H100 = "H100-SXM-80GB"
@@ -208,11 +208,11 @@ def test_a_report_says_how_sure_times_and_costs_are() -> None:
         for place, row in enumerate(rows):
             below, middle, above, cheap, cost, dear = list(row.values())[1:7]
             low, base, high = (own.number(f"{name}{end}")[place] / unit for end in ("_low", "", "_high"))
-            assert below < low < base < high < above, "80 % of the band lie within 5th and 95th percentile"  # type: ignore[operator]
+            assert below < low < base < high < above, "80 % of the band lie within 5th and 95th percentile"
             assert middle == pytest.approx(base, rel=0.05)
-            assert cheap < 0.9 * cost < cost < 1.1 * cost < dear  # type: ignore[operator]
+            assert cheap < 0.9 * cost < cost < 1.1 * cost < dear
             assert row["decides"] in ("prices.rental price", "calibration band")
-            assert row["cost high (%)"] == pytest.approx(100.0 * (dear / cost - 1.0))  # type: ignore[operator]
+            assert row["cost high (%)"] == pytest.approx(100.0 * (dear / cost - 1.0))
 
 
 def test_percentiles_are_not_of_studies(command: Callable[..., Outcome]) -> None:

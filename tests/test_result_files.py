@@ -247,7 +247,7 @@ def test_every_workbook_of_results_opens_with_what_was_asked_its_answer_and_a_ch
         if option.startswith("--") and not value.startswith("--"):
             place = text.index(option.strip("-"))
             assert value in text[place + 1].split(", "), f"{option} is not said"
-    charts = book["asked"]._charts  # type: ignore[attr-defined]
+    charts = book["asked"]._charts
     titles = ["".join(run.t for run in chart.title.tx.rich.p[0].r) for chart in charts]
     assert titles and titles[0].startswith(words), titles
     for chart in charts:  # with points that are there, and names for all of them

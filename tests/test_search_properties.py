@@ -141,8 +141,8 @@ def counted(catalog: Catalog, kind: str, base: dict[str, Any], degrees: list[str
     asked = table_from_rows(kind, header, [["auto", *fixed.values(), *("auto" for _ in degrees)]])
     bounds = limits_of(kind, [limit])
     options = {"limits": bounds, "most_accelerators": counts[-1]}
-    found = search(asked, catalog, top=None, **options)  # type: ignore[arg-type]
-    fewest = search(asked, catalog, "num accelerators", **options)  # type: ignore[arg-type]
+    found = search(asked, catalog, top=None, **options)
+    fewest = search(asked, catalog, "num accelerators", **options)
     solved = solve_plan(asked, catalog, "num_accelerators", None, bounds, most_accelerators=counts[-1])
     values = [divisors(*map(float, counts))] * len(degrees)
     every = table_from_rows(

@@ -15,7 +15,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.equations.serving.memory import cache_budget, usable_memory
-from xlperf.workbook.build import table_of
+from xlperf.workbook.data_sheets import table_of
 
 GIB = 2.0**30
 ONE_H100 = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 1, "precision": "fp8",

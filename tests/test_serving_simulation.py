@@ -31,7 +31,7 @@ class Linear:
 
     def at(self, batches: Array, prompts: Array, detailed: bool = False) -> Times:
         steps, passes = ((first + more * x) for (first, more), x in ((self.of_step, batches), (self.of_pass, prompts)))
-        return Times(steps, passes)
+        return Times(steps, passes, np.zeros((*steps.shape, 2)), np.zeros((*passes.shape, 2)))
 
 
 def linear(times: tuple[float, float, float, float], prompt: float) -> BatchTimes:
@@ -39,7 +39,7 @@ def linear(times: tuple[float, float, float, float], prompt: float) -> BatchTime
 
 
 def requests_of(steps: float, most_prompts: float = 1.0) -> RequestLoad:
-    columns = (steps, most_prompts, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0)
+    columns = (steps, most_prompts, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, most_prompts, 0.0, 1.0)
     return RequestLoad(*(np.array([value]) for value in columns))
 
 

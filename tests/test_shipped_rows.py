@@ -77,7 +77,7 @@ def test_a_shipped_run_of_the_papers_has_the_time_that_validate_gives_it(catalog
     shipped = read_tables(workbook())["training"]
 
     def key(table: object, row: int) -> tuple[object, ...]:
-        return tuple(table[name][row] for name in ("model", "num_accelerators", "recompute"))  # type: ignore[index]
+        return tuple(table[name][row] for name in ("model", "num_accelerators", "recompute"))
 
     rows = {key(shipped, row): row for row in range(len(shipped)) if str(shipped["name"][row]).startswith("GPT ")}
     same = shipped.take([rows[key(published.plans, row)] for row in papers])

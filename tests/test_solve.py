@@ -18,11 +18,12 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.candidates import with_mapping
+from xlperf.explore.changed_catalogs import changed_catalog
 from xlperf.explore.objectives import limits_of
 from xlperf.explore.search import search
 from xlperf.explore.solve import PRECISION, solve_number, solve_plan
 from xlperf.explore.sweep import Sweep, sweep
-from xlperf.explore.vary import changed_catalog, read_variation
+from xlperf.explore.vary import read_variation
 
 H100 = "H100-SXM-80GB"
 TRAIN: dict[str, Any] = {

@@ -72,7 +72,7 @@ def test_a_report_has_every_table_its_charts_and_no_error(name: str, tmp_path: P
         assert finding.words in text
     for found in outcome(name).sheets:
         made = book[found.name]
-        assert len(made._charts) == len(found.charts)  # type: ignore[attr-defined]
+        assert len(made._charts) == len(found.charts)
         filled = sum(c.value is not None for row in made.iter_rows() for c in row)
         assert filled > len(found.rows)
         for row in made.iter_rows():
@@ -338,7 +338,7 @@ def test_a_study_begins_with_its_question_its_finding_in_two_sentences_and_what_
         ("What to do", study(name).advised(outcome(name).facts)),
     ]
     charts = [chart for found in outcome(name).sheets for chart in found.charts]
-    assert len(sheet._charts) == min(len(charts), 2)  # type: ignore[attr-defined]
+    assert len(sheet._charts) == min(len(charts), 2)
 
 
 def test_a_report_of_a_study_is_cut_nowhere_on_paper() -> None:

@@ -12,8 +12,8 @@ from xlperf.base.units import HOUR, YEAR, factor
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate_designs, evaluate_servers
+from xlperf.equations.cost.network import network_parts
 from xlperf.equations.cost.ownership import accelerators_for_power
-from xlperf.equations.cost.servers import network_parts
 from xlperf.equations.cost.tco import (
     accelerator_cost_rate,
     capital_recovery_rate,
@@ -22,7 +22,7 @@ from xlperf.equations.cost.tco import (
     sale_price,
 )
 from xlperf.equations.cost.tokens import cost_per_token, rate_per_cost, run_cost
-from xlperf.workbook.build import table_of
+from xlperf.workbook.data_sheets import table_of
 
 HOURLY = factor("USD/h")
 

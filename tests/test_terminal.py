@@ -33,7 +33,6 @@ def plans(tmp_path: Path) -> Path:
 def test_a_frontier_is_drawn_on_a_terminal_with_a_marker_for_each_plan(
     command: Run, plans: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("plotext")
     plain = command("frontier", plans, "--all").out
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     drawn = command("frontier", plans, "--all").out
@@ -49,7 +48,6 @@ def test_a_frontier_is_drawn_on_a_terminal_with_a_marker_for_each_plan(
 def test_memory_of_each_stage_is_drawn_below_the_operators(
     command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("plotext")
     plans = tmp_path / "plans.csv"
     plans.write_text(TRAINING, encoding="utf-8")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)

@@ -93,6 +93,19 @@ def test_each_expert_of_a_rank_waits_for_its_launches(catalog: Catalog) -> None:
     assert again == pytest.approx(2 * 58 * 4 * 4 * 1e-4, rel=1e-9)
 
 
+def test_a_layer_of_experts_waits_for_the_counts_of_tokens(catalog: Catalog) -> None:
+    """Once in each forward pass of 58 mixtures, two micro-batches; backward the counts are known."""
+    some = with_constant(catalog, "experts", "wait_time", 1e-3)
+    none = with_constant(catalog, "experts", "wait_time", 0.0)
+    row = {**MIXTURE, "pipeline_parallel": 1, "num_accelerators": 64, "global_batch_size": 128}
+    for recompute, passes in (("none", 1), ("full", 2)):
+        more = time(some, row, "time_overhead", recompute=recompute) - time(
+            none, row, "time_overhead", recompute=recompute
+        )
+        assert more == pytest.approx(2 * 58 * passes * 1e-3, rel=1e-9)
+    assert time(some, row, graphs="step") == time(none, row, graphs="step")
+
+
 def test_tensor_parallelism_is_waited_for_as_far_as_a_plan_says(catalog: Catalog) -> None:
     """With half hidden: none shows all of it, both passes show half, and gradients alone lie in between."""
     half = with_constant(catalog, "training_software", "tensor_parallel_overlap", 0.5)

@@ -231,7 +231,7 @@ def test_blank_rows_of_a_table_make_no_search_for_the_rows_beside_them():
         searched = 0
 
         @property
-        def Sheets(self):  # noqa: N802 - as LibreOffice names it
+        def Sheets(self):
             self.searched += 1
             return []
 

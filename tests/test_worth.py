@@ -16,8 +16,9 @@ from test_solve import H100, SERVE, TRAIN, table, targets, varied
 from xlperf.addin.worker import Session
 from xlperf.catalog.catalog import Catalog
 from xlperf.explore.candidates import with_mapping
+from xlperf.explore.changed_catalogs import changed_catalog, sheet_rows
 from xlperf.explore.search import search
-from xlperf.explore.vary import Varied, changed_catalog, sheet_rows
+from xlperf.explore.vary import Varied
 from xlperf.explore.worth import MONTH, STEP, break_even, changed, usual_changes, worth
 
 RENT = "prices.rental price=x1"

@@ -91,7 +91,7 @@ class Sheet:
         self.UsedRange = Place(self, 1, 1, len(rows), len(rows[0]))
         self.table = type("ListObject", (), {"Range": self.UsedRange})() if table else None
 
-    def Range(self, address):  # noqa: N802 - as Excel names it
+    def Range(self, address):
         sheet, left, top, right, bottom = re.fullmatch(r"(.+)!\$([A-Z])\$(\d+):\$([A-Z])\$(\d+)", address).groups()
         assert sheet == SHEET
         first, last = (ord(letter) - ord("A") + 1 for letter in (left, right))
@@ -106,7 +106,7 @@ class Place:
         self.Rows, self.Columns = (type("Count", (), {"Count": count})() for count in (rows, columns))
 
     @property
-    def Value2(self):  # noqa: N802
+    def Value2(self):
         Sheet.reads += 1
         rows = self.Worksheet.rows[self.Row - 1 : self.Row - 1 + self.Rows.Count]
         return tuple(tuple(row[self.Column - 1 : self.Column - 1 + self.Columns.Count]) for row in rows)

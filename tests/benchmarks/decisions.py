@@ -75,7 +75,7 @@ def long_file(catalog: Catalog, folder: Path, number: int) -> Path:
     return path
 
 
-def plan_of(tensor: float, batch: float, accelerator: str = "H100-SXM-80GB"):  # type: ignore[no-untyped-def]
+def plan_of(tensor: float, batch: float, accelerator: str = "H100-SXM-80GB"):
     """A training plan."""
     header = ["model", "accelerator", "num accelerators", "tensor parallel", "global batch size"]
     return table_from_rows("training", header, [["Llama3-70B", accelerator, 64, tensor, batch]])

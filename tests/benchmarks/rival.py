@@ -138,7 +138,7 @@ def calculon_space(folder: Path, accelerators: int = 64, batch: int = 64) -> Spa
     """
     sys.path.insert(0, str(folder))
     sys.modules.setdefault("psutil", ModuleType("psutil"))
-    sys.modules["psutil"].cpu_count = lambda logical=False: 1  # type: ignore[attr-defined]
+    sys.modules["psutil"].cpu_count = lambda logical=False: 1
     import calculon
     from calculon.llm import Llm, System
     from calculon.llm.all_executions import AllExecutions

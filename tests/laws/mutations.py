@@ -1,4 +1,4 @@
-"""Spoilt files for every command: no traceback, exit code 0, 1 or 2, a line that names the file, time and memory bounded.
+"""Spoilt files for every command: no traceback, exit code 0, 1 or 2, a line with the file, time and memory bounded.
 
 Case n of a seed is always the same file and command. ``tests/laws/test_mutations.py`` runs 300 of them; a longer run,
 and one case alone with its file kept:
@@ -6,8 +6,6 @@ and one case alone with its file kept:
     python tests/laws/mutations.py --number 10000 --jobs 2
     python tests/laws/mutations.py --case 4711 --keep FOLDER
 """
-
-# ruff: noqa: E501 - tables of odd values
 
 from __future__ import annotations
 
@@ -178,7 +176,8 @@ def series(seed: int, numbers: range, keep: str | None) -> int:
         bad += 1
         print(f"the series took {memory / 2**20:,.0f} MiB")
     print(
-        f"{len(numbers):,} files, {bad} with a problem; exit codes {dict(codes)}; slowest {slowest[0]:.1f} s (case {slowest[1]}); "
+        f"{len(numbers):,} files, {bad} with a problem; exit codes {dict(codes)}; "
+        f"slowest {slowest[0]:.1f} s (case {slowest[1]}); "
         f"{memory / 2**20:,.0f} MiB",
         flush=True,
     )

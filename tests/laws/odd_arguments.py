@@ -7,8 +7,6 @@ alone:
     python tests/laws/odd_arguments.py --call 4711
 """
 
-# ruff: noqa: E501 - tables of odd values
-
 from __future__ import annotations
 
 import argparse
@@ -38,12 +36,16 @@ SECONDS = 20.0
 """Time that a call may take. [s]"""
 CELLS: list[Any] = [
     None, None, "", " ", 0, 0.0, -0.0, 1, 1.0, 2, 8, 64, 0.5, -1, -1e308, 1e308, 1e-320, 10**400, -(10**400), 2**53 + 1,
-    math.nan, math.inf, -math.inf, True, False, "8", "8.5", "1_000", "\u0661", "nan", "inf", "auto", "x", "#N/A", "#REF!",
-    "Err:502", "a\ud800b", "\x1b[2J", "\u202e", "a\nb", "x" * 5000, "=1+1", "Llama3-8B", "H100-SXM-80GB", "model", "name",
+    math.nan, math.inf, -math.inf, True, False, "8", "8.5", "1_000", "\u0661", "nan", "inf", "auto", "x", "#N/A",
+    "#REF!",
+    "Err:502", "a\ud800b", "\x1b[2J", "\u202e", "a\nb", "x" * 5000, "=1+1", "Llama3-8B", "H100-SXM-80GB", "model",
+    "name",
     "accelerator", "num accelerators", "prompt length", "step time", "step_time", "tpot", "cost", "poisson", "placed",
     "xlperf:000000000000000000000000", "xlperf:", "yes", "bf16", decimal.Decimal("8"), decimal.Decimal("NaN"),
-    decimal.Decimal("1e999"), datetime.datetime(2024, 1, 1), datetime.datetime(1899, 12, 30, 12), datetime.date(9999, 12, 31),
-    datetime.time(1), datetime.timedelta(days=1), fractions.Fraction(1, 3), complex(1, 2), b"\xff", [], {}, [[1, 2], [3]],
+    decimal.Decimal("1e999"), datetime.datetime(2024, 1, 1), datetime.datetime(1899, 12, 30, 12), datetime.date(9999,
+    12, 31),
+    datetime.time(1), datetime.timedelta(days=1), fractions.Fraction(1, 3), complex(1, 2), b"\xff", [], {}, [[1, 2],
+    [3]],
     [["a"]], {"error": "#N/A"}, (1, 2), np.float64(8), np.int64(8), np.bool_(True), np.nan, object, Exception("x"),
 ]  # fmt: skip
 TRAINING = [["model", "Llama3-8B"], ["accelerator", "H100-SXM-80GB"], ["num accelerators", 8], ["tensor parallel", 2]]
@@ -237,7 +239,8 @@ def series(seed: int, numbers: range) -> int:
                     f"call {number} of seed {seed}: {name}({shown}): {problem} {last[-1] if last else ''}", flush=True
                 )
     print(
-        f"{len(numbers):,} calls, {bad} with a problem; slowest {slowest[0]:.1f} s (call {slowest[1]}); cells {dict(seen)}",
+        f"{len(numbers):,} calls, {bad} with a problem; slowest {slowest[0]:.1f} s (call {slowest[1]}); "
+        f"cells {dict(seen)}",
         flush=True,
     )
     return bad

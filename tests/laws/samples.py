@@ -43,7 +43,6 @@ request rate is not lower                   up to 3 % here, of experts 6 %, 15 %
                                             loads near it follow
 more of a plan that does not fit            it has numbers as if nothing limited its batch; then it fits and is limited
 twice the batch: prefill is at most twice   wave and tile quantisation: tokens per expert may fill tiles of 128 badly
-more prefix hits with pipeline stages       several chunks follow each other through the stages, one longer one does not
 more in flight: TTFT is not shorter, where  if all requests of a run come at once, none waits for a pass that has begun
 a run ends
 more load: TTFT is not shorter where        a prompt waits for prompts of the other replicas, longer where fewer come

@@ -1,7 +1,5 @@
 """Good files of every kind that xlperf reads, and ways to spoil them, drawn at random: bytes, XML, cells, columns."""
 
-# ruff: noqa: E501 - tables of odd values
-
 from __future__ import annotations
 
 import contextlib
@@ -37,24 +35,29 @@ PUBLISHED = "row_id,model,gpu,n_gpus,tp,pp,seq_len,global_batch,iter_time_s\nr1,
 DESIGNS = "chiplet,package,node,num dies,module area (mm2),memory stacks\na,CoWoS-S,N5,2,800,4\n"
 
 NUMBERS = [
-    "0", "-1", "1e308", "-1e308", "1e400", "1e-320", "NaN", "nan", "inf", "-Infinity", "1_000", "\u0661\u0662", "\uff11",
+    "0", "-1", "1e308", "-1e308", "1e400", "1e-320", "NaN", "nan", "inf", "-Infinity", "1_000", "\u0661\u0662",
+    "\uff11",
     "0x10", "1,5", "1.5.2", "9" * 400, "8.5", "1e12", "--3", "+7", "1e", "TRUE", "\u2212" + "4", "1/2", "12 %", " 8 ",
     "2024-01-01", "#N/A", "#REF!", "Err:502", "auto", "AUTO", "", " ", "\u00a0", "4294967296", "9007199254740993",
 ]  # fmt: skip
 TEXTS = [
     "x;=1+1", "=1+1", "@SUM(A1)", "a\tb", "a\nb", "a\r\nb", "\u2028", "\u202eabc", "\x85", "\x9b2J", "a" * 40_000,
     "'", '"', '""', "\\", "%s {}", "{0.__class__}", "../../etc/passwd", "\U0001f600", "e\u0301", "\u0130", "\u00df",
-    "null", "None", "(GB/s)", "memory bandwidth (furlong)", "memory bandwidth (TB/s) (x)", "((", ")", "-", "_", ".", "0",
+    "null", "None", "(GB/s)", "memory bandwidth (furlong)", "memory bandwidth (TB/s) (x)", "((", ")", "-", "_", ".",
+    "0",
     "Llama3-8B", "H100-SXM-80GB", "training", "name", "model", "accelerator", "prompt length", "fp8", "yes", "full",
     "H100-SXM-80GB;A100-SXM4-80GB", "#N/A", "auto", "\ufeff", "\ufffe", "\u200b",
 ]  # fmt: skip
 HEADERS = [
-    "num accelerators (GB)", "tensor parallel (-)", "TENSOR_PARALLEL", "tensor-parallel ()", "step time (s)", "step_time",
-    "memory bandwidth (bit/s)", "memory bandwidth (TB/s", "memory capacity", "unknown", "(unit)", "name ", "prompt length",
+    "num accelerators (GB)", "tensor parallel (-)", "TENSOR_PARALLEL", "tensor-parallel ()", "step time (s)",
+    "step_time",
+    "memory bandwidth (bit/s)", "memory bandwidth (TB/s", "memory capacity", "unknown", "(unit)", "name ",
+    "prompt length",
     "batch size", "output length (token)", "reason", "price", "tier", "row_id", "chiplet", "device",
 ]  # fmt: skip
 XML_TEXTS = [
-    "_x001B_[2J", "_xD800_", "_xDC00__xD83D_", "_xD83D__xDE00_", "_x0000_", "_x000A_", "&#10;=1", "&#x85;", "&#x202E;", "&amp;",
+    "_x001B_[2J", "_xD800_", "_xDC00__xD83D_", "_xD83D__xDE00_", "_x0000_", "_x000A_", "&#10;=1", "&#x85;", "&#x202E;",
+    "&amp;",
     "&lt;x&gt;", "]]>", "&#0;", "&#xD800;", "&nothing;", "<r><t>a</t></r>", "<rPh><t>b</t></rPh>", "_x", "_xZZZZ_",
 ]  # fmt: skip
 REFERENCES = [
@@ -73,7 +76,8 @@ CELLS = [
     '<c r="{r}" t="n"><v>{n}</v></c>', '<c r="{r}" t="str"><v>{x}</v></c>', '<c r="{r}" t="e"><v>#DIV/0!</v></c>',
     '<c r="{r}" t="b"><v>{n}</v></c>', '<c r="{r}" t="d"><v>{n}</v></c>', '<c r="{r}" t="s"><v>{n}</v></c>',
     '<c r="{r}" t="inlineStr"><is><t>{x}</t></is></c>', '<c r="{r}"><f>1+1</f></c>', '<c r="{r}" t="zz"><v>1</v></c>',
-    '<c r="{r}"><f t="shared" si="{n}"/><v>{n}</v></c>', '<c r="{r}" s="{n}"><v>45000.5</v></c>', '<c r="{r}"/>', "<c/>",
+    '<c r="{r}"><f t="shared" si="{n}"/><v>{n}</v></c>', '<c r="{r}" s="{n}"><v>45000.5</v></c>', '<c r="{r}"/>',
+    "<c/>",
     '<c r="{n}"><v>1</v></c>', '<c r="{r}" t="str"><f>"{x}"</f><v></v></c>', '<c r="{r}"><v>1</v><v>2</v></c>',
 ]  # fmt: skip
 ENCODINGS = [
@@ -424,12 +428,15 @@ def spoilt_parquet(rng: random.Random, data: bytes) -> bytes:
     for _ in range(rng.choice([1, 2, 3])):
         value, kind = rng.choice(
             [
-                ([1, 2], None), ({"a": 1}, None), ([("a", 1)], pa.map_(pa.string(), pa.int64())), (b"\xff", None), (True, None),
+                ([1, 2], None), ({"a": 1}, None), ([("a", 1)], pa.map_(pa.string(), pa.int64())), (b"\xff", None),
+                (True, None),
                 (decimal.Decimal("8"), None), (decimal.Decimal("1e30"), None), (datetime.date(2024, 1, 1), None),
-                (datetime.datetime(9999, 12, 31), None), (datetime.timedelta(1), None), (datetime.time(1), None), (None, None),
+                (datetime.datetime(9999, 12, 31), None), (datetime.timedelta(1), None), (datetime.time(1), None),
+                (None, None),
                 (2**63, pa.uint64()), (float("nan"), None), (float("inf"), None), (1.5, pa.float32()), (-1, pa.int8()),
                 ("x", pa.dictionary(pa.int8(), pa.string())), ([], pa.large_list(pa.string())), (odd_text(rng), None),
-                (b"ab", pa.binary(2)), (0, pa.timestamp("s", tz="UTC")), (2**62, pa.timestamp("s")), (1, pa.duration("s")),
+                (b"ab", pa.binary(2)), (0, pa.timestamp("s", tz="UTC")), (2**62, pa.timestamp("s")), (1,
+                pa.duration("s")),
             ]
         )  # fmt: skip
         column = pa.array([value] * rows, type=kind)

@@ -30,7 +30,7 @@ from xlperf.explore.frontier import points
 from xlperf.explore.objectives import SHORT
 from xlperf.explore.search import search
 from xlperf.explore.sweep import Sweep, sweep
-from xlperf.workbook.build import table_of
+from xlperf.workbook.data_sheets import table_of
 from xlperf.workbook.package import data_rows
 from xlperf.workbook.report import report_workbook
 

@@ -99,11 +99,6 @@ def test_prefill_is_linear_in_its_batch() -> None:
     hold("prefill of 1024 prompts is twice that of 512", (ratio > least) | ~saturated, plans, ratio=ratio, least=least)
 
 
-def in_one_stage(plans: Table) -> np.ndarray:
-    """Plans whose prefill has no pipeline: several chunks run through stages faster than one longer one."""
-    return (plans.filled("pipeline_parallel") == 1.0) & ~(plans["prefill_pipeline_parallel"] > 1.0)
-
-
 def test_the_largest_batch_fits_and_one_more_does_not() -> None:
     """The stated largest batch is what the memory of that batch says."""
     plans, most = plans_of("static"), results_of("static")["max_batch_size"]
@@ -124,7 +119,8 @@ def test_prefix_hits_are_never_slower(batch: int) -> None:
     columns = {name: np.concatenate([table[name] for table in tables]) for name in plans.columns}
     first = evaluate(Table(plans.kind, columns), shipped())["ttft"].reshape(len(hits), rows)
     for hit, more, one, two in zip(hits, hits[1:], first, first[1:], strict=False):
-        good = ~(two > 1.005 * one) | ~in_one_stage(plans)
+        room = np.where(plans.filled("pipeline_parallel") > 1.0, 1.05, 1.005)  # chunks of a few rows fill tiles badly
+        good = ~(two > room * one)
         hold(f"hit rate {more:g} after {hit:g}", good, plans, before=one, after=two)
 
 
@@ -138,5 +134,27 @@ def test_prefix_hits_under_load_are_never_slower(mode: str) -> None:
     found = loads(mode, "prefix_hit_rate", [np.full(len(plans), hit) for hit in hits])
     for hit, one, two in zip(hits, found, found[1:], strict=False):
         for name, sign in (("latency", 1.0), ("max_request_rate", -1.0), ("tokens_per_second", -1.0)):
-            good = ~(sign * (two[name] - one[name]) > room * one[name]) | ~in_one_stage(plans)
+            good = ~(sign * (two[name] - one[name]) > room * one[name])
             hold(f"more hits than {hit:g}: {name}", good, plans, before=one[name], after=two[name])
+
+
+EDGES = (1.0 / 3.0, 0.5, 1.0, 2.0, 3.0)
+
+
+@pytest.mark.parametrize("mode", ["static", "continuous"])
+def test_one_more_token_never_brings_the_first_one_earlier(mode: str) -> None:
+    """Where whole prompts fill a pass, and one token more begins another: a pipeline is filled by a full pass.
+
+    Dense models alone: rows of experts may fill a tile exactly, and one token less each open another.
+    """
+    models = shipped().tables["models"]
+    dense = models["model"][~(models["num_experts"] > 0.0)].tolist()
+    plans = plans_of(mode)
+    plans = plans.take(np.flatnonzero(np.isin(plans["model"].tolist(), dense)))
+    chunk = plans.filled("prefill_tokens") * plans.filled("context_parallel")
+    for edge in EDGES:
+        length = np.maximum(np.floor(edge * chunk), 2.0)
+        one, more = (
+            evaluate(changed(plans, {"prompt_length": each}), shipped())["ttft"] for each in (length, length + 1.0)
+        )
+        hold(f"one token after {edge:.2g} passes", ~(more < 0.98 * one), plans, before=one, after=more)

@@ -17,7 +17,7 @@ from xlperf.catalog.table import Table, nowhere
 from xlperf.engine import evaluate, evaluate_designs
 from xlperf.engine.devices import evaluate_devices
 from xlperf.engine.ownership import evaluate_ownership
-from xlperf.workbook.build import table_of
+from xlperf.workbook.data_sheets import table_of
 
 _UNTARGETED = {name: np.full(9000, np.nan) for name in ("ttft_target", "tpot_target")}
 Evaluate = Callable[[Table], Table]

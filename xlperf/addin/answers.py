@@ -94,9 +94,9 @@ def _operators(session: Session, _: Function, given: Given) -> Block:
 
 def _search(session: Session, _: Function, given: Given) -> Block:
     from xlperf.explore.candidates import with_auto, with_mapping
-    from xlperf.explore.found import LIMITED_BY
     from xlperf.explore.objectives import limits_of
     from xlperf.explore.search import SHOWN
+    from xlperf.explore.search_results import LIMITED_BY
 
     plan = read_plans_of(given["rows"])
     asked = _columns_of_plans(plan.kind, given)

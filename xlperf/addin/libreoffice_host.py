@@ -14,12 +14,12 @@ import re
 import struct
 import zipfile
 from collections.abc import Iterable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+# not on Windows
+fcntl = import_module("fcntl") if find_spec("fcntl") else None
 
 if TYPE_CHECKING:
     Row = tuple[Any, ...]

@@ -125,7 +125,7 @@ class Neighbours:
         cells = self._known.setdefault(key, {})
         self._known.move_to_end(key)
         before = len(cells)
-        cells.update((row, [answer, False]) for row, answer in zip(rows, answers))  # noqa: B905 - Python 3.8 of LibreOffice
+        cells.update((row, [answers[place], False]) for place, row in enumerate(rows[: len(answers)]))
         self._num_known += len(cells) - before
         if self._num_known > MOST_KEPT:
             self._drop()

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
     from xlperf.explore.diagnose import Diagnosis
-    from xlperf.explore.found import Search
     from xlperf.explore.objectives import Limit
+    from xlperf.explore.search_results import Search
 
 MOST_IN_CELLS = 200_000
 """Plans that the cells with auto of a plan may stand for: a few seconds of work."""

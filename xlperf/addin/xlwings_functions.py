@@ -158,7 +158,8 @@ def excel_function(function: Function) -> Callable[..., Any]:
     call.__name__ = call.__qualname__ = function.name
     call.__doc__ = function.doc
     call.__annotations__ = {}
-    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    made: Any = call
+    made.__signature__ = inspect.Signature(
         [
             inspect.Parameter(argument.name, inspect.Parameter.VAR_POSITIONAL)
             if argument.repeated
@@ -172,13 +173,13 @@ def excel_function(function: Function) -> Callable[..., Any]:
         + [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None) for name in PLACES]
         * takes_places
     )
-    made: Callable[..., Any] = call
     for argument in function.arguments:
         made = xw.arg(argument.name, doc=argument.doc, **_CELLS)(made)
     for name in PLACES * takes_places:
         made = xw.arg(name)(made)
     # last, because xlwings' arg sets the category back
-    return xw.func(category=function.category)(made)
+    named: Callable[..., Any] = xw.func(category=function.category)(made)
+    return named
 
 
 globals().update({name: excel_function(function) for name, function in functions().items()})

@@ -15,12 +15,12 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
-try:
-    import fcntl
-except ImportError:  # Windows, where an open file cannot be removed anyway, and Pyodide, where there is one process
-    fcntl = None  # type: ignore[assignment]
+# not on Windows, where an open file cannot be removed anyway, nor in Pyodide, where there is one process
+fcntl = import_module("fcntl") if find_spec("fcntl") else None
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _PART = re.compile(r"\.xlperf-[0-9a-f]{16}\.part(\.[^.]*)?")

@@ -18,8 +18,19 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.calibrate.comparison import MEMORY
-from xlperf.calibrate.fit import SOURCES, as_parameters, belongs_to, read_measured, software_of
+from xlperf.calibrate.fit import (
+    SOURCES,
+    accelerators_of,
+    and_constants,
+    as_parameters,
+    belongs_to,
+    read_measured,
+    software_of,
+    training_constants,
+)
 from xlperf.calibrate.fit_kernels import fit_kernels
+from xlperf.calibrate.fit_machines import accelerators_by_line, machine_constants
+from xlperf.calibrate.fit_published import TURNS, of_other_software
 from xlperf.calibrate.fitted_constants import calibration_table, joined_tables
 from xlperf.calibrate.fitter import FEWEST_ROWS, SPREADS, solve
 from xlperf.calibrate.published import Published, PublishedPlans
@@ -35,7 +46,7 @@ from xlperf.calibrate.published_errors import (
     taken,
 )
 from xlperf.calibrate.responses import Responses, responses_of
-from xlperf.catalog.calibration import ANY, SOFTWARE_FAMILIES
+from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 
@@ -77,7 +88,7 @@ def cross_validated(
 
 
 def refitted(published: Published, catalog: Catalog, unknown: bool = False) -> Catalog:
-    """The catalog with the constants of software fitted again to some published rows, all together.
+    """The catalog with the constants of software fitted again to published rows, together and in turns as in a fit.
 
     ``published``: rows to fit; those of the papers are left out. ``catalog``: with constants to start from; those that
     fewer than eight rows inform about stay as they are. ``unknown``: those of a software go instead: other rows than
@@ -87,10 +98,14 @@ def refitted(published: Published, catalog: Catalog, unknown: bool = False) -> C
     entries = errors_of(plans)
     if not len(entries):
         return catalog
-    table = catalog.tables["calibration"]
-    values, gone = _refitted(entries, *_responses(plans, entries, _nothing), np.full(len(entries), True))
-    kept = np.setdiff1d(np.arange(len(table)), gone if unknown else [])
-    return catalog.with_tables([changed(table, values).take(kept)])
+    every, table = np.full(len(entries), True), catalog.tables["calibration"]
+    for _ in range(TURNS):
+        tried = replace(plans, catalog=plans.catalog.with_tables([table]))
+        entries = errors_of(tried)
+        values, gone = _refitted(entries, *_responses(tried, entries, _nothing), every)
+        table = changed(table, values)
+        table = table.take(np.setdiff1d(np.arange(len(table)), gone if unknown else []))
+    return catalog.with_tables([table])
 
 
 def _nothing(_: str) -> None:
@@ -152,55 +167,47 @@ def _refitted(
 
 
 def rows_of(published: Published, catalog: Catalog, name: str) -> Published:
-    """Rows of a generation of accelerators or of a software.
+    """Rows of an accelerator, a generation of accelerators or a software.
 
-    ``published``: rows of one kind. ``catalog``: which accelerator is of which generation. ``name``: generation, or
-    software as plans call it; case does not matter.
+    ``published``: rows of one kind. ``catalog``: which accelerator is of which generation. ``name``: accelerator,
+    generation, or software as plans call it; case does not matter.
     """
-    wanted = name.casefold()
-    if wanted in generations(catalog):
-        table = catalog.tables["accelerators"]
-        own = {
-            chip.casefold()
-            for chip, kind in zip(table.text("accelerator").tolist(), table.text("generation").tolist(), strict=True)
-            if kind.casefold() == wanted
-        }
+    own = accelerators_of(name, catalog)
+    if own:
         return published.take([row for row, gpu in enumerate(published.text["gpu"]) if gpu.casefold() in own])
     used = software_of(published, catalog)
-    return published.take([row for row, software in enumerate(used) if software == wanted])
-
-
-def generations(catalog: Catalog) -> set[str]:
-    """Generations of the accelerators of a catalog, casefolded."""
-    return {str(kind).casefold() for kind in catalog.tables["accelerators"].text("generation")}
+    return published.take([row for row, software in enumerate(used) if software == name.casefold()])
 
 
 def left_out(catalog: Catalog, name: str, path: str | Path | None = None) -> Catalog:
-    """The catalog with a calibration that has seen no measurement of a generation or of a software.
+    """The catalog with a calibration that has seen no measurement of some accelerators or of a software.
 
-    Kernels are fitted again without a generation. Of the software's constants those of what is left out go, the
-    others are fitted again without its rows; software that is unknown has the median of what is known.
+    Kernels are fitted again without accelerators; of machines by line, all that their lines take. Of the software's
+    constants those of what is left out go, the others are fitted again without its rows; software that is unknown has
+    what holds for all, its slowdown the median of those known.
 
-    ``catalog``: with the calibration that was fitted on everything. ``name``: generation of accelerators, or software
-    as plans call it. ``path``: workbook of measurements; default: the shipped ``validation.xlsx``. Raises InputError
-    when no accelerator is of that generation and no run used that software.
+    ``catalog``: with the calibration that was fitted on everything. ``name``: accelerator, generation of accelerators,
+    or software as plans call it. ``path``: workbook of measurements; default: the shipped ``validation.xlsx``. Raises
+    InputError when there is no such accelerator or generation and no run used that software.
     """
-    kept = read_measured(path).without(name, catalog)
-    wanted = name.casefold()
-    software = wanted not in generations(catalog)
+    kept, wanted = read_measured(path).without(name, catalog), name.casefold()
+    own = accelerators_of(name, catalog)
+    if own and own <= accelerators_by_line(catalog):
+        shared, constants = machine_constants(kept, catalog, "")
+        return and_constants(shared, constants)
     table = catalog.tables["calibration"]
     kernels = not_published(table)
-    if not software:
+    if own:
         documented = table.take([row for row in kernels if table.text("kind")[row] == "datasheet"])
         base = joined_tables(documented, calibration_table(fit_kernels(kept.kernels, catalog, "")))
     else:
         base = table.take(kernels)
     others = [row for row in range(len(table)) if row not in set(kernels)]
-    remaining = [row for row in others if not _concerns(table, row, wanted, software)]
+    remaining = [row for row in others if not _concerns(table, row, wanted, not own)]
     known = catalog.with_tables([joined_tables(base, table.take(remaining))])
     for rows in (kept.training, kept.inference):
         known = refitted(rows, known, unknown=True)
-    return known.with_tables([_with_medians(known.tables["calibration"])])
+    return known.with_tables([of_unknown_software(known.tables["calibration"])])
 
 
 def not_published(table: Table) -> list[int]:
@@ -215,23 +222,7 @@ def _concerns(table: Table, row: int, name: str, software: bool) -> bool:
     return str(table.text("generation", ANY)[row]).casefold() == name
 
 
-def _with_medians(table: Table) -> Table:
-    """What holds for any software, as the median of the software that has constants of its own."""
-    value = np.array(table["value"], dtype=np.float64)
-    texts: dict[str, Sequence[str]] = {
-        name: [str(text).casefold() for text in table.text(name, ANY)]
-        for name in ("family", "constant", "generation", "software")
-    }
-    published = set(range(len(table))) - set(not_published(table))
-    for row in sorted(published):
-        if texts["family"][row] not in SOFTWARE_FAMILIES or texts["software"][row] != ANY:
-            continue
-        same = [
-            other
-            for other in published
-            if texts["software"][other] != ANY
-            and all(texts[name][other] == texts[name][row] for name in ("family", "constant", "generation"))
-        ]
-        if same:
-            value[row] = np.median(value[same])
-    return Table("calibration", {**table.columns, "value": value}, table.place)
+def of_unknown_software(table: Table) -> Table:
+    """The slowdown of software that nobody has measured as a fit has it: median of the software that remains."""
+    known = [one for one in training_constants(table, "") if one.software != ANY]
+    return joined_tables(table, calibration_table(of_other_software(known)))

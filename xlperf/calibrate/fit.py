@@ -48,36 +48,46 @@ class Measured:
         return [rows_of_machines(rows) for rows in (self.training, self.inference)]
 
     def without(self, name: str, catalog: Catalog) -> Measured:
-        """The rows of other generations of accelerators, or of other software.
+        """The rows of other accelerators, or of other software.
 
-        ``name``: generation as the accelerators sheet calls it, or software as plans call it; case does not matter.
-        Variants of a software and servers that are built on it go with it; measured kernels stay. ``catalog``: which
-        accelerator is of which generation. Raises InputError when no accelerator is of that generation and no run used
-        that software.
+        ``name``: an accelerator or a generation as the accelerators sheet calls it, or software as plans call it; case
+        does not matter. Variants of a software and servers that are built on it go with it; measured kernels stay.
+        ``catalog``: which accelerator is of which generation. Raises InputError when there is no such accelerator or
+        generation and no run used that software.
         """
-        table = catalog.tables["accelerators"]
-        kinds = [str(kind).casefold() for kind in table.text("generation")]
-        wanted = name.casefold()
-        used = {rows.kind: software_of(rows, catalog) for rows in (self.training, self.inference)}
-        if wanted not in kinds:
-            known = sorted({str(kind) for kind in table.text("generation")})
-            known += sorted({software for rows in used.values() for software in rows if software})
-            if wanted not in known:
-                problem = f'unknown generation or software "{name}"; {nearest(name, known)}'
-                raise InputError(Fault("--leave-out", problem))
+        gone = accelerators_of(name, catalog)
+        if gone:
             kept = [
-                rows.take([row for row, software in enumerate(used[rows.kind]) if not belongs_to(software, wanted)])
+                rows.take([row for row, gpu in enumerate(rows.text["gpu"]) if gpu.casefold() not in gone])
                 for rows in (self.training, self.inference)
             ]
-            return Measured(self.kernels, *kept)
-        names = [str(name).casefold() for name in table.text("accelerator")]
-        gone = {one for one, kind in zip(names, kinds, strict=True) if kind == wanted}
+            kernels = [row for row in self.kernels if str(row["gpu"]).casefold() not in gone]
+            return Measured(kernels, *kept)
+        wanted, sheets = name.casefold(), (self.training, self.inference)
+        used = {rows.kind: software_of(rows, catalog) for rows in sheets}
+        table = catalog.tables["accelerators"]
+        known = sorted({str(kind) for kind in table.text("generation")})
+        known += sorted({software for rows in used.values() for software in rows if software})
+        if wanted not in known:
+            known += sorted(str(chip) for chip in table.text("accelerator"))
+            problem = f'unknown generation, accelerator or software "{name}"; {nearest(name, known)}'
+            raise InputError(Fault("--leave-out", problem))
         kept = [
-            rows.take([row for row, gpu in enumerate(rows.text["gpu"]) if gpu.casefold() not in gone])
-            for rows in (self.training, self.inference)
+            rows.take([row for row, software in enumerate(used[rows.kind]) if not belongs_to(software, wanted)])
+            for rows in sheets
         ]
-        kernels = [row for row in self.kernels if str(row["gpu"]).casefold() not in gone]
-        return Measured(kernels, *kept)
+        return Measured(self.kernels, *kept)
+
+
+def accelerators_of(name: str, catalog: Catalog) -> set[str]:
+    """Accelerators, casefolded, of a generation, or the one of a name; none where it is neither.
+
+    ``name``: as the accelerators sheet calls it; case does not matter. ``catalog``: with that sheet.
+    """
+    table, wanted = catalog.tables["accelerators"], name.casefold()
+    chips = [str(chip).casefold() for chip in table.text("accelerator")]
+    kinds = [str(kind).casefold() for kind in table.text("generation")]
+    return {chip for chip, kind in zip(chips, kinds, strict=True) if wanted in (chip, kind)}
 
 
 def software_of(published: Published, catalog: Catalog) -> list[str]:

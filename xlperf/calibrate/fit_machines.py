@@ -16,8 +16,16 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
-from xlperf.calibrate.fit_machine_kernels import products_of_others
-from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, fit_set, joined_tables, rounded
+from xlperf.calibrate.fit import Measured, accelerators_of, and_constants, documented_constants
+from xlperf.calibrate.fit_machine_kernels import fit_machine_kernels, products_of_others
+from xlperf.calibrate.fitted_constants import (
+    FittedConstant,
+    calibration_table,
+    fit_set,
+    joined_tables,
+    rounded,
+    without_repeats,
+)
 from xlperf.calibrate.fitter import FEWEST_ROWS, Parameter, Problem, Solution, solve
 from xlperf.calibrate.kernel_measurements import Row, machine_lines
 from xlperf.calibrate.published import Published, PublishedPlans, package_rows
@@ -49,6 +57,28 @@ class _Rows:
     entries: Errors
     line: np.ndarray
     order: Sequence[str]
+
+
+def machine_constants(measured: Measured, catalog: Catalog, date: str) -> tuple[Catalog, list[FittedConstant]]:
+    """Constants of accelerators fitted by line, kernels included, and the catalog with those of all others alone.
+
+    ``measured``: rows to fit on. ``catalog``: with the calibration whose other constants are kept. ``date``: date that
+    the rows carry.
+    """
+    table, lines = catalog.tables["calibration"], machine_lines(catalog)
+    names = {*lines, *lines.values()}
+    generation = table.text("generation", ANY)
+    kept = [row for row in range(len(table)) if str(generation[row]).casefold() not in names]
+    shared = catalog.with_tables([table.take(kept)])
+    done = [one for one in documented_constants(date) if one.generation in names]
+    done += fit_machine_kernels(measured.kernels, and_constants(shared, done), date)
+    done += fit_machines((measured.training, measured.inference), and_constants(shared, done), date)
+    return shared, without_repeats(done)
+
+
+def accelerators_by_line(catalog: Catalog) -> set[str]:
+    """Accelerators, casefolded, of generations that are fitted by line."""
+    return {chip for kind in machine_lines(catalog) for chip in accelerators_of(kind, catalog)}
 
 
 def fit_machines(published: Sequence[Published], catalog: Catalog, date: str) -> list[FittedConstant]:

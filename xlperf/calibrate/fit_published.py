@@ -47,7 +47,7 @@ MOST_CONSTANTS = {"training": 40, "inference": 52}
 OF_SOFTWARE, MOST_OF_SOFTWARE = ("training_software", "serving_software"), 4
 """Constants of one software in its own family."""
 FEWEST_MEMORY_ROWS = 30
-_TURNS = 3
+TURNS = 3
 """How often responses are sampled around what was found: a constant moves at most by a factor of two in a turn. [-]"""
 _MANY_ROWS = 24
 _SLOWEST, _SLOWER, _MEASURED = 0.1, 0.8, "measured"
@@ -107,7 +107,7 @@ def _solved(
 ) -> tuple[list[Parameter], Solution]:
     """The parameters that suit the rows, by responses that are sampled anew around what was found before."""
     found, every = list(parameters), np.full(len(entries), True)
-    for turn in range(_TURNS):
+    for turn in range(TURNS):
         responses = responses_of(plans, entries, found)
         solution = solve(
             responses.problem(entries, every), responses.parameters, spreads=spreads if not turn else spreads[-1:]

@@ -10,16 +10,14 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.calibrate.bands import family_of_band, half_widths
-from xlperf.calibrate.fit import Measured, and_constants, documented_constants
-from xlperf.calibrate.fit_machine_kernels import fit_machine_kernels
-from xlperf.calibrate.fit_machines import SOURCE, errors_left_out, fit_machines
+from xlperf.calibrate.fit import Measured, and_constants
+from xlperf.calibrate.fit_machines import SOURCE, errors_left_out, machine_constants
 from xlperf.calibrate.fitted_constants import (
     FittedConstant,
     calibration_table,
     fit_set,
     joined_tables,
     rounded,
-    without_repeats,
 )
 from xlperf.calibrate.fitter import FEWEST_ROWS
 from xlperf.calibrate.kernel_measurements import machine_lines
@@ -40,17 +38,8 @@ def refit_machines(measured: Measured, catalog: Catalog, date: str) -> Table:
     ``measured``: rows to fit on. ``catalog``: with the calibration whose other constants are kept. ``date``: date that
     the rows carry.
     """
-    table, lines = catalog.tables["calibration"], machine_lines(catalog)
-    sheets = measured.training, measured.inference
-    names = {*lines, *lines.values()}
-    generation = table.text("generation", ANY)
-    kept = [row for row in range(len(table)) if str(generation[row]).casefold() not in names]
-    shared = catalog.with_tables([table.take(kept)])
-    done = [one for one in documented_constants(date) if one.generation in names]
-    done += fit_machine_kernels(measured.kernels, and_constants(shared, done), date)
-    done += fit_machines(sheets, and_constants(shared, done), date)
-    done = without_repeats(done)
-    known = and_constants(shared, done)
+    shared, done = machine_constants(measured, catalog, date)
+    known, sheets = and_constants(shared, done), (measured.training, measured.inference)
     for rows, errors in zip(sheets, errors_left_out(measured.machines, known, measured.kernels), strict=True):
         done += bands_of_machines(errors, rows.text["row_id"], catalog, date)
     return joined_tables(shared.tables["calibration"], calibration_table(done))

@@ -204,6 +204,10 @@ def _unsaid(plan: dict[str, object], text: dict[str, str], said: list[str]) -> N
     if waves and isinstance(requests, float):
         plan["run_requests"] = float(waves) * requests
         said.append(f"{waves} times as many requests as in flight, all of those sent at once at the start ({why})")
+    graphs, why = engine_default(engine, text, "graphs")
+    if graphs:
+        plan["graphs"] = float(graphs)
+        said.append(f"steps are launched kernel by kernel ({why})")
     for column in _OF_A_SERVICE:
         value, why = engine_default(engine, text, column)
         if column == "gathering_steps" and plan["data_parallel_attention"] == 1.0:

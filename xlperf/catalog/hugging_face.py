@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from math import gcd, prod
@@ -17,13 +18,15 @@ from typing import Any, NamedTuple
 
 from xlperf.base.errors import Fault, InputError, nearest
 
+_LARGEST_NUMBER = 2**40
+_MOST_LAYERS = 10_000
 _LARGEST = 64 * 2**20  # bytes of a configuration or of the header of a file of weights
 _KEYS = {
     "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "hidden_size": ("hidden_size", "n_embd", "d_model"),
     "num_attention_heads": ("num_attention_heads", "n_head", "n_heads"),
-    "num_query_groups": ("num_key_value_heads", "num_kv_heads", "kv_n_heads"),
-    "head_size": ("head_dim", "attention_head_dim"),
+    "num_query_groups": ("num_key_value_heads", "num_kv_heads", "kv_n_heads", "multi_query_group_num"),
+    "head_size": ("head_dim", "attention_head_dim", "kv_channels"),
     "ffn_hidden_size": (
         "intermediate_size_mlp",
         "dense_intermediate_size",
@@ -35,9 +38,9 @@ _KEYS = {
     "vocab_size": ("padded_vocab_size", "vocab_size"),
     "max_sequence_length": ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
     "num_experts": ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"),
-    "top_k": ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_top_k"),
+    "top_k": ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_top_k", "moe_topk", "moe_k"),
     "moe_ffn_hidden_size": ("moe_intermediate_size", "expert_ffn_hidden_size"),
-    "first_dense_layers": ("first_k_dense_replace",),
+    "first_dense_layers": ("first_k_dense_replace", "moe_layer_start_index"),
     "q_lora_rank": ("q_lora_rank",),
     "kv_lora_rank": ("kv_lora_rank",),
     "qk_nope_head_size": ("qk_nope_head_dim",),
@@ -61,6 +64,28 @@ _INDEX = {
 }
 _SPARSE_KINDS = ("selected", "compressed")
 _OUTPUT = {"output_lora_rank": "o_lora_rank", "output_groups": "o_groups", "residual_streams": "hc_mult"}
+_NO_DECODER = ("ForMaskedLM", "ForPreTraining", "ForSequenceClassification", "ForTokenClassification", "Encoder")
+"""Ends of architectures whose tokens see those behind them: they generate nothing."""
+_BESIDE = {
+    "is_encoder_decoder": "an encoder beside the decoder",
+    "use_cla": "layers that share keys and values (cross-layer attention)",
+    "cross_attention_layers": "layers that attend to pictures alone (cross attention)",
+    "zero_expert_num": "experts that compute nothing",
+    "parallel_attn_mlp_res": "a dense layer beside the experts",
+    "residual_moe": "a dense layer beside the experts",
+    "share_q_dim": "queries that are factorised (MFA)",
+}
+"""Parts of a model that no row holds, by the entry that says so."""
+_STRUCTURE = re.compile(
+    r"expert|moe|mlp|ffn|head|layer|cross|share|conv|mamba|ssm|state_size|lora|rank|window|chunk|mtp|nextn|sparse|"
+    r"latent|topk|top_k|zero_|residual|embed.*(dim|size)|hidden_size"
+)
+"""Names of entries that may change what a model computes."""
+_HARMLESS = re.compile(
+    r"norm|eps|drop|init|bias|rope|rotary|loss|aux|coef|scal|router_(jitter|logits)|output_|token_id|act|layer_types|"
+    r"max_window_layers|no_rope|config|^moe_layers$|norm_topk|(topk|score|scoring|routed).*(method|func|factor|group)|_group$|pretraining"
+)
+"""Names among those that do not."""
 _FULL = ("full_attention", "attention", "global_attention")
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 Row = dict[str, object]
@@ -78,19 +103,58 @@ class ModelRow(NamedTuple):
     refused: str
 
 
+class _Entries(dict[str, Any]):
+    """Entries of a configuration, and which of them were looked up."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        self.read: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.read.add(key)
+        return super().get(key, default)
+
+    def unread(self) -> list[str]:
+        """Entries that may change what a model computes, and that nobody looked at."""
+        stated = [key for key, value in self.items() if value not in (None, False, 0, 1, "", [], {})]
+        return [key for key in stated if key not in self.read and _STRUCTURE.search(key) and not _HARMLESS.search(key)]
+
+
 class _Found:
     """What a configuration says, and what was found that a row cannot hold."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
-        self.refused: list[str] = []
+        self.refused: list[str] = [words for key, words in _BESIDE.items() if config.get(key)]
+        if any(str(name).endswith(_NO_DECODER) for name in _listed(config.get("architectures"))):
+            self.refused.append("an encoder: it generates no tokens")
 
     def first(self, keys: Sequence[str]) -> Any:
-        return next((self.config[key] for key in keys if self.config.get(key) is not None), None)
+        """The first entry that is stated; one that is the same for every layer for all of them."""
+        key, value = next(((key, v) for key in keys if (v := self.config.get(key)) is not None), ("", None))
+        if not isinstance(value, list):
+            return value
+        if all(each == value[0] for each in value):
+            return value[0] if value else None
+        self.refused.append(f"layers of unlike {key}")
+        return None
 
     def number(self, *keys: str) -> int:
         value = self.first(keys)
-        return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0
+        return int(value) if _is_number(value) else 0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _LARGEST_NUMBER
+
+
+def _layers_of(row: Mapping[str, object]) -> int:
+    layers = row.get("num_layers")
+    return int(layers) if isinstance(layers, (int, float)) else 0
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def model_row(config: Mapping[str, Any], name: str, source: str) -> ModelRow:
@@ -100,15 +164,17 @@ def model_row(config: Mapping[str, Any], name: str, source: str) -> ModelRow:
     left out, and why plans with it are refused. Raises InputError where the configuration lacks a number that a row
     needs.
     """
-    inner = _language_part(config)
+    inner = _Entries(_language_part(config))
     found = _Found(inner)
     kind = str(inner.get("model_type") or config.get("model_type") or "")
     family, left_out = _family(kind, inner)
     row: Row = {"model": name, "attention_type": family["attention_type"] or ""}
     for column, keys in _KEYS.items():
         value = found.first(keys)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 1:
+        if _is_number(value) and value >= 1:
             row[column] = value
+    if _layers_of(row) > _MOST_LAYERS:
+        raise InputError(Fault(source or name, f"has {_layers_of(row):,} layers; {_MOST_LAYERS:,} are the most"))
     _experts(row, found, family)
     if family["attention_type"] != "MLA" and "kv_lora_rank" in row and not family["attention_type"]:
         row["attention_type"] = "MLA"
@@ -133,7 +199,9 @@ def model_row(config: Mapping[str, Any], name: str, source: str) -> ModelRow:
         row["attention_type"] = "hybrid"
     if found.refused and row["attention_type"] == "hybrid":
         row["attention_pattern"] = "not expressed"
-    _needed(row, name, source)
+    _needed(row, name, source, bool(found.refused))
+    if not found.refused and (unread := inner.unread()):
+        left_out.append(f"entries that may change its layers are not read: {', '.join(sorted(unread))}")
     left_out += _towers(config)
     refused = "; ".join(dict.fromkeys(found.refused))
     notes = [*(f"not expressed: {refused}" for _ in range(bool(refused))), *left_out]
@@ -143,10 +211,11 @@ def model_row(config: Mapping[str, Any], name: str, source: str) -> ModelRow:
 
 def _language_part(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of the language model, where others stand beside it."""
-    inner = next((config[key] for key in ("text_config", "llm_config", "language_config") if config.get(key)), config)
-    merged = dict(inner)
+    parts = (config.get(key) for key in ("text_config", "llm_config", "language_config"))
+    merged = dict(next((part for part in parts if part and isinstance(part, Mapping)), config))
     for key in ("ffn_config", "attn_config"):  # dbrx, mpt
-        merged |= {k: v for k, v in (merged.get(key) or {}).items() if k not in merged}
+        part = merged.get(key)
+        merged |= {k: v for k, v in part.items() if k not in merged} if isinstance(part, Mapping) else {}
     for key in ("tie_word_embeddings", "torch_dtype", "quantization_config"):
         if key in config:
             merged.setdefault(key, config[key])
@@ -162,6 +231,8 @@ def _families() -> dict[str, dict[str, str]]:
 def _family(kind: str, config: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
     """What the code of a model type adds to its configuration, and a remark where the type is not known."""
     families = _families()
+    if kind == "minimax" and _listed(config.get("attn_type_list")) and all(config["attn_type_list"]):
+        kind = "minimax_m2"  # the type that its first configurations have
     if kind in families:
         return families[kind], []
     assumed = dict(families["llama"])
@@ -181,18 +252,22 @@ def _experts(row: Row, found: _Found, family: Mapping[str, str]) -> None:
         row.setdefault("ffn_hidden_size", _stated_width(row, found))
         return
     if family["expert_width"] and "moe_ffn_hidden_size" not in row:
-        row["moe_ffn_hidden_size"] = config.get(family["expert_width"])
+        row["moe_ffn_hidden_size"] = found.number(family["expert_width"]) or None
     expert = row.get("moe_ffn_hidden_size")
     row["ffn_hidden_size"] = width or expert
     shared = found.number(
-        "moe_shared_expert_intermediate_size", "shared_expert_intermediate_size", "shared_intermediate_size"
+        "moe_shared_expert_intermediate_size",
+        "shared_expert_intermediate_size",
+        "shared_intermediate_size",
+        "share_expert_dim",
     )
     if shared and isinstance(expert, int):
         row["num_shared_experts"] = shared // expert
         if shared % expert:
             found.refused.append(f"a shared expert of width {shared} beside experts of width {expert}")
     elif not shared:
-        row["num_shared_experts"] = found.number("n_shared_experts", "num_shared_experts")
+        named = ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts")
+        row["num_shared_experts"] = found.number(*named)
     if config.get("model_type") == "llama4_text":
         row["num_shared_experts"] = 1
     if config.get("model_type") in ("qwen2_moe", "qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text") and shared:
@@ -204,17 +279,17 @@ def _experts(row: Row, found: _Found, family: Mapping[str, str]) -> None:
 def _stated_width(row: Mapping[str, object], found: _Found) -> object:
     """Width of a feed-forward layer that the configuration gives as a ratio, or leaves at four times the hidden one."""
     hidden = row.get("hidden_size")
-    ratio = found.config.get("expansion_ratio") or found.config.get("ffn_ratio") or 4
-    return int(hidden * ratio) if isinstance(hidden, int) else None
+    ratio = found.first(("expansion_ratio", "ffn_ratio"))
+    return int(hidden * (ratio if _is_number(ratio) else 4)) if isinstance(hidden, int) else None
 
 
 def _mixture_layers(row: Row, found: _Found) -> None:
     """Which layers are mixtures of experts: after some dense ones, or one in so many."""
-    config, layers = found.config, int(str(row.get("num_layers") or 0))
+    config, layers = found.config, _layers_of(row)
     step = found.number("decoder_sparse_step", "interleave_moe_layer_step") or 1
     listed = config.get("moe_layer_freq")
     types = config.get("mlp_layer_types")
-    dense: list[int] = [int(layer) for layer in config.get("mlp_only_layers") or []]
+    dense = [int(layer) for layer in _listed(config.get("mlp_only_layers")) if _is_number(layer)]
     if isinstance(listed, list):
         dense = [layer for layer, mixed in enumerate(listed) if not mixed]
     elif isinstance(types, list):
@@ -253,11 +328,13 @@ def _words(row: Row, found: _Found, family: Mapping[str, str]) -> None:
     }
     if config.get("model_type") == "falcon":
         row["num_query_groups"] = row.get("num_query_groups", 1) if config.get("new_decoder_architecture") else 1
+    elif config.get("multi_query") is True:
+        row["num_query_groups"] = 1
 
 
 def _layers(row: Row, found: _Found) -> None:
     """Which layers attend to how much: windows, chunks, linear layers, state spaces."""
-    config, layers = found.config, int(str(row.get("num_layers") or 0))
+    config, layers = found.config, _layers_of(row)
     pattern = config.get("hybrid_override_pattern")
     blocks = config.get("layers_block_type")
     if isinstance(pattern, str) or (isinstance(blocks, list) and "moe" in blocks):
@@ -288,10 +365,10 @@ def _layers(row: Row, found: _Found) -> None:
 
 def _sparse(row: Row, found: _Found, remark: str) -> None:
     """Index of sparse attention, and which layers select entries or see compressed ones."""
-    config, layers = found.config, int(str(row.get("num_layers") or 0))
+    config, layers = found.config, _layers_of(row)
     blocks = config.get("sparse_attention_config") or {}
     inner = _Found({**config, **blocks})
-    row |= {column: inner.number(*keys) or None for column, keys in _INDEX.items()}
+    row |= {column: found.number(*keys) or inner.number(*keys) or None for column, keys in _INDEX.items()}
     block = inner.number("sparse_block_size")
     if block:  # blocks of tokens are selected, keys of the index are in 16 bits
         row |= {"index_top_k": block * inner.number("sparse_topk_blocks"), "index_block_size": block}
@@ -337,9 +414,9 @@ def _layer_types(config: Mapping[str, Any], layers: int) -> list[str]:
     if kind == "llama4_text" and config.get("attention_chunk_size"):
         every, near = 4, "chunked_attention"
     elif kind in ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"):
-        every, near = int(config.get("full_attention_interval") or 4), "linear_attention"
+        every, near = _every(config.get("full_attention_interval"), 4), "linear_attention"
     elif config.get("sliding_window_pattern") and window:
-        every, near = int(config["sliding_window_pattern"]), "sliding_attention"
+        every, near = _every(config["sliding_window_pattern"], 1), "sliding_attention"
     elif kind in ("gemma2", "gpt_oss", "gemma3", "gemma3_text", "cohere2") and window:
         every, near = {"gemma2": 2, "gpt_oss": 2, "cohere2": 4}.get(str(kind), 6), "sliding_attention"
     elif window and config.get("use_sliding_window", True) and not str(kind).startswith("qwen"):
@@ -347,6 +424,13 @@ def _layer_types(config: Mapping[str, Any], layers: int) -> list[str]:
     else:
         every, near = 1, ""
     return ["full_attention" if (layer + 1) % every == 0 else near for layer in range(layers)]
+
+
+def _every(value: Any, usual: int) -> int:
+    """One layer in how many is another: a number, or the layers of a period by letters (LLLG)."""
+    if isinstance(value, str) and not value.isdecimal():
+        return max(len(value), 1)
+    return max(int(value), 1) if isinstance(value, str) or _is_number(value) else usual
 
 
 def _state_space(row: Row, found: _Found, pattern: Sequence[str]) -> None:
@@ -367,15 +451,27 @@ def _state_space(row: Row, found: _Found, pattern: Sequence[str]) -> None:
     row["linear_state_size"] = 4
 
 
-def _needed(row: Mapping[str, object], name: str, source: str) -> None:
-    """Refuse a configuration without what every model has."""
-    lacking = [
-        f'"{_KEYS[column][-1 if column == "vocab_size" else 0]}"'
-        for column in ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "vocab_size")
-        if not row.get(column)
-    ]
+def _needed(row: Mapping[str, object], name: str, source: str, refused: bool) -> None:
+    """Refuse a configuration without what every model has, or whose numbers cannot be; of mixtures that plans take."""
+    columns = ["num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "vocab_size"]
+    if not refused:
+        columns += ["kv_lora_rank"] if row["attention_type"] == "MLA" else []
+        columns += ["top_k", "moe_ffn_hidden_size"] if row.get("num_experts") else []
+        columns += ["qk_nope_head_size", "v_head_size"] if "kv_lora_rank" in row else []
+    keys = {column: _KEYS[column][0] for column in columns} | {"ffn_hidden_size": "intermediate_size"}
+    keys["vocab_size"] = "vocab_size"
+    lacking = [f'"{keys[column]}"' for column in columns if not row.get(column)]
     if lacking:
         problem = f"lacks {', '.join(lacking)}; the config.json of a decoder-only language model is meant"
+        raise InputError(Fault(source or name, problem))
+    heads, groups = row["num_attention_heads"], row.get("num_query_groups")
+    experts, chosen = row.get("num_experts"), row.get("top_k")
+    problem = ""
+    if isinstance(heads, (int, float)) and isinstance(groups, (int, float)) and heads % groups:
+        problem = f"has {heads:g} attention heads, no multiple of its {groups:g} key and value heads"
+    elif isinstance(experts, (int, float)) and isinstance(chosen, (int, float)) and chosen > experts:
+        problem = f"has {experts:g} experts, {chosen:g} of them for each token"
+    if problem and not refused:
         raise InputError(Fault(source or name, problem))
 
 

@@ -62,7 +62,7 @@ class Package:
         try:
             self._zip = zipfile.ZipFile(self.path)
             infos = self._zip.infolist()
-        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        except (zipfile.BadZipFile, OSError, ValueError, RuntimeError):
             raise self.damaged() from None
         self.parts = {info.filename.lstrip("/"): info for info in infos[:MAX_PARTS]}
         self._folded = {name.casefold(): name for name in self.parts}
@@ -115,7 +115,7 @@ class Package:
             with self._zip.open(info) as stream:
                 while chunk := stream.read(_CHUNK):
                     yield chunk
-        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError, RuntimeError):
+        except (zipfile.BadZipFile, OSError, ValueError, EOFError, RuntimeError):
             raise self.damaged(part) from None
         except Exception as error:  # zlib.error, lzma.LZMAError: a damaged stream, whatever its method
             if type(error).__module__ in ("zlib", "lzma", "_lzma", "bz2"):

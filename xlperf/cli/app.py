@@ -136,8 +136,8 @@ def _open_what_is_closed() -> None:
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            stream = open(os.devnull, "r+" if number else "r", encoding="utf-8")  # noqa: SIM115
-            setattr(sys, name, stream)
+            nothing = os.open(os.devnull, os.O_RDWR if number else os.O_RDONLY)
+            setattr(sys, name, os.fdopen(nothing, "w" if number else "r", encoding="utf-8"))
 
 
 def _write_what_cannot_be_encoded_as_escapes() -> None:

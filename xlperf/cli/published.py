@@ -29,7 +29,7 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
         "xlperf validate                                  the shipped rows, held to their tolerances",
         "xlperf validate training_published.csv -o errors.csv",
         "xlperf validate --leave-out blackwell            refit without a generation and predict it",
-        "xlperf validate --leave-out vllm --leave-out sglang    likewise one software at a time",
+        "xlperf validate --leave-out MI300X --leave-out vllm    likewise a machine, then a software",
         "xlperf validate --cross-validate                 errors and bands of models left out of the fit",
         "xlperf validate --kernels                        errors of held-out kernel shapes",
         "xlperf validate --machines                       machines beyond NVIDIA, sources left out of the fit",
@@ -50,9 +50,8 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
     "--leave-out",
     metavar="NAME",
     multiple=True,
-    help="Refit the calibration without this generation of accelerators, or this software, and predict its rows; "
-    "may be given several times, each is left out alone. With --kernels: refit the kernels without this generation or "
-    "accelerator.",
+    help="Refit the calibration without this accelerator or generation of them, or this software, and predict its "
+    "rows; may be given several times, each is left out alone. With --kernels: refit only the kernels.",
 )
 @click.option(
     "--cross-validate",

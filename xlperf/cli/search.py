@@ -212,8 +212,9 @@ def changed_for(
     catalog: Catalog, plan: Table, values: Mapping[str, np.ndarray], point: Sequence[tuple[Varied, float | str]]
 ) -> tuple[Table, Catalog]:
     """The plan with other targets, and the catalog with other values in the rows that it, or what is tried, names."""
+    from xlperf.explore.changed_catalogs import changed_catalog, with_value
     from xlperf.explore.space import grid
-    from xlperf.explore.vary import NAMING, changed_catalog, with_value
+    from xlperf.explore.vary import NAMING
 
     own = [(one, value) for one, value in point if one.sheet == plan.kind]
     named = [(one, value) for one, value in point if one.sheet != plan.kind]
@@ -240,9 +241,9 @@ def _write(found: list[Robust], kinds: list[str], output: str | None, said: list
     import numpy as np
 
     from xlperf.explore.auto import with_notes
-    from xlperf.explore.found import LIMITED_BY
     from xlperf.explore.objectives import TARGETS
     from xlperf.explore.search import SHOWN, stacked
+    from xlperf.explore.search_results import LIMITED_BY
     from xlperf.explore.uncertainty import SHOWN as DRAWN
 
     sheets = []

@@ -29,7 +29,7 @@ from xlperf.cli.output import deliver, is_workbook, parts, progress, say, text_t
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
     from xlperf.explore.candidates import Bounds
-    from xlperf.explore.found import Search
+    from xlperf.explore.search_results import Search
     from xlperf.explore.uncertainty import Robust
 
 

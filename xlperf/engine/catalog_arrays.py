@@ -260,6 +260,7 @@ DEVICE_COLUMNS = (
     "shared_memory_capacity",
     "energy_ratio",
     "static_power",
+    "idle_power",
     "host_bandwidth",
     "host_memory_bandwidth",
     "drive_bandwidth",
@@ -366,7 +367,7 @@ def _device_columns(catalog: Catalog, accelerators: Table) -> dict[str, Array]:
     """The columns of :data:`DEVICE_COLUMNS` by name."""
     units = accelerators.number("num_multiprocessors")
     as_stated = ("memory_bandwidth", "memory_capacity", "thermal_design_power", "l2_capacity",
-                 "shared_memory_capacity", "static_power")  # fmt: skip
+                 "shared_memory_capacity", "static_power", "idle_power")  # fmt: skip
     return {
         **{name: accelerators.number(name) for name in as_stated},
         **{name: accelerators.filled(name) for name in HOST_COLUMNS},
@@ -424,7 +425,7 @@ def _prices(
 
 def _with_servers(catalog: Catalog, terms: Terms, bare: np.ndarray, power_limit: Array) -> Terms:
     """Terms where accelerators that the sheet prices has no price of are those of their row of servers."""
-    from xlperf.engine.ownership import server_priced
+    from xlperf.engine.server_prices import server_priced
 
     known, found = server_priced(catalog, bare, power_limit[bare])
     columns = [values.copy() for values in terms]

@@ -243,9 +243,11 @@ def _capped(
     energy = narrow_energy(PRODUCT_ENERGY, sizes) * columns["energy_ratio"]
     share = product_clock_share(asked[:, None], power_limit[:, None], peaks, energy, columns["static_power"])
     # Under the lowered limit products are as near to it as they were: what their constants say of the own one holds.
+    # Leakage that a row states stays, whatever the clock.
+    static = np.nan_to_num(columns["static_power"])
     slowed = {
         "energy_ratio": energy_at_clock(columns["energy_ratio"], share),
-        "thermal_design_power": power_at_clock(columns["thermal_design_power"], share),
+        "thermal_design_power": static + power_at_clock(columns["thermal_design_power"] - static, share),
     }
     return share, {**columns, **slowed}
 

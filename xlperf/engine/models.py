@@ -190,7 +190,24 @@ def model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
         **_sparse_columns(models, kinds, shared),
     }
     columns["num_dense_layers"] = np.where(bare > 0.0, bare, layers) - columns["num_moe_layers"]
-    return columns, kinds.reasons
+    return columns, _with_gaps(columns, kinds.reasons)
+
+
+def _with_gaps(columns: Mapping[str, Array], reasons: np.ndarray) -> np.ndarray:
+    """Why rows are no models, with those that lack a number that another one asks for, or whose numbers cannot be."""
+    experts, chosen = columns["num_experts"], columns["top_k"]
+    latent, heads = columns["latent_attention"] > 0.0, columns["num_attention_heads"]
+    sizes = columns["kv_lora_rank"] * columns["qk_head_size"] * columns["v_head_size"]
+    gaps = (
+        ("states experts without top k or moe ffn hidden size", np.isnan(chosen + columns["expert_ffn_hidden_size"])),
+        ("has fewer experts than top k", chosen > experts),
+        ("has latent attention without its rank or head sizes", latent & ~(sizes > 0.0)),
+        ("has attention heads that are no multiple of its query groups", heads % columns["num_query_groups"] > 0.0),
+        ("has fewer layers than first dense layers", columns["num_moe_layers"] < 0.0),
+    )
+    for words, lacking in gaps:
+        reasons = np.where((reasons == "") & lacking, words, reasons)
+    return reasons
 
 
 def _sparse_columns(models: Table, kinds: LayerKinds, shared: np.ndarray) -> dict[str, Array]:

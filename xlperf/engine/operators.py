@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 
 import numpy as np
@@ -79,7 +80,7 @@ def _operator_bounds(times: Callable[[Callable[[Device], Device]], list[Array]])
     """
     found = [times(lambda device: device)]
     for units, memory in ((_TWICE, 1.0), (1.0, _TWICE), (_WITHOUT_LIMIT, _WITHOUT_LIMIT)):
-        found.append(times(lambda device, units=units, memory=memory: _faster(device, units, memory)))  # type: ignore[misc]
+        found.append(times(partial(_faster, units=units, memory=memory)))
     words = np.array(_BOUNDS, dtype=object)
     return [
         words[np.argmax([whole - compute, whole - memory, 0.5 * rest], axis=0)]

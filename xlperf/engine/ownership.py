@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -12,8 +11,9 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import results_of, table_schema
 from xlperf.catalog.table import Table, columns_of
 from xlperf.engine.catalog_arrays import catalog_arrays
-from xlperf.engine.devices import accelerators_of, design_of_devices, evaluate_designs
+from xlperf.engine.devices import evaluate_designs
 from xlperf.engine.join import pool_rows
+from xlperf.engine.server_prices import chiplets_of, first_or_device_rows, servers_of, with_chip_prices
 from xlperf.engine.tables import evaluate
 from xlperf.equations.cost.ownership import (
     OwnedPool,
@@ -23,7 +23,6 @@ from xlperf.equations.cost.ownership import (
     owned_hour,
     owned_pool,
     server_costs,
-    server_terms,
     working_terms,
 )
 from xlperf.equations.cost.servers import DrawnPower, OwnerTerms, straight_line_terms
@@ -32,7 +31,6 @@ from xlperf.equations.cost.tokens import (
     ALL_IN,
     INPUT,
     OUTPUT,
-    Terms,
     cost_per_token,
     drawn_terms,
     energy_per_token,
@@ -77,7 +75,7 @@ def evaluate_servers(servers: Table, case: str = "base", catalog: Catalog | None
     row leaves blank. Returns ``servers_results``, one row per server, in the units used inside. ``fixed_accelerators``
     and ``fixed_power`` are the two views of a planner; where a row has both, what the power feeds bounds the number.
     """
-    servers = servers if catalog is None else _with_chip_prices(servers, catalog, case)
+    servers = servers if catalog is None else with_chip_prices(servers, catalog, case)
     with np.errstate(divide="ignore", invalid="ignore"):
         found = server_costs(columns_of(servers, case=case))
     return Table("servers_results", {c.name: found[c.name] for c in results_of("servers").columns}, servers.place)
@@ -130,8 +128,8 @@ def _pool(
     """Rows of the servers of some accelerators, and what they cost in them at the power that their work draws."""
     limit = catalog_arrays(catalog, accelerator).thermal_design_power[accelerator]
     provided = np.fmin(plans.number("power_limit"), limit)
-    servers, count = _servers(catalog), plans.number("num_accelerators")
-    rows = _first_or_device_rows(servers, catalog, accelerator, owner)
+    servers, count = servers_of(catalog), plans.number("num_accelerators")
+    rows = first_or_device_rows(servers, catalog, accelerator, owner)
     server = columns_of(servers, rows, case)
     with np.errstate(divide="ignore", invalid="ignore"):
         network = _outer_tier(plans, catalog, accelerator, count, server)
@@ -176,7 +174,7 @@ def evaluate_ownership(
     split = plans.kind == "inference" and ~np.isnan(plans.number("expert_accelerators"))
     refused = np.isnan(results["tokens_per_second"]) | split
     columns = {name: np.where(refused, np.nan, values) for name, values in columns.items()}
-    columns["server"] = _both_words(owned, [_names(_servers(catalog), rows) for rows in owned.servers])
+    columns["server"] = _both_words(owned, [_names(servers_of(catalog), rows) for rows in owned.servers])
     columns["design"] = _both_words(owned, [own["design"] for own in made])
     words = np.where(refused, results["reason"], _unbought(catalog, owned, owner))
     columns["reason"] = np.where(split & (results["reason"] == ""), _NO_EXPERT_POOLS, words).astype(object)
@@ -209,17 +207,6 @@ def _unbought(catalog: Catalog, owned: OwnedPlans, owner: str) -> np.ndarray:
         for row in np.flatnonzero(server < 0).tolist():
             reason[row] = f"no row of servers has accelerator {names[accelerator[row]]}{more}"
     return reason
-
-
-def first_rows(table: Table, catalog: Catalog, accelerator: np.ndarray, word: str = "") -> np.ndarray:
-    """First row of servers or chiplets for each accelerator, whose name holds a word; -1 where there is none."""
-    first: dict[int, int] = {}
-    if len(table):
-        own = catalog.known_rows("accelerators", table.text("accelerator")).tolist()
-        for row, (found, name) in enumerate(zip(own, table.text(table.schema.key.name).tolist(), strict=True)):
-            if found >= 0 and word.casefold() in str(name).casefold():
-                first.setdefault(found, row)
-    return np.array([first.get(row, -1) for row in accelerator.tolist()], dtype=np.int64)
 
 
 def _outer_tier(
@@ -288,109 +275,14 @@ def _run_time(plans: Table, results: Table) -> Array:
 
 def _accelerator_parts(catalog: Catalog, owned: OwnedPlans, pool: int, case: str) -> dict[str, np.ndarray]:
     """Hour and carbon of the accelerator by what it is made of, and the name of its design; NaN and "" without one."""
-    designs, accelerator = _chips(catalog), owned.accelerators[pool]
-    rows = _first_or_device_rows(designs, catalog, accelerator)
+    designs, accelerator = chiplets_of(catalog), owned.accelerators[pool]
+    rows = first_or_device_rows(designs, catalog, accelerator)
     results = evaluate_designs(designs, catalog, case) if len(designs) else Table("chiplets_results", {})
     design = columns_of(results, rows)
     found: dict[str, np.ndarray] = dict(accelerator_hour(design, owned.pools[pool]))
     stated = catalog.tables["accelerators"].number("embodied_carbon")[accelerator]
     made = np.where(np.isnan(stated), design.embodied_carbon, stated)
     return {**found, "embodied_carbon": made, "design": _names(designs, rows)}
-
-
-_BY_DEVICE = " by its device"
-"""What names of rows end with that stand for accelerators which follow from a device."""
-
-
-def _first_or_device_rows(table: Table, catalog: Catalog, accelerator: np.ndarray, word: str = "") -> np.ndarray:
-    """As :func:`first_rows`, else the row that an accelerator's device makes; -1 where it has none."""
-    rows = first_rows(table, catalog, accelerator, word)
-    own = first_rows(table, catalog, accelerator, _BY_DEVICE) if word and (rows < 0).any() else rows
-    return np.where(rows < 0, own, rows)
-
-
-def _derived(catalog: Catalog, kind: str) -> tuple[np.ndarray, Table]:
-    """Accelerators that follow from a device with a cost and have no row of a sheet, and that sheet."""
-    table, accelerators = catalog.tables[kind], catalog.tables["accelerators"]
-    every = np.arange(len(accelerators))
-    lacking = (accelerators.text("device") != "") & (first_rows(table, catalog, every) < 0)
-    if not lacking.any():
-        return np.flatnonzero(lacking), table
-    return np.flatnonzero(lacking & ~np.isnan(accelerators_of(catalog).price)), table
-
-
-def _with_rows(table: Table, columns: Mapping[str, np.ndarray], number: int) -> Table:
-    """A sheet with more rows, blank where nothing is given."""
-    found = {}
-    for name in (*table.columns, *(name for name in columns if name not in table.columns)):
-        text = table.schema.by_name[name].is_text
-        blank, kept = ("" if text else np.nan), table.columns.get(name)
-        dtype = object if text else float
-        before = np.full(len(table), blank, dtype=dtype) if kept is None else kept
-        found[name] = np.concatenate([before, columns.get(name, np.full(number, blank, dtype=dtype))])
-    return Table(table.kind, found, table.place)
-
-
-def _with_chip_prices(servers: Table, catalog: Catalog, case: str = "base") -> Table:
-    """Servers whose blank price of an accelerator is what its row of chiplets, or its device, is sold at."""
-    blank = np.flatnonzero(np.isnan(servers.number("accelerator_price")))
-    if not len(blank):
-        return servers
-    accelerators = catalog.known_rows("accelerators", servers.text("accelerator")[blank])
-    designs = _chips(catalog)
-    rows = _first_or_device_rows(designs, catalog, accelerators)
-    price = servers.number("accelerator_price").copy()
-    if len(designs):
-        price[blank] = columns_of(evaluate_designs(designs, catalog, case), rows).sale_price
-    return Table(servers.kind, {**servers.columns, "accelerator_price": price}, servers.place)
-
-
-def server_priced(catalog: Catalog, accelerators: np.ndarray, power_limit: Array) -> tuple[np.ndarray, Terms]:
-    """Accelerators of some rows that a row of servers prices, and what they cost in it.
-
-    ``catalog``: with servers. ``accelerators``: rows of the sheet accelerators that the sheet prices has no price of.
-    ``power_limit``: their limits, (rows,) [W]. Returns positions among the rows, and terms of those.
-    """
-    servers = catalog.tables["servers"]
-    rows = first_rows(servers, catalog, accelerators)
-    known = np.flatnonzero(rows >= 0)
-    if not len(known):
-        return known, Terms(*np.zeros((5, 0)))
-    own = _with_chip_prices(servers.take(rows[known]), catalog)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return known, server_terms(columns_of(own), power_limit[known])
-
-
-def _servers(catalog: Catalog) -> Table:
-    """The sheet servers, with a row for each derived accelerator without one: its price and power by its device."""
-    rows, table = _derived(catalog, "servers")
-    table = _with_chip_prices(table, catalog)
-    if not len(rows):
-        return table
-    known = accelerators_of(catalog)
-    names = known.table.text("accelerator")[rows]
-    group = float(table_schema("servers").by_name["num_accelerators"].default)
-    columns = {
-        "server": np.array([f"{name}{_BY_DEVICE}" for name in names.tolist()], dtype=object),
-        "accelerator": names,
-        "accelerator_price": known.price[rows],
-        "server_price": group * (known.capex - known.price)[rows],
-        "server_power": group * known.server_power[rows],
-    }
-    return _with_rows(table, columns, len(rows))
-
-
-def _chips(catalog: Catalog) -> Table:
-    """The sheet chiplets, with a row for each derived accelerator without one: the module that its device is."""
-    rows, table = _derived(catalog, "chiplets")
-    if not len(rows):
-        return table
-    accelerators, devices = catalog.tables["accelerators"], catalog.tables["devices"]
-    found = catalog.known_rows("devices", accelerators.text("device")[rows])
-    made = dict(design_of_devices(devices.take(found), catalog, table).columns)
-    names = accelerators.text("accelerator")[rows]
-    made["chiplet"] = np.array([f"{name}{_BY_DEVICE}" for name in names.tolist()], dtype=object)
-    return _with_rows(table, {**made, "accelerator": names}, len(rows))
 
 
 def cost_bridge(

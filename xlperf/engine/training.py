@@ -36,9 +36,8 @@ from xlperf.equations.plan.training_plan import TrainingPlan, with_defaults
 from xlperf.equations.plan.training_rules import TRAINING_RULES
 from xlperf.equations.training import Setting, step
 from xlperf.equations.training.communication import used_families
-from xlperf.equations.training.energy import training_power
 from xlperf.equations.training.memory import memory_of
-from xlperf.equations.training.rates import run_results, slow_run_ratio, training_rates
+from xlperf.equations.training.rates import run_results, slow_run_ratio, training_power, training_rates
 from xlperf.equations.training.step import COMPUTE_PARTS, MESSAGE_PARTS, STEP_PARTS
 
 _KERNELS = ("gemm", "experts", "vector", *OPERATIONS)

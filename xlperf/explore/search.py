@@ -26,7 +26,6 @@ from xlperf.explore.candidates import (
     open_load,
     uneven_chunks,
 )
-from xlperf.explore.found import BEYOND_LIMITS, GOOD, ILLEGAL, TOO_LARGE, Lead, Search
 from xlperf.explore.frontier import unbeaten_rows
 from xlperf.explore.objectives import (
     AT_TARGETS,
@@ -40,6 +39,7 @@ from xlperf.explore.objectives import (
     rival_of,
     tightest,
 )
+from xlperf.explore.search_results import BEYOND_LIMITS, GOOD, ILLEGAL, TOO_LARGE, Lead, Search
 from xlperf.explore.space import WHOLE, Part, TooMany
 from xlperf.explore.workers import worked
 

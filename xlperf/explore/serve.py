@@ -21,7 +21,7 @@ from xlperf.engine.devices import accelerators_of
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.auto_values import load_steps, replicas, server_sizes
 from xlperf.explore.candidates import candidates
-from xlperf.explore.forms import Answer, dollars, one_plan, price_words, short_name, slower, trust
+from xlperf.explore.search_results import Answer, dollars, one_plan, price_words, short_name, slower, trust
 
 COPY_SIZES = tuple(2.0**power for power in range(8))
 """Accelerators of a copy that are tried. [-]"""

@@ -13,10 +13,11 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
 from xlperf.explore.candidates import Bounds
-from xlperf.explore.found import Search
+from xlperf.explore.changed_catalogs import with_value
 from xlperf.explore.objectives import TARGETS, Limit, is_number_of_accelerators
 from xlperf.explore.search import own_targets, search
-from xlperf.explore.vary import Varied, with_value
+from xlperf.explore.search_results import Search
+from xlperf.explore.vary import Varied
 
 PRECISION = 1e-3
 """Relative width of what is left between a value that reaches the target and one that does not. [-]"""
@@ -162,7 +163,7 @@ def solve_number(
     Raises
     ------
     InputError
-        As :func:`xlperf.explore.search.search` and :func:`xlperf.explore.vary.changed_catalog`.
+        As :func:`xlperf.explore.search.search` and :func:`xlperf.explore.changed_catalogs.changed_catalog`.
     """
 
     def best_at(value: float) -> Search:

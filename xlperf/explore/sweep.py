@@ -20,20 +20,12 @@ from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
 from xlperf.explore.auto import evaluate_resolved
 from xlperf.explore.candidates import Bounds
+from xlperf.explore.changed_catalogs import changed_catalog, multiplied, row_catalog, unmarked
 from xlperf.explore.objectives import Limit, Objective
 from xlperf.explore.samples import Sampling, uniforms
 from xlperf.explore.search import stacked
 from xlperf.explore.space import MOST_PLANS
-from xlperf.explore.vary import (
-    CALIBRATION,
-    NAMING,
-    Varied,
-    changed_catalog,
-    multiplied,
-    picked,
-    row_catalog,
-    unmarked,
-)
+from xlperf.explore.vary import CALIBRATION, NAMING, Varied, picked
 from xlperf.explore.workers import worked
 
 BLOCK = 32_768

@@ -15,12 +15,12 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, table_schema, unit_of
 from xlperf.catalog.table import Table, uncertain_columns, values_in_case
 from xlperf.equations.plan.records import PRECISIONS
-from xlperf.explore.found import Search
+from xlperf.explore.changed_catalogs import blanked_prices, sheet_rows
 from xlperf.explore.objectives import TIMES, Limit, band_factor, is_rate, objective_of
-from xlperf.explore.reached_rows import REACHED
 from xlperf.explore.samples import LATIN_HYPERCUBE, RANDOM, Sampling, normal_scores, uniforms
+from xlperf.explore.search_results import Search
 from xlperf.explore.sweep import BLOCK, Sweep
-from xlperf.explore.vary import SHEETS, TRIANGULAR, UNIFORM, Varied, blanked_prices, sheet_rows
+from xlperf.explore.vary import REACHED, SHEETS, TRIANGULAR, UNIFORM, Varied
 from xlperf.explore.workers import worked
 
 BAND = "calibration band"
@@ -289,9 +289,10 @@ class Uncertainty:
             )
             for row in parts
         ]
-        return tuple(  # type: ignore[return-value]
+        first, total = (
             np.array([np.ravel(getattr(one, name)) for one in found]) for name in ("first_order", "total_order")
         )
+        return first, total
 
 
 def usual_ranges(plans: Table) -> tuple[Varied, ...]:

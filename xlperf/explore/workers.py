@@ -235,15 +235,11 @@ def _version() -> str:
 
 def _plugin(distributed: Any, work: Callable[[Any], Any], name: str) -> Any:
     """What puts the work into each worker, those that start later included."""
-
-    class Prepared(distributed.WorkerPlugin):  # type: ignore[misc]
-        def setup(self, worker: Any) -> None:
-            _prepare(name, work)
-
-        def teardown(self, worker: Any) -> None:
-            _prepare(name, None)
-
-    return Prepared()
+    methods = {
+        "setup": lambda self, worker: _prepare(name, work),
+        "teardown": lambda self, worker: _prepare(name, None),
+    }
+    return type("Prepared", (distributed.WorkerPlugin,), methods)()
 
 
 def _prepare(name: str, work: Callable[[Any], Any] | None) -> None:

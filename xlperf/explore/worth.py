@@ -20,10 +20,11 @@ from xlperf.equations.cost.tokens import break_even_cost_rate
 from xlperf.equations.hardware.derived_device import PEAKS
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.candidates import Bounds
-from xlperf.explore.found import Search
+from xlperf.explore.changed_catalogs import changed_catalog, sheet_rows, with_value
 from xlperf.explore.objectives import TARGETS, Limit, Objective, objective_of
 from xlperf.explore.search import search
-from xlperf.explore.vary import Varied, changed_catalog, read_variation, sheet_rows, with_value
+from xlperf.explore.search_results import Search
+from xlperf.explore.vary import Varied, read_variation
 from xlperf.explore.workers import worked
 
 STEP = 1.01
@@ -118,7 +119,7 @@ def worth(
     plans of each block that is done. ``processes``: processes that share the searches where these take long; the
     answer is the same. ``**bounds``: most candidates of a plan, and most accelerators tried for ``auto``. Returns
     ``worth``: a row for each change, blank where no plan fits and keeps the limits. Raises InputError as
-    :func:`xlperf.explore.search.search` and :func:`xlperf.explore.vary.changed_catalog`.
+    :func:`xlperf.explore.search.search` and :func:`xlperf.explore.changed_catalogs.changed_catalog`.
     """
     cost = objective_of(plan.kind, "cost")
     start = monotonic()

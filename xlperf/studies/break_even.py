@@ -119,7 +119,8 @@ def _rent(
     own, other = (_rows(inputs, good, pair.kind, name) for name in pair[1:])
     cost, hour = (results[pair.kind].number(name) for name in (ALL_IN[pair.kind], "accelerator_hour_cost"))
     found = break_even_cost_rate(hour[own], cost[own], np.nanmin(cost[other], initial=np.inf))
-    return tuple(float(rate) * HOUR for rate in (hour[own][0], hour[other][0], np.nanmax(found)))  # type: ignore[return-value]
+    rent, other_rent, even = (float(rate) * HOUR for rate in (hour[own][0], hour[other][0], np.nanmax(found)))
+    return rent, other_rent, even
 
 
 def _stated(catalog: Catalog, machines: Sequence[str]) -> Array:

@@ -20,35 +20,22 @@ from xlperf.addin.worker import Engine
 from xlperf.base import resources
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.read import read_catalog_tables, read_plan_tables
-from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, TECHNOLOGY_TABLES, schema, table_schema
+from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, TECHNOLOGY_TABLES, table_schema
 from xlperf.catalog.table import Table
 from xlperf.workbook.checks import checks_sheet
-from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, data_sheet
-from xlperf.workbook.front import CARD_RESULTS, CARDS, card, catalog_kinds, front_sheet, functions_sheet
+from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, Rows, data_sheet, table_of
+from xlperf.workbook.front_sheets import example_tables, live_cells, numbers_look, question_sheets
 from xlperf.workbook.package import Formulas, data_rows, packed, replace_file, save_workbook
 from xlperf.workbook.plan_card import NUMBERS, plan_cards
-from xlperf.workbook.questions import example_tables, live_cells, numbers_look, question_sheets
 from xlperf.workbook.result_charts import cost_charts
+from xlperf.workbook.start_sheet import CARD_RESULTS, CARDS, card, catalog_kinds, front_sheet, functions_sheet
 from xlperf.workbook.style import add_styles, link, page_setup, title
 from xlperf.workbook.tco import tco_sheet
 
-Rows = Sequence[Mapping[str, object]]
 KINDS = (*PLAN_TABLES, *CATALOG_TABLES)
 ORIGIN = "xlperf.xlsx"
 _OPTIONS = ("--validation", "--template", "--studies", "--checked")
-
-
-def table_of(kind: str, rows: Rows) -> Table:
-    """Rows as a table: values by column name, in the units of the schema; flags are yes or no, blanks None or absent.
-
-    Raises InputError with every fault of the rows.
-    """
-    names = [column.name for column in schema()[kind].columns]
-    unknown = sorted({name for row in rows for name in row} - set(names))
-    header = [*names, *unknown]
-    return table_from_rows(kind, header, [[row.get(name) for name in header] for row in rows])
 
 
 def read_tables(path: str | Path) -> dict[str, Table]:

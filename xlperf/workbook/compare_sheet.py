@@ -11,9 +11,8 @@ from openpyxl.worksheet.datavalidation import DataValidation
 
 from xlperf.catalog.schema import PLAN_TABLES, results_of, table_schema
 from xlperf.workbook.data_sheets import column_reference, sheet_columns
-from xlperf.workbook.live import Live
-from xlperf.workbook.plan_card import TIME, letters_from, pulled_cell
-from xlperf.workbook.question_look import (
+from xlperf.workbook.front_formulas import Live
+from xlperf.workbook.front_layout import (
     BLUE,
     SKY,
     answer,
@@ -29,6 +28,7 @@ from xlperf.workbook.question_look import (
     texts,
     tiles,
 )
+from xlperf.workbook.plan_card import TIME, letters_from, pulled_cell
 from xlperf.workbook.style import INK, NAVY, RULE
 
 FIRST_CHOICE = ("Llama-3 70B, 64 H100, bf16", "Llama-3 70B, 64 B200, bf16")

@@ -16,7 +16,8 @@ from openpyxl.worksheet.table import TableColumn, TableFormula
 
 from xlperf.addin.functions import PREFIX
 from xlperf.base import resources
-from xlperf.catalog.schema import COST_TABLES, PLAN_TABLES, Column, results_of, table_schema
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.schema import COST_TABLES, PLAN_TABLES, Column, results_of, schema, table_schema
 from xlperf.workbook.package import FLAG_FORMAT, Formulas, column_width, data_rows, write_table
 from xlperf.workbook.style import BAD_FILL, BAD_INK, page_setup, put, title
 
@@ -422,3 +423,17 @@ def alarm(sheet: Worksheet, area: str, formula: str) -> None:
     fill, font = PatternFill(bgColor=f"FF{BAD_FILL}"), Font(color=f"FF{BAD_INK}", bold=True)
     rule = Rule(type="expression", dxf=DifferentialStyle(font=font, fill=fill), formula=[formula])
     sheet.conditional_formatting.add(area, rule)
+
+
+Rows = Sequence[Mapping[str, object]]
+
+
+def table_of(kind: str, rows: Rows) -> Table:
+    """Rows as a table: values by column name, in the units of the schema; flags are yes or no, blanks None or absent.
+
+    Raises InputError with every fault of the rows.
+    """
+    names = [column.name for column in schema()[kind].columns]
+    unknown = sorted({name for row in rows for name in row} - set(names))
+    header = [*names, *unknown]
+    return table_from_rows(kind, header, [[row.get(name) for name in header] for row in rows])

@@ -77,7 +77,7 @@ class _InMemory(ExcelWriter):
         writer: Any = WorksheetWriter(ws, part)
         writer.write()
         ws._rels = writer._rels
-        archive: zipfile.ZipFile = self._archive  # type: ignore[attr-defined]
+        archive: zipfile.ZipFile = vars(self)["_archive"]
         archive.writestr(ws.path[1:], part.getvalue())
         self.manifest.append(ws)
 

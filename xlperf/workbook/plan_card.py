@@ -12,8 +12,8 @@ from openpyxl.worksheet.datavalidation import DataValidation
 from xlperf.catalog.schema import Column, results_of, table_schema
 from xlperf.workbook.checks import VERDICT
 from xlperf.workbook.data_sheets import CARD_TOP, DATA_SHEETS, column_reference, plan_names, sheet_columns
-from xlperf.workbook.live import Live, worded
-from xlperf.workbook.question_look import (
+from xlperf.workbook.front_formulas import Live, worded
+from xlperf.workbook.front_layout import (
     AMBER,
     BADGES,
     BLUE,

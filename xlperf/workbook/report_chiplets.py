@@ -13,7 +13,7 @@ from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.base.units import MILLION
 from xlperf.catalog.table import Table
-from xlperf.equations.cost.tokens import crossover_volume
+from xlperf.equations.cost.designs import crossover_volume
 from xlperf.workbook.charts import SERIES, Cells, Points, curves
 from xlperf.workbook.package import write_table
 from xlperf.workbook.report_data import Report, extra_column, number_words

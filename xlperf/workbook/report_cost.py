@@ -11,14 +11,8 @@ from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.catalog.schema import Column, results_of, unit_of
 from xlperf.catalog.table import Table
-from xlperf.engine.ownership import (
-    ACCELERATOR_PARTS,
-    HOUR_PARTS,
-    SERVER_PARTS,
-    cost_bridge,
-    evaluate_ownership,
-    first_rows,
-)
+from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS, SERVER_PARTS, cost_bridge, evaluate_ownership
+from xlperf.engine.server_prices import first_rows
 from xlperf.equations.cost.tokens import ALL_IN
 from xlperf.workbook.charts import (
     BLUE,

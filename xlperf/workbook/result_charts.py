@@ -11,8 +11,8 @@ from openpyxl.chart.series import SeriesLabel
 from openpyxl.utils import get_column_letter, range_boundaries
 
 from xlperf.workbook.data_sheets import BLANK_ROWS, DATA_SHEETS, HEADER_ROW, sheet_columns
-from xlperf.workbook.live import Live
-from xlperf.workbook.question_look import AMBER, BLUE, GREEN, GREY, ORANGE, SKY, axis, bars, place
+from xlperf.workbook.front_formulas import Live
+from xlperf.workbook.front_layout import AMBER, BLUE, GREEN, GREY, ORANGE, SKY, axis, bars, place
 from xlperf.workbook.report_data import number_words, short
 from xlperf.workbook.style import MUTED, NAVY, put
 

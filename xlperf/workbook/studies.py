@@ -25,7 +25,6 @@ from xlperf.studies.inputs import SHEET, study_workbook
 from xlperf.studies.outcome import Finding, SettingValue, Study, setting_text
 from xlperf.workbook import style
 from xlperf.workbook.axes import axis_number, draw_axis, log_axis
-from xlperf.workbook.build import table_of
 from xlperf.workbook.charts import (
     SERIES,
     Cells,
@@ -41,6 +40,7 @@ from xlperf.workbook.charts import (
     point_series,
     scatter_chart,
 )
+from xlperf.workbook.data_sheets import table_of
 from xlperf.workbook.package import data_rows, replace_file, table_name, workbook_bytes, write_table
 from xlperf.workbook.report_breakdown import first_rows
 from xlperf.workbook.report_summary import finding_rows, wide_text

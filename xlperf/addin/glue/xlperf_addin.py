@@ -4,7 +4,6 @@ It holds no functions of its own: ``functions.json`` beside it, written from the
 """
 
 # mypy: ignore-errors
-# ruff: noqa: D102, N802 - LibreOffice gives the methods their names
 
 from __future__ import annotations
 
@@ -210,15 +209,16 @@ def hide_page_ends(document):
             document.setModified(modified)
 
 
+_ACTIONS = {
+    "OnLoadFinished": refresh,
+    "OnViewCreated": hide_page_ends,
+    "OnSaveDone": portable,
+    "OnSaveAsDone": portable,
+}
+
+
 class DocumentJob(unohelper.Base, XJob, XServiceInfo):
     """Runs when a document was opened or saved."""
-
-    ACTIONS = {  # noqa: RUF012
-        "OnLoadFinished": refresh,
-        "OnViewCreated": hide_page_ends,
-        "OnSaveDone": portable,
-        "OnSaveAsDone": portable,
-    }
 
     def __init__(self, context, *arguments):
         self.context = context
@@ -229,7 +229,7 @@ class DocumentJob(unohelper.Base, XJob, XServiceInfo):
             if part.Name == "Environment":
                 environment = {one.Name: one.Value for one in part.Value}
         document = environment.get("Model")
-        action = self.ACTIONS.get(environment.get("EventName"))
+        action = _ACTIONS.get(environment.get("EventName"))
         try:
             if action and document and document.supportsService("com.sun.star.sheet.SpreadsheetDocument"):
                 action(document)
@@ -246,6 +246,6 @@ class DocumentJob(unohelper.Base, XJob, XServiceInfo):
         return (DOCUMENT_JOB, "com.sun.star.task.Job")
 
 
-g_ImplementationHelper = unohelper.ImplementationHelper()  # noqa: N816
+g_ImplementationHelper = unohelper.ImplementationHelper()
 g_ImplementationHelper.addImplementation(AddIn, ADDIN, (ADDIN, "com.sun.star.sheet.AddIn"))
 g_ImplementationHelper.addImplementation(DocumentJob, DOCUMENT_JOB, (DOCUMENT_JOB, "com.sun.star.task.Job"))

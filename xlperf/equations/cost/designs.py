@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Columns, Numeric, array
+from xlperf.base.arrays import Array, Columns, Numeric, array, divide
 from xlperf.equations.cost import dies, packages, yields
 from xlperf.equations.cost.tco import die_carbon, sale_price
 
@@ -346,6 +346,14 @@ def fits_reticle(area: Numeric, width: Numeric, node: Columns) -> np.ndarray:
     ----------
     .. [1] A. Graening et al., "CATCH: a cost analysis tool for co-optimization of chiplet-based heterogeneous
        systems", 2025, arXiv:2503.15753.
+
+    Examples
+    --------
+    A field of 26 x 33 mm takes 800 mm2 and not 900, unless fields are stitched.
+
+    >>> field = Columns({"reticle_width": 26.0, "reticle_height": 33.0, "stitch_yield": np.nan}.__getitem__)
+    >>> fits_reticle([800.0, 900.0], np.nan, field).tolist()
+    [True, False]
     """
     size = array(area)
     across = _across(size, width, node.reticle_width)
@@ -415,3 +423,44 @@ def design_rules(design: Columns, node: Columns, base_node: Columns, package: Co
                   "wide": process.reticle_width, "high": process.reticle_height}  # fmt: skip
         rules.append(DesignRule(name, ~fits_reticle(area, width, process) & present, large, values))
     return rules
+
+
+def crossover_volume(
+    unit_cost: Numeric, one_time_cost: Numeric, other_unit_cost: Numeric, other_one_time_cost: Numeric
+) -> Array:
+    r"""Volume at which two designs cost the same: one cheaper to make, the other cheaper to design.
+
+    .. math:: V = \frac{C_2 - C_1}{c_1 - c_2}
+
+    Parameters
+    ----------
+    unit_cost : numeric
+        Cost c1 of making one of the first design. [USD]
+    one_time_cost : numeric
+        One-time cost C1 of the first design. [USD]
+    other_unit_cost : numeric
+        Cost c2 of making one of the other. [USD]
+    other_one_time_cost : numeric
+        One-time cost C2 of the other. [USD]
+
+    Returns
+    -------
+    volume : numeric
+        Units; NaN where one design is cheaper at every volume. [-]
+
+    References
+    ----------
+    .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
+       DAC 2022, doi:10.1145/3489517.3530428.
+
+    Examples
+    --------
+    40,000 USD more for the design, 40 USD less for each unit:
+
+    >>> float(crossover_volume(100.0, 50000.0, 60.0, 90000.0))
+    1000.0
+    """
+    volume = divide(
+        array(other_one_time_cost) - array(one_time_cost), array(unit_cost) - array(other_unit_cost), where_zero=np.nan
+    )
+    return np.asarray(np.where(volume > 0.0, volume, np.nan))

@@ -8,15 +8,8 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Columns, Numeric, array, ceil_div
 from xlperf.base.units import YEAR
-from xlperf.equations.cost.servers import (
-    DrawnPower,
-    NetworkParts,
-    OwnerTerms,
-    Words,
-    owner_terms,
-    server_hour,
-    server_network,
-)
+from xlperf.equations.cost.network import NetworkParts, Words, server_network
+from xlperf.equations.cost.servers import DrawnPower, OwnerTerms, owner_terms, server_hour
 from xlperf.equations.cost.tco import building_power
 from xlperf.equations.cost.tokens import Terms, pool_mean, token_rate_per_power
 
@@ -172,7 +165,7 @@ def owned_pool(
     server : Columns
         Rows of the sheet ``servers``.
     topology : {"fat-tree", "switch", "rail", "dragonfly", "fully-connected", "ring", "torus", "mesh"}
-        As in :func:`xlperf.equations.cost.servers.network_parts`.
+        As in :func:`xlperf.equations.cost.network.network_parts`.
     num_endpoints : numeric
         Links into the network; 0 within one server. [-]
     oversubscription : numeric
@@ -192,6 +185,16 @@ def owned_pool(
     ----------
     .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 3,
        doi:10.2200/S00874ED3V01Y201809CAC046.
+
+    Examples
+    --------
+    A switch of 64 ports for 10,000 USD is shared by 32 accelerators.
+
+    >>> from types import SimpleNamespace
+    >>> server = SimpleNamespace(switch_ports=64.0, switch_price=10000.0, cable_price=0.0, transceiver_price=0.0)
+    >>> server.adapter_price = 0.0
+    >>> float(owned_pool(server, "fat-tree", 32.0, 1.0, np.nan, 32.0, DrawnPower.unknown(1)).network)
+    312.5
     """
     parts, price = server_network(server, topology, num_endpoints, oversubscription, num_axes)
     return OwnedPool(server, parts, price / array(num_accelerators), drawn)
@@ -210,6 +213,17 @@ def working_terms(pool: OwnedPool, period: Numeric = YEAR) -> Terms:
     Returns
     -------
     Terms
+
+    Examples
+    --------
+    1,000 W at full load, half of it on average:
+
+    >>> from types import SimpleNamespace
+    >>> terms = SimpleNamespace(grid_power=1000.0, load_share=0.5, energy_price=0.0)
+    >>> pool = SimpleNamespace(terms=lambda period: terms, hour=lambda period: {"cost_rate": 2.0})
+    >>> pool.server = SimpleNamespace(carbon_intensity=0.0)
+    >>> working_terms(pool).power
+    500.0
     """
     terms, hour = pool.terms(period), pool.hour(period)
     power = terms.grid_power * terms.load_share
@@ -343,6 +357,19 @@ def accelerator_hour(design: Columns, pool: OwnedPool, period: Numeric = YEAR) -
     ----------
     .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
        DAC 2022, doi:10.1145/3489517.3530428.
+
+    Examples
+    --------
+    Dies for 200 USD and memory for 300 USD of an accelerator sold for 1,000 USD, at 2 USD an hour:
+
+    >>> from types import SimpleNamespace
+    >>> names = "wasted_dies wasted_memory raw_package package_defects test board_cost nre_per_unit".split()
+    >>> design = SimpleNamespace(**dict.fromkeys(names, 0.0), raw_dies=150.0, die_defects=50.0, memory=300.0)
+    >>> pool = SimpleNamespace(hour=lambda period: {"accelerator_cost": 2.0})
+    >>> pool.server = SimpleNamespace(accelerator_price=1000.0)
+    >>> found = accelerator_hour(design, pool)
+    >>> found["hour_dies"], found["hour_memory"], found["hour_margin"]
+    (0.4, 0.6, 1.0)
     """
     price = pool.server.accelerator_price
     hour = pool.hour(period)["accelerator_cost"]
@@ -399,6 +426,17 @@ def embodied_costs(
     ----------
     .. [1] U. Gupta et al., "ACT: designing sustainable computer systems with an architectural carbon modeling tool",
        ISCA 2022, doi:10.1145/3470496.3527408.
+
+    Examples
+    --------
+    100 kg for an accelerator and 800 kg / 8 for its server, over 50 s of use; two accelerators make 4 tokens a second.
+
+    >>> from types import SimpleNamespace
+    >>> pool = SimpleNamespace(terms=lambda: SimpleNamespace(utilization=0.5))
+    >>> pool.server = SimpleNamespace(embodied_carbon=800.0, num_accelerators=8.0, life=100.0)
+    >>> found = embodied_costs(pool, pool, 100.0, 100.0, 0.0, 2.0, 4.0, 10.0)
+    >>> float(found["embodied_carbon"]), float(found["owned_embodied_carbon_per_million_tokens"])
+    (400.0, 2.0)
     """
     made: list[Array] = []
     rates: list[Array] = []

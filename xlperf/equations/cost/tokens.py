@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, divide
+from xlperf.base.arrays import Array, Numeric, array
 from xlperf.equations.cost.tco import carbon_of_energy, mean_load
 
 INPUT, OUTPUT = "cost_per_million_input_tokens", "cost_per_million_output_tokens"
@@ -283,6 +283,7 @@ def drawn_terms(terms: Terms, accelerator_power: Array, power_limit: Array) -> T
     .. math:: c = c_f - p_e\,(P_f - P), \quad P = P_f\,l
 
     with the load l of :func:`xlperf.equations.cost.tco.mean_load`: the energy bill follows the work, the capital not.
+    By definition.
 
     Parameters
     ----------
@@ -462,44 +463,3 @@ def break_even_price(price: Numeric, cost_rate: Numeric, free_cost_rate: Numeric
     """
     found = array(price) * (array(wanted_rate) - array(free_cost_rate)) / (array(cost_rate) - array(free_cost_rate))
     return np.asarray(np.where(found >= 0.0, found, np.nan))
-
-
-def crossover_volume(
-    unit_cost: Numeric, one_time_cost: Numeric, other_unit_cost: Numeric, other_one_time_cost: Numeric
-) -> Array:
-    r"""Volume at which two designs cost the same: one cheaper to make, the other cheaper to design.
-
-    .. math:: V = \frac{C_2 - C_1}{c_1 - c_2}
-
-    Parameters
-    ----------
-    unit_cost : numeric
-        Cost c1 of making one of the first design. [USD]
-    one_time_cost : numeric
-        One-time cost C1 of the first design. [USD]
-    other_unit_cost : numeric
-        Cost c2 of making one of the other. [USD]
-    other_one_time_cost : numeric
-        One-time cost C2 of the other. [USD]
-
-    Returns
-    -------
-    volume : numeric
-        Units; NaN where one design is cheaper at every volume. [-]
-
-    References
-    ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
-       DAC 2022, doi:10.1145/3489517.3530428.
-
-    Examples
-    --------
-    40,000 USD more for the design, 40 USD less for each unit:
-
-    >>> float(crossover_volume(100.0, 50000.0, 60.0, 90000.0))
-    1000.0
-    """
-    volume = divide(
-        array(other_one_time_cost) - array(one_time_cost), array(unit_cost) - array(other_unit_cost), where_zero=np.nan
-    )
-    return np.asarray(np.where(volume > 0.0, volume, np.nan))

@@ -472,6 +472,16 @@ def decode_attention_time(
     References
     ----------
     .. [1] N. Shazeer, "Fast Transformer Decoding", 2019, arXiv:1911.02150.
+
+    Examples
+    --------
+    2 x 2 x 100 x 5 elements of 2 bytes at 0.5 x 1,000 B/s, 1 s to launch:
+
+    >>> from types import SimpleNamespace
+    >>> device = SimpleNamespace(memory_bandwidth=1000.0, peak_flop_rate=100000.0)
+    >>> constants = {"memory_efficiency": 0.5, "compute_efficiency": 0.5, "launch_time": 1.0}
+    >>> float(decode_attention_time(device, constants, 1.0, 8.0, 2.0, 100.0, 5.0, 2.0))
+    9.0
     """
     traffic = kv_cache_traffic(batch, num_query_groups, key_length, head_size, kv_element_size)
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])

@@ -324,11 +324,12 @@ _HALVINGS = 60
 
 
 def voltage_share(clock_share: Numeric, least_voltage_share: Numeric) -> Array:
-    r"""Supply voltage relative to nominal that a clock needs (linear).
+    r"""Supply voltage relative to nominal that a clock needs.
 
-    .. math:: v = v_0 + (1 - v_0)\,x
+    .. math:: v = \max\left(v_0 + (1 - v_0)\,x,\; x\right)
 
-    Heuristic, this work: near its nominal voltage a node is close to the straight line [1]_.
+    Heuristic, this work: below its nominal voltage a node is close to the straight line [1]_; above it the voltage
+    rises as the clock does, as in :func:`xlperf.equations.hardware.power.node_energy_ratio`.
 
     Parameters
     ----------
@@ -344,18 +345,17 @@ def voltage_share(clock_share: Numeric, least_voltage_share: Numeric) -> Array:
 
     References
     ----------
-    .. [1] T. Sakurai and A. R. Newton, "Alpha-power law MOSFET model", IEEE JSSC 25(2), 1990, doi:10.1109/4.52187;
-       near its nominal voltage a node is close to the straight line.
+    .. [1] T. Sakurai and A. R. Newton, "Alpha-power law MOSFET model", IEEE JSSC 25(2), 1990, doi:10.1109/4.52187.
 
     Examples
     --------
-    Half-way between 0.6 and 1:
+    Half-way between 0.6 and 1, and a tenth above the nominal clock:
 
-    >>> float(voltage_share(0.5, 0.6))
-    0.8
+    >>> voltage_share([0.5, 1.1], 0.6).tolist()
+    [0.8, 1.1]
     """
-    least = array(least_voltage_share)
-    return np.asarray(least + (1.0 - least) * array(clock_share))
+    least, share = array(least_voltage_share), array(clock_share)
+    return np.asarray(np.maximum(least + (1.0 - least) * share, share))
 
 
 def switching_power(flop_rate: Numeric, flop_energy: Numeric, voltage_share: Numeric) -> Array:
@@ -448,14 +448,17 @@ def static_power(area: Numeric, power_density: Numeric) -> Array:
     return np.asarray(array(area) * array(power_density))
 
 
-def clock_share(power: Numeric, full_power: Numeric, least_voltage_share: Numeric) -> Array:
+def clock_share(
+    power: Numeric, full_power: Numeric, least_voltage_share: Numeric, largest_share: Numeric = 1.0
+) -> Array:
     r"""Clock relative to nominal within a budget of dynamic power.
 
-    The largest x up to 1 with
+    The largest x up to x_1 with
 
-    .. math:: P_1\,x\,v(x)^2 \le P, \qquad v(x) = v_0 + (1 - v_0)\,x
+    .. math:: P_1\,x\,v(x)^2 \le P
 
-    Found by bisection. Heuristic, this work: all switching power scales with the square of the voltage.
+    and the voltage v of :func:`voltage_share`, found by bisection. Heuristic, this work: all switching power scales
+    with the square of the voltage.
 
     Parameters
     ----------
@@ -465,26 +468,32 @@ def clock_share(power: Numeric, full_power: Numeric, least_voltage_share: Numeri
         Power of switching at the nominal clock and voltage. [W]
     least_voltage_share : numeric
         Voltage of a slow clock over the nominal voltage. [-]
+    largest_share : numeric, default 1.0
+        Clock x_1 without a limit of power, over the nominal one. [-]
 
     Returns
     -------
     clock_share : numeric
-        From 0 to 1; 0 where no power is left. [-]
+        From 0 to the largest; 0 where no power is left. [-]
 
     Examples
     --------
-    Where the voltage follows the clock, half the clock takes an eighth of the power:
+    Where the voltage follows the clock, half the clock takes an eighth of the power; a fifth more takes 1.73 times:
 
-    >>> float(clock_share(12.5, 100.0, 0.0))
-    0.5
+    >>> clock_share(12.5, 100.0, 0.0).round(6).tolist(), clock_share(173.0, 100.0, 0.6, 1.2).round(6).tolist()
+    (0.5, 1.2)
     """
-    target, least = array(power) / array(full_power), array(least_voltage_share)
-    low = np.zeros(np.broadcast(target, least).shape)
-    high = np.ones(low.shape)
+    target, least, top = array(power) / array(full_power), array(least_voltage_share), array(largest_share)
+
+    def within(share: Array) -> np.ndarray:
+        voltage = voltage_share(share, least)
+        return np.asarray(share * voltage * voltage <= target)
+
+    low = np.zeros(np.broadcast(target, least, top).shape)
+    high = top + low
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
-        voltage = least + (1.0 - least) * middle
-        within = middle * voltage * voltage <= target
-        low, high = np.where(within, middle, low), np.where(within, high, middle)
-    found = np.where(target >= 1.0, 1.0, np.where(target <= 0.0, 0.0, low))
-    return np.asarray(np.where(np.isnan(target) | np.isnan(least), np.nan, found))
+        enough = within(middle)
+        low, high = np.where(enough, middle, low), np.where(enough, high, middle)
+    found = np.where(within(top), top, np.where(target <= 0.0, 0.0, low))
+    return np.asarray(np.where(np.isnan(target + least + top), np.nan, found))

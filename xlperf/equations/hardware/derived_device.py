@@ -94,11 +94,15 @@ class _Interface(NamedTuple):
 
 
 class _Cores(NamedTuple):
-    """Cores that are switched on, area of one [mm2], SRAM of one [B], clock before any limit of power [Hz]."""
+    """Cores that are switched on, area of one [mm2], SRAM of one [B].
+
+    Clocks [Hz]: that of the core at the node and its nominal voltage, and that of the device before any limit of power.
+    """
 
     number: Array
     area: Array
     sram: Array
+    nominal_clock: Array
     clock: Array
 
 
@@ -111,6 +115,8 @@ def derived_device(device: Columns, technologies: Technologies) -> DerivedDevice
     .. math:: A_\mathrm{cache} = c\,(A - A_\mathrm{cores} - A_\mathrm{memory} - A_\mathrm{links})
 
     .. math:: n f e\,v(f)^2 \le P - P_\mathrm{static} - P_\mathrm{memory} - P_\mathrm{links}
+
+    A clock above that of the core at the node takes a higher voltage v, see :func:`~budgets.voltage_share`.
 
     Parameters
     ----------
@@ -144,9 +150,10 @@ def derived_device(device: Columns, technologies: Technologies) -> DerivedDevice
     spare = budget - static - stacks.power - link_power
     flop_energy, per_clock = compute.flop_energy * core.energy_ratio, cores.number * core.flop_per_clock_bf16
     least_voltage = compute.least_voltage / compute.voltage
-    full_power = budgets.switching_power(per_clock * cores.clock, flop_energy, 1.0)
-    share = budgets.clock_share(spare, full_power, least_voltage)
-    clock = cores.clock * share
+    nominal_power = budgets.switching_power(per_clock * cores.nominal_clock, flop_energy, 1.0)
+    wanted = cores.clock / cores.nominal_clock
+    share = budgets.clock_share(spare, nominal_power, least_voltage, wanted)
+    clock = cores.nominal_clock * share
     switching = budgets.switching_power(per_clock * clock, flop_energy, budgets.voltage_share(share, least_voltage))
 
     height = np.where(np.isnan(device.stack_height), memory.stack_height, device.stack_height)
@@ -186,7 +193,7 @@ def derived_device(device: Columns, technologies: Technologies) -> DerivedDevice
         _chiplet(device, memory, floor, cores, stacks.number, stack_capacity),
         np.where(links.bandwidth > 0.0, technologies.link.price * links.bandwidth, 0.0),
         stacks.number < stacks_by_edge,
-        share < 1.0,
+        share < wanted,
         _broken(device, technologies, floor, stacks, links, die_links, cores, left, spare),
     )
 
@@ -258,6 +265,7 @@ def _cores(device: Columns, technologies: Technologies, compute_area: Array) -> 
         np.where(np.isnan(device.num_cores), number, device.num_cores),
         area,
         sram,
+        clock,
         np.where(np.isnan(device.clock_rate), clock, device.clock_rate),
     )
 

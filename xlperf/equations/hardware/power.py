@@ -184,16 +184,19 @@ def accelerator_power(
 ) -> Array:
     r"""Mean power of accelerators from their work, :func:`work_power` with the constants of the family power.
 
-    .. math:: R = F + 2\,r_0 W, \quad P_0 = P_{idle} + b\,a\,x^3 P_{max}, \quad e_m = (\rho - 1 + m)\,e_{mem}
+    .. math:: R = F + 2\,r_0 W, \quad P_0 = P_i + b \max(P_s + a\,x^3 P_{max} - P_i, 0)
+
+    .. math:: e_m = (\rho - 1 + m)\,e_{mem}
 
     A product draws as if it had r_0 rows more: every weight W passes shared memory, registers and a tile of the matrix
     units, however few rows meet it. That is per weight, not per byte: a weight of 4 bits that is widened to 16 bits
-    costs as one of 16 bits. A byte of traffic pays the way through the caches, and the memory by its share m.
+    costs as one of 16 bits. A byte of traffic pays the way through the caches, and the memory by its share m. P_s is
+    :func:`idle_power`, P_i the measured power with nothing to run where the sheet has it, else P_s.
 
     Parameters
     ----------
     device : Device
-        Accelerators: energy of the node, of the memory, leakage, (rows, 1).
+        Accelerators: energy of the node, of the memory, leakage, power without work, (rows, 1).
     limits : PowerLimits
         Power limits and the clock x that they leave, (rows,).
     constants : mapping of str to Array
@@ -213,13 +216,28 @@ def accelerator_power(
     ----------
     .. [1] M. Horowitz, "Computing's energy problem (and what we can do about it)", ISSCC 2014,
        doi:10.1109/ISSCC.2014.6757323: moving operands costs more than the arithmetic on them.
+
+    Examples
+    --------
+    Idle 0.1 x 1,000 W, clocks as much, 100 FLOP/s of 1 J each, 50 B/s of (2 - 1 + 1) x 2 J each:
+
+    >>> from types import SimpleNamespace
+    >>> unknown = dict.fromkeys(("static_power", "idle_power"), np.array([[np.nan]]))
+    >>> device = SimpleNamespace(**unknown, energy_ratio=np.ones((1, 1)), memory_energy=np.array([[2.0]]))
+    >>> limits = SimpleNamespace(own=np.array([1000.0]), kept=np.array([1000.0]), clock_share=np.ones(1))
+    >>> names = "idle_share active_share flop_energy tile_rows memory_ratio message_share".split()
+    >>> constants = dict(zip(names, np.array([0.1, 0.1, 1.0, 0.0, 2.0, 0.0])[:, None, None]))
+    >>> rates = WorkRates(*np.array([[100.0], [0.0], [50.0], [1.0], [0.0], [1.0]]))
+    >>> accelerator_power(device, limits, constants, np.array([2.0]), rates).tolist()
+    [500.0]
     """
     own = {name: values[:, 0] for name, values in constants.items()}
     clocks = power_at_clock(own["active_share"] * limits.own, limits.clock_share)
-    rest = idle_power(limits.own, own["idle_share"], device.static_power[:, 0]) + rates.busy * clocks
+    usual = idle_power(limits.own, own["idle_share"], device.static_power[:, 0])
+    idle = np.where(np.isnan(device.idle_power[:, 0]), usual, device.idle_power[:, 0])
+    rest = idle + rates.busy * np.maximum(usual + clocks - idle, 0.0)
     flop_energy = narrow_energy(own["flop_energy"], product_size) * device.energy_ratio[:, 0]
     flop = rates.flop + 2.0 * own["tile_rows"] * rates.weights
-    # The way from the cache to the units is paid for every byte, that from the memory for those not in the cache.
     byte_energy = (own["memory_ratio"] - 1.0 + rates.from_memory) * device.memory_energy[:, 0]
     messages = own["message_share"] * limits.own
     return work_power(limits.kept, rest, flop, flop_energy, rates.traffic, byte_energy, rates.sending, messages)
@@ -249,6 +267,15 @@ def traffic_from_memory(device: Device, width: Array, depth: Array, tokens: Arra
     -------
     Array
         1 where the multiprocessors or the cache are not known, (rows,). [-]
+
+    Examples
+    --------
+    A last-level cache of 50 MiB is the usual one.
+
+    >>> from types import SimpleNamespace
+    >>> device = SimpleNamespace(l2_capacity=np.array([[50.0 * 2**20]]), num_multiprocessors=np.array([[132.0]]))
+    >>> traffic_from_memory(device, *np.array([[14336.0], [4096.0], [8192.0], [2.0]])).tolist()
+    [1.0]
     """
     sizes = np.maximum(tokens, 1.0), width, depth, 1.0, element_size, element_size
     own, units = device.l2_capacity[:, 0], device.num_multiprocessors[:, 0]
@@ -444,11 +471,11 @@ def energy_at_clock(energy: Numeric, clock_share: Numeric) -> Array:
 
 
 def power_at_clock(full_power: Numeric, clock_share: Numeric) -> Array:
-    r"""Power of clocked units at a share of the clock.
+    r"""Power of clocked units at a share of the clock: as many operations fewer, each of :func:`energy_at_clock`.
 
-    .. math:: P' = x^3 P
+    .. math:: P' = x\,e'(x)\,P
 
-    Operations per second fall with the clock, the energy of each with its square.
+    By definition.
 
     Parameters
     ----------
@@ -462,11 +489,6 @@ def power_at_clock(full_power: Numeric, clock_share: Numeric) -> Array:
     power : numeric
         Power. [W]
 
-    References
-    ----------
-    .. [1] M. Horowitz, "Computing's energy problem (and what we can do about it)", ISSCC 2014,
-       doi:10.1109/ISSCC.2014.6757323.
-
     Examples
     --------
     At half the clock an eighth:
@@ -475,4 +497,4 @@ def power_at_clock(full_power: Numeric, clock_share: Numeric) -> Array:
     100.0
     """
     share = array(clock_share)
-    return np.asarray(array(full_power) * (share * share * share))
+    return np.asarray(array(full_power) * energy_at_clock(share, share))

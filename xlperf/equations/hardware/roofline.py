@@ -61,6 +61,8 @@ class Device:
         Energy of an operation at the clock of the peak, over that of 5 nm at its nominal clock. [-]
     static_power : Array
         Leakage and idle clocks; NaN: the usual share of the power limit. [W]
+    idle_power : Array
+        Power with a model in memory and nothing to run; NaN where it is not known. [W]
     host_bandwidth : Array
         Bandwidth of the link to the host's memory, one direction. [B/s]
     host_memory_bandwidth : Array
@@ -82,6 +84,7 @@ class Device:
     shared_memory_capacity: Array = field(default_factory=_column(np.nan))
     energy_ratio: Array = field(default_factory=_column(1.0))
     static_power: Array = field(default_factory=_column(np.nan))
+    idle_power: Array = field(default_factory=_column(np.nan))
     host_bandwidth: Array = field(default_factory=_column(np.inf))
     host_memory_bandwidth: Array = field(default_factory=_column(np.inf))
     drive_bandwidth: Array = field(default_factory=_column(np.inf))
@@ -438,6 +441,16 @@ def linear_attention_time(
     .. [1] S. Yang et al., "Parallelizing linear transformers with the delta rule over sequence length", 2024,
        arXiv:2406.06484, section 3.2.
     .. [2] Measured scans: github.com/ai-dynamo/aiconfigurator@095f58a, gdn_perf of SGLang 0.5.14.
+
+    Examples
+    --------
+    200 B at 0.5 x 100 B/s, ten chunks of 0.1 s, 1 s to launch:
+
+    >>> from types import SimpleNamespace
+    >>> device = SimpleNamespace(memory_bandwidth=100.0, peak_flop_rate=1000.0)
+    >>> constants = {"memory_efficiency": 0.5, "launch_time": 1.0, "chunk_time": 0.1}
+    >>> float(linear_attention_time(device, constants, 200.0, 1000.0, 10.0))
+    6.0
     """
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     compute = array(flop) / device.peak_flop_rate
@@ -465,6 +478,11 @@ def stack_constants(kernels: Mapping[str, Mapping[str, Array]], input_casts: boo
     -------
     dict of str to mapping of str to Array
         The same with a launch time of 0 for the families of :data:`WITHOUT_LAUNCH`, and the input traffic of products.
+
+    Examples
+    --------
+    >>> stack_constants({"gemm": {"launch_time": 4.0, "input_traffic": 2.0}}, input_casts=True)
+    {'gemm': {'launch_time': 0.0, 'input_traffic': 2.0}}
     """
     found = {}
     for family, constants in kernels.items():

@@ -18,8 +18,9 @@ from xlperf.equations.model.linear import (
     state_space_scan_flop,
     state_space_scan_traffic,
 )
+from xlperf.equations.model.memory_bound import Vectors
 from xlperf.equations.model.model import Model
-from xlperf.equations.model.operators import Gemms, Vectors
+from xlperf.equations.model.operators import Gemms
 
 PROJECTIONS = ("linear attention input", "linear attention gates", "linear attention output")
 _BACKWARD_WORK, _BACKWARD_CHUNKS = 2.5, 2.0
@@ -57,6 +58,16 @@ def linear_widths(model: Model, ranks: Array) -> tuple[Array, Array, Array]:
     -------
     tuple of Array
         Keys, values, value heads, (rows,). [-]
+
+    Examples
+    --------
+    Qwen3-Next on two ranks: 16 key heads and 32 value heads of 128.
+
+    >>> from types import SimpleNamespace
+    >>> sizes = dict.fromkeys(("linear_key_size", "linear_value_size"), np.array([128.0]))
+    >>> model = SimpleNamespace(linear_key_heads=np.array([16.0]), linear_value_heads=np.array([32.0]), **sizes)
+    >>> [float(width[0]) for width in linear_widths(model, np.array([2.0]))]
+    [1024.0, 2048.0, 16.0]
     """
     heads = ceil_div(model.linear_value_heads, ranks)
     keys = ceil_div(model.linear_key_heads, ranks) * model.linear_key_size
@@ -79,6 +90,17 @@ def linear_gemms(model: Model, tokens: Array, ranks: Array) -> Gemms:
     -------
     Gemms
         Input, gates (of Mamba-2 the step of each head comes with the input instead), output. [-]
+
+    Examples
+    --------
+    Columns of Qwen3-Next on two ranks: 2 x (1,024 + 2,048), two gates of 16 heads, the hidden size.
+
+    >>> from types import SimpleNamespace
+    >>> sizes = dict.fromkeys(("linear_key_size", "linear_value_size"), np.array([128.0]))
+    >>> sizes |= {"hidden_size": np.array([2048.0]), "state_space": np.zeros(1)}
+    >>> model = SimpleNamespace(linear_key_heads=np.array([16.0]), linear_value_heads=np.array([32.0]), **sizes)
+    >>> linear_gemms(model, np.array([1.0]), np.array([2.0])).n.tolist()
+    [[6144.0, 32.0, 2048.0]]
     """
     keys, values, heads = linear_widths(model, ranks)
     hidden = model.hidden_size
@@ -111,6 +133,17 @@ def chunked_scan(
     -------
     Scan
         Forward pass, (rows,). [FLOP, B, -]
+
+    Examples
+    --------
+    One token of one head of width 1 as in :func:`chunk_scan_flop`; 4,096 tokens pass 64 chunks one after the other.
+
+    >>> from types import SimpleNamespace
+    >>> names = "linear_value_heads linear_key_size linear_value_size linear_state_size".split()
+    >>> model = SimpleNamespace(**dict.fromkeys(names, np.ones(1)), state_space=np.zeros(1))
+    >>> scan = chunked_scan(model, *np.array([[1.0], [0.0], [4096.0], [1.0], [2.0]]))
+    >>> scan.flop.tolist(), scan.chunks.tolist()
+    ([4742.0], [64.0])
     """
     heads, sizes = ceil_div(model.linear_value_heads, ranks), (model.linear_key_size, model.linear_value_size)
     flop = chunk_scan_flop(tokens, heads, *sizes)
@@ -142,6 +175,11 @@ def scan_gradient(forward: Scan) -> Scan:
     -------
     Scan
         Backward pass, (rows,). [FLOP, B, -]
+
+    Examples
+    --------
+    >>> scan_gradient(Scan(2.0, 4.0, 3.0))
+    Scan(flop=5.0, traffic=10.0, chunks=6.0)
     """
     return Scan(_BACKWARD_WORK * forward.flop, _BACKWARD_WORK * forward.traffic, _BACKWARD_CHUNKS * forward.chunks)
 
@@ -172,6 +210,17 @@ def linear_vectors(
     -------
     Vectors
         Traffic of one call each. [B]
+
+    Examples
+    --------
+    A token of width 100, keys of 10 and values of 20, 2 bytes each: 2 x 100, 3 x 100, 4 x (10 + 10 + 20), 3 x 20.
+
+    >>> from types import SimpleNamespace
+    >>> sizes = {"linear_key_heads": 1.0, "linear_value_heads": 2.0, "linear_key_size": 10.0, "linear_value_size": 10.0}
+    >>> sizes = {name: np.array([size]) for name, size in {**sizes, "hidden_size": 100.0, "state_space": 0.0}.items()}
+    >>> one = np.ones(1)
+    >>> linear_vectors(SimpleNamespace(**sizes), one, one, one, 2.0 * one, backward=False).traffic.tolist()
+    [[400.0, 600.0, 320.0, 120.0]]
     """
     keys, values, _ = linear_widths(model, ranks)
     stream = tokens * model.hidden_size / (1.0 + (ranks - 1.0) * sequence_parallel)
@@ -203,6 +252,16 @@ def linear_kept_widths(model: Model) -> tuple[Array, Array]:
     ----------
     .. [1] T. Dao and A. Gu, "Transformers are SSMs: generalized models and efficient algorithms through structured
        state space duality", 2024, arXiv:2405.21060, section 7 (what the kernel computes again).
+
+    Examples
+    --------
+    Keys of 10, values of 20 in two heads: 2 x 10 + 3 x 20 + 2 + (2 x 10 + 20).
+
+    >>> from types import SimpleNamespace
+    >>> sizes = {"linear_key_heads": 1.0, "linear_value_heads": 2.0, "linear_key_size": 10.0, "linear_value_size": 10.0}
+    >>> sizes = {name: np.array([size]) for name, size in {**sizes, "num_layers": 1.0, "state_space": 0.0}.items()}
+    >>> [float(width[0]) for width in linear_kept_widths(SimpleNamespace(**sizes))]
+    [122.0, 20.0]
     """
     keys, values, heads = linear_widths(model, np.ones_like(model.num_layers))
     convolved = (1.0 - model.state_space) * (2.0 * keys + values)
@@ -221,6 +280,16 @@ def linear_layer_parameters(model: Model) -> tuple[Array, Array]:
     -------
     tuple of Array
         Matrices with those of the gates; convolution, decay and norm of the output, (rows,). [-]
+
+    Examples
+    --------
+    Hidden size 100, keys of 10, values of 20 in two heads: 100 x (20 + 60) + 2 x 100 x 2; 4 x 40 + 2 x 2 + 10.
+
+    >>> from types import SimpleNamespace
+    >>> sizes = {"linear_key_heads": 1.0, "linear_value_heads": 2.0, "linear_key_size": 10.0, "linear_value_size": 10.0}
+    >>> model = SimpleNamespace(**sizes, hidden_size=100.0, linear_convolution=4.0, state_space=0.0)
+    >>> [float(weights) for weights in linear_layer_parameters(model)]
+    [8400.0, 174.0]
     """
     keys = model.linear_key_heads * model.linear_key_size
     values = model.linear_value_heads * model.linear_value_size

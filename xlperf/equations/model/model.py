@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, log, power, some
+from xlperf.base.arrays import Array, Numeric, array, divide, log, power, some
 
 
 def _none() -> Array:
@@ -409,3 +409,51 @@ def busiest_rank_factor(mean: Array, ranks: Array) -> Array:
     [1.0, 1.204]
     """
     return np.asarray(1.0 + np.sqrt(2.0 * log(np.maximum(ranks, 1.0)) / np.maximum(mean, 1.0)))
+
+
+def linear_share(model: Model) -> Array:
+    """Share of the layers that have linear attention.
+
+    Parameters
+    ----------
+    model : Model
+        Layers, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        Between 0 and 1, (rows,). [-]
+
+    Examples
+    --------
+    Qwen3-Next: 36 of 48 layers.
+
+    >>> from types import SimpleNamespace
+    >>> linear_share(SimpleNamespace(num_linear_layers=np.array([36.0]), num_layers=np.array([48.0]))).tolist()
+    [0.75]
+    """
+    return divide(model.num_linear_layers, model.num_layers)
+
+
+def local_share(model: Model) -> Array:
+    """Share of the layers that attend within a window or a chunk.
+
+    Parameters
+    ----------
+    model : Model
+        Layers, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        Between 0 and 1, (rows,). [-]
+
+    Examples
+    --------
+    gpt-oss-120b: every second of 36 layers.
+
+    >>> from types import SimpleNamespace
+    >>> local_share(SimpleNamespace(num_local_layers=np.array([18.0]), num_layers=np.array([36.0]))).tolist()
+    [0.5]
+    """
+    return divide(model.num_local_layers, model.num_layers)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, beside, ceil_div, ones, side_by_side
+from xlperf.base.arrays import Array, beside, ceil_div, ones, side_by_side
 from xlperf.equations.model.model import Model
 
 
@@ -33,13 +33,6 @@ class Gemms(NamedTuple):
     def flop(self) -> Array:
         """Operations of one call. [FLOP]"""
         return np.asarray(2.0 * self.m * self.n * self.k * self.batch)
-
-
-class Vectors(NamedTuple):
-    """Memory-bound kernels (rows, operators): traffic of one call. [B]"""
-
-    names: tuple[str, ...]
-    traffic: Array
 
 
 def attention_projections(model: Model, tokens: Array, tensor_parallel: Array, latent: bool) -> Gemms:
@@ -147,6 +140,15 @@ def expert_gemms(model: Model, tokens_per_expert: Array, experts_per_rank: Array
     -------
     Gemms
         Up (with the gate) and down. [-]
+
+    Examples
+    --------
+    Eight experts of width 1,024 with a gate, four tokens of width 2,048 each: 2 x 4 x 2048 x 2048 x 8, and half of it.
+
+    >>> from types import SimpleNamespace
+    >>> model = SimpleNamespace(gated_mlp=np.ones(1), expert_hidden_size=np.array([2048.0]))
+    >>> expert_gemms(model, np.array([4.0]), np.array([8.0]), np.array([1024.0])).flop.tolist()
+    [[268435456.0, 134217728.0]]
     """
     n = side_by_side((1.0 + model.gated_mlp) * ffn_size, model.expert_hidden_size)
     k = side_by_side(model.expert_hidden_size, ffn_size)
@@ -172,6 +174,16 @@ def latent_gemms(model: Model, tokens: Array) -> Gemms:
     References
     ----------
     .. [1] NVIDIA, "Nemotron 3 Super", 2025, model card and configuration (moe_latent_size).
+
+    Examples
+    --------
+    From 4,096 to 1,024 and back:
+
+    >>> from types import SimpleNamespace
+    >>> model = SimpleNamespace(hidden_size=np.array([4096.0]), moe_latent_size=np.array([1024.0]))
+    >>> found = latent_gemms(model, np.array([16.0]))
+    >>> found.n.tolist(), found.k.tolist()
+    ([[1024.0, 4096.0]], [[4096.0, 1024.0]])
     """
     hidden, latent = model.hidden_size, np.maximum(model.moe_latent_size, 1.0)
     present = np.where(model.moe_latent_size > 0.0, 1.0, 0.0)
@@ -193,6 +205,15 @@ def router_gemm(model: Model, tokens: Array) -> Gemms:
     -------
     Gemms
         One product. [-]
+
+    Examples
+    --------
+    Ten tokens of DeepSeek-V3: 2 x 10 x 256 x 7168.
+
+    >>> from types import SimpleNamespace
+    >>> model = SimpleNamespace(hidden_size=np.array([7168.0]), num_experts=np.array([256.0]))
+    >>> router_gemm(model, np.array([10.0])).flop.tolist()
+    [[36700160.0]]
     """
     n = model.num_experts[:, None]
     return Gemms(("router",), tokens[:, None], n, model.hidden_size[:, None], ones(n))
@@ -214,36 +235,18 @@ def mtp_gemm(model: Model, tokens: Array, tensor_parallel: Array) -> Gemms:
     -------
     Gemms
         One product. [-]
+
+    Examples
+    --------
+    Width 4,096 on two ranks: 2 x 4,096 deep, 2,048 columns.
+
+    >>> from types import SimpleNamespace
+    >>> found = mtp_gemm(SimpleNamespace(hidden_size=np.array([4096.0])), np.array([8.0]), np.array([2.0]))
+    >>> found.n.tolist(), found.k.tolist()
+    ([[2048.0]], [[8192.0]])
     """
     n = (model.hidden_size / tensor_parallel)[:, None]
     return Gemms(("mtp projection",), tokens[:, None], n, 2.0 * model.hidden_size[:, None], ones(n))
-
-
-def mtp_vectors(model: Model, tokens: Array, split: Array, element_size: Array, backward: bool) -> Vectors:
-    """Norms and concatenation of an MTP module (memory-bound kernels).
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    tokens : Array
-        Tokens of one pass, (rows,). [-]
-    split : Array
-        Ranks that share the tokens between the matrices, (rows,). [-]
-    element_size : Array
-        Bytes of an activation, (rows,). [B]
-    backward : bool
-        The gradients of these kernels instead. [-]
-
-    Returns
-    -------
-    Vectors
-        Norms of hidden state, of embedding and of the output; putting the first two side by side. [B]
-    """
-    stream = tokens * model.hidden_size / split * element_size
-    if backward:
-        return Vectors(("mtp norm gradients", "mtp concatenation gradient"), side_by_side(9.0 * stream, 4.0 * stream))
-    return Vectors(("mtp norms", "mtp concatenation"), side_by_side(6.0 * stream, 4.0 * stream))
 
 
 def concatenated(*groups: Gemms) -> Gemms:
@@ -258,6 +261,13 @@ def concatenated(*groups: Gemms) -> Gemms:
     -------
     Gemms
         One group. [-]
+
+    Examples
+    --------
+    >>> one = np.array([[1.0]])
+    >>> found = concatenated(*(Gemms((name,), one, one, one, one) for name in ("up", "down")))
+    >>> found.names, found.m.shape
+    (('up', 'down'), (1, 2))
     """
     names = tuple(name for group in groups for name in group.names)
     return Gemms(names, *(beside(*values) for values in zip(*(g[1:] for g in groups), strict=True)))
@@ -344,6 +354,16 @@ def attention_gemms(model: Model, batch_size: Array, sequence_length: Array, ten
     -------
     Gemms
         Two batched products without weights. [-]
+
+    Examples
+    --------
+    32 heads of 128 on two ranks, 100 queries and keys: 2 x 100 x 100 x 128 x 16 each.
+
+    >>> from types import SimpleNamespace
+    >>> heads, size = np.array([32.0]), np.array([128.0])
+    >>> model = SimpleNamespace(num_attention_heads=heads, qk_head_size=size, v_head_size=size)
+    >>> attention_gemms(model, np.array([1.0]), np.array([100.0]), np.array([2.0])).flop.tolist()
+    [[40960000.0, 40960000.0]]
     """
     products = batch_size * ceil_div(model.num_attention_heads, tensor_parallel)
     length = sequence_length
@@ -354,178 +374,3 @@ def attention_gemms(model: Model, batch_size: Array, sequence_length: Array, ten
         side_by_side(model.qk_head_size, length),
         side_by_side(products, products),
     )
-
-
-def _rotated(model: Model, tokens: Array, tensor_parallel: Array, latent: bool) -> Array:
-    heads = ceil_div(model.num_attention_heads, tensor_parallel)
-    if latent:
-        return np.asarray(tokens * (heads + 1.0) * model.qk_rope_head_size)
-    return np.asarray(tokens * (heads + ceil_div(model.num_query_groups, tensor_parallel)) * model.head_size)
-
-
-def attention_vectors(
-    model: Model,
-    tokens: Array,
-    score_elements: Array,
-    tensor_parallel: Array,
-    sequence_parallel: Array,
-    element_size: Array,
-    mask_size: Numeric,
-    latent: bool,
-    backward: bool,
-) -> Vectors:
-    """Memory-bound kernels of one attention block: norm, residual, rotary embedding, softmax, dropout.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    tokens : Array
-        Tokens of one pass, (rows,). [-]
-    score_elements : Array
-        Attention scores written to memory, (rows,): heads x queries x keys with standard attention, else 0. [-]
-    tensor_parallel : Array
-        Ranks that share each matrix, (rows,). [-]
-    sequence_parallel : Array
-        1 where the kernels between the matrices are split over those ranks too, (rows,). [-]
-    element_size : Array
-        Bytes of an activation, (rows,). [B]
-    mask_size : Array
-        Bytes of an element of a dropout mask, (rows,). [B]
-    latent : bool
-        Multi-head latent attention: heads are assembled from compressed parts. [-]
-    backward : bool
-        The gradients of these kernels instead. [-]
-
-    Returns
-    -------
-    Vectors
-        Norm, residual addition with dropout, rotary embedding, softmax, its dropout; backward also biases. [B]
-    """
-    shared = 1.0 + (tensor_parallel - 1.0) * sequence_parallel
-    stream = tokens * model.hidden_size / shared
-    rotated = _rotated(model, tokens, tensor_parallel, latent)
-    dropped, mask = model.dropout, model.dropout * array(mask_size)
-    heads = ceil_div(model.num_attention_heads, tensor_parallel)
-    compressed = (model.q_lora_rank + model.kv_lora_rank) * tokens
-    assembled = tokens * heads * (2.0 * model.qk_head_size + model.v_head_size) if latent else 0.0 * tokens
-    if not backward:
-        columns = (
-            (2.0 * stream + 2.0 * compressed) * element_size,
-            stream * (3.0 * element_size + mask),
-            2.0 * ((model.rotary + model.query_key_norm) * rotated + assembled) * element_size,
-            2.0 * score_elements * element_size,
-            score_elements * (2.0 * dropped * element_size + mask),
-        )
-        return Vectors(("attention norm", "attention residual", "rotary embedding", "softmax", "attention dropout"),
-                       side_by_side(*columns))  # fmt: skip
-    groups = ceil_div(model.num_query_groups, tensor_parallel)
-    projected = tokens * (heads + 2.0 * groups) * model.head_size
-    gradients = (
-        (3.0 * stream + 3.0 * compressed) * element_size,
-        stream * ((1.0 + 2.0 * dropped) * element_size + mask),
-        2.0 * ((model.rotary + 1.5 * model.query_key_norm) * rotated + assembled) * element_size,
-        3.0 * score_elements * element_size,
-        score_elements * (2.0 * dropped * element_size + mask),
-        (model.bias_qkv * projected + model.bias_all * stream) * element_size,
-    )
-    names = ("attention norm gradient", "attention residual gradient", "rotary embedding gradient", "softmax gradient",
-             "attention dropout gradient", "attention bias gradients")  # fmt: skip
-    return Vectors(names, side_by_side(*gradients))
-
-
-def expert_bias_vectors(
-    model: Model, copies: Array, ffn_size: Array, element_size: Array, word_size: Numeric, backward: bool
-) -> Vectors:
-    """Memory-bound kernels of expert biases, weighted by the router's probability.
-
-    No grouped product takes them in: the bias times the probability is made in FP32, added, put together over the
-    experts and rounded, each by a kernel of its own; backward likewise, with sums for bias and probability.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    copies : Array
-        Copies of tokens that the experts of a rank see, 0 without biases, (rows,). [-]
-    ffn_size : Array
-        Width of an expert on one rank, (rows,). [-]
-    element_size : Array
-        Bytes of an activation, (rows,). [B]
-    word_size : numeric
-        Bytes of an element of FP32. [B]
-    backward : bool
-        The gradients of these kernels instead. [-]
-
-    Returns
-    -------
-    Vectors
-        Both products together. [B]
-    """
-    elements = copies * ((1.0 + model.gated_mlp) * ffn_size + model.hidden_size)
-    words = 8.0 if backward else 6.0
-    traffic = elements * (2.0 * element_size + words * array(word_size))
-    return Vectors(("expert bias gradients" if backward else "expert biases",), traffic[:, None])
-
-
-def mlp_vectors(
-    model: Model,
-    tokens: Array,
-    inner_elements: Array,
-    copied_elements: Array,
-    tensor_parallel: Array,
-    sequence_parallel: Array,
-    element_size: Array,
-    mask_size: Numeric,
-    backward: bool,
-) -> Vectors:
-    """Memory-bound kernels of one feed-forward block: norm, residual, activation, token permutation.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    tokens : Array
-        Tokens of one pass, (rows,). [-]
-    inner_elements : Array
-        Outputs of the activation function, (rows,): tokens x width, over all experts of the rank. [-]
-    copied_elements : Array
-        Elements of the copies of tokens that are sent to experts, (rows,); 0 in a dense block. [-]
-    tensor_parallel : Array
-        Ranks that share each matrix, (rows,). [-]
-    sequence_parallel : Array
-        1 where the kernels between the matrices are split over those ranks too, (rows,). [-]
-    element_size : Array
-        Bytes of an activation, (rows,). [B]
-    mask_size : Array
-        Bytes of an element of a dropout mask, (rows,). [B]
-    backward : bool
-        The gradients of these kernels instead. [-]
-
-    Returns
-    -------
-    Vectors
-        Norm, residual addition with dropout, activation function, moves of tokens to and from experts. [B]
-    """
-    shared = 1.0 + (tensor_parallel - 1.0) * sequence_parallel
-    stream = tokens * model.hidden_size / shared
-    dropped, mask = model.dropout, model.dropout * array(mask_size)
-    moved = 4.0 * copied_elements * element_size
-    if not backward:
-        columns = (
-            2.0 * stream * element_size,
-            stream * (3.0 * element_size + mask),
-            (2.0 + model.gated_mlp) * inner_elements * element_size,
-            moved,
-        )
-        return Vectors(("mlp norm", "mlp residual", "activation", "moves of tokens"), side_by_side(*columns))
-    gradients = (
-        3.0 * stream * element_size,
-        stream * ((1.0 + 2.0 * dropped) * element_size + mask),
-        (3.0 + 2.0 * model.gated_mlp) * inner_elements * element_size,
-        moved,
-        model.bias_all * (inner_elements + stream) * element_size,
-    )
-    names = ("mlp norm gradient", "mlp residual gradient", "activation gradient", "moves of tokens gradient",
-             "mlp bias gradients")  # fmt: skip
-    return Vectors(names, side_by_side(*gradients))

@@ -14,7 +14,14 @@ import numpy as np
 
 from xlperf.base.arrays import Array, beside, ceil_div, divide, side_by_side, some
 from xlperf.equations.model.linear_blocks import PROJECTIONS, linear_gemms, linear_widths
-from xlperf.equations.model.model import Architecture, Model, activated_experts, busiest_rank_factor
+from xlperf.equations.model.model import (
+    Architecture,
+    Model,
+    activated_experts,
+    busiest_rank_factor,
+    linear_share,
+    local_share,
+)
 from xlperf.equations.model.operators import (
     Gemms,
     concatenated,
@@ -34,7 +41,6 @@ from xlperf.equations.model.sparse import (
     stream_passes,
 )
 
-"""Plain attention to everything, one feed-forward layer in every layer."""
 PREFILL, DECODING = 0, 1
 BOTH_PHASES = (PREFILL, DECODING)
 ONCE_GEMMS = 1
@@ -194,22 +200,6 @@ def _attention_gemms(model: Model, tokens: Array, expanded: Array, ranks: Array,
     return Gemms(_LATENT, m, n, k, batch)
 
 
-def linear_share(model: Model) -> Array:
-    """Share of the layers that have linear attention.
-
-    Parameters
-    ----------
-    model : Model
-        Layers, (rows,). [-]
-
-    Returns
-    -------
-    Array
-        Between 0 and 1, (rows,). [-]
-    """
-    return divide(model.num_linear_layers, model.num_layers)
-
-
 def _expert_gemms(model: Model, tokens: Array, shape: ServingShape, replica_tokens: Array) -> Gemms:
     """Grouped products of the busiest rank's experts, shared experts, router."""
     ranks, slots = shape.expert_parallel, model.num_experts + shape.redundant_experts
@@ -280,6 +270,15 @@ def serving_gemms(
     -------
     ServingGemms
         Those of a layer, then the output projection, for the prefill, then for decoding. [-]
+
+    Examples
+    --------
+    Columns of Llama 3.1 8B in a decode step: (32 + 2 x 8) x 128, 4096, 2 x 14336, 4096 and the vocabulary.
+
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> found = serving_gemms(llama, ServingShape(*[np.ones(1)] * 9), Architecture(False, False, False), (DECODING,))
+    >>> found.gemms.n.tolist()
+    [[6144.0, 4096.0, 28672.0, 4096.0, 128256.0]]
     """
     ranks = shape.attention_parallel
     parts: list[Gemms] = []
@@ -373,6 +372,15 @@ def serving_vectors(
     -------
     ServingVectors
         Those of a layer, then those of a pass, for the prefill, then for decoding.
+
+    Examples
+    --------
+    A token of Llama 3.1 8B in 2 bytes, logits in 4: 4 x 8192; 2 x (40 + 8) x 256; 3 x 28672; 4 x 8192; 8 x 128256.
+
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> shape, sizes = ServingShape(*[np.ones(1)] * 9), np.array([[2.0], [4.0]])
+    >>> serving_vectors(llama, shape, Architecture(False, False, False), *sizes, (DECODING,)).traffic.tolist()
+    [[32768.0, 24576.0, 86016.0, 32768.0, 1026048.0]]
     """
     ranks = shape.attention_parallel
     heads = np.ceil(model.num_attention_heads / ranks)
@@ -422,22 +430,6 @@ def serving_vectors(
     return ServingVectors(names * len(phases), side_by_side(*columns), side_by_side(*calls))
 
 
-def local_share(model: Model) -> Array:
-    """Share of the layers that attend within a window or a chunk.
-
-    Parameters
-    ----------
-    model : Model
-        Layers, (rows,). [-]
-
-    Returns
-    -------
-    Array
-        Between 0 and 1, (rows,). [-]
-    """
-    return divide(model.num_local_layers, model.num_layers)
-
-
 def attention_calls(model: Model, architecture: Architecture, phases: tuple[int, ...] = BOTH_PHASES) -> Array:
     """Shares of the layers with full, local and linear attention.
 
@@ -454,6 +446,16 @@ def attention_calls(model: Model, architecture: Architecture, phases: tuple[int,
     -------
     Array
         Adds up to 1 in each phase but for layers without any and for the index, (rows, phases x kinds). [-]
+
+    Examples
+    --------
+    Qwen3-Next: 12 of 48 layers attend to everything, 36 have linear attention.
+
+    >>> from types import SimpleNamespace
+    >>> layers = {"num_layers": 48.0, "num_linear_layers": 36.0, "num_bare_layers": 0.0}
+    >>> model = SimpleNamespace(**{name: np.array([count]) for name, count in layers.items()})
+    >>> attention_calls(model, Architecture(False, False, False, linear_attention=True), (DECODING,)).tolist()
+    [[0.25, 0.75]]
     """
     if not (architecture.local_attention or architecture.linear_attention or architecture.sparse_attention):
         return np.ones((len(model.num_layers), len(phases)))

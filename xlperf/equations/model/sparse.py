@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, side_by_side
+from xlperf.equations.model.layer_parameters import index_parameters
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.operators import Gemms
 
@@ -138,89 +139,6 @@ def index_traffic(
     return np.asarray(keys + scores)
 
 
-def index_parameters(
-    hidden_size: Numeric,
-    query_size: Numeric,
-    index_heads: Numeric,
-    index_size: Numeric,
-    key_width: Numeric,
-    weighted: Numeric,
-) -> Array:
-    r"""Weights of the index of one layer: its queries, its keys, and weights of its heads.
-
-    .. math:: P = q H d + h n_k d + \omega h H
-
-    Parameters
-    ----------
-    hidden_size : numeric
-        Width h of the residual stream. [-]
-    query_size : numeric
-        Width q that queries are made from: the rank of their compression, or the hidden size. [-]
-    index_heads : numeric
-        Heads H of the index. [-]
-    index_size : numeric
-        Width d of an index key. [-]
-    key_width : numeric
-        Widths n_k of the projection of keys over that of a key: 1, or 4 with overlapping compression and its gate. [-]
-    weighted : numeric
-        Omega: 1 where scores of heads are added up with weights that depend on the token. [-]
-
-    Returns
-    -------
-    parameters : numeric
-        Weights. [-]
-
-    References
-    ----------
-    .. [1] DeepSeek-AI, "DeepSeek-V3.2: pushing the frontier of open large language models", 2025, arXiv:2512.02556,
-       section 2.1.
-
-    DeepSeek-V3.2: 1,536 x 64 x 128 + 7,168 x 128 + 7,168 x 64.
-
-    >>> float(index_parameters(7168.0, 1536.0, 64.0, 128.0, 1.0, 1.0))
-    13959168.0
-    """
-    heads, size, hidden = array(index_heads), array(index_size), array(hidden_size)
-    queries = array(query_size) * heads * size
-    return np.asarray(queries + hidden * array(key_width) * size + array(weighted) * hidden * heads)
-
-
-def grouped_output_parameters(
-    hidden_size: Numeric, attention_size: Numeric, output_lora_rank: Numeric, output_groups: Numeric
-) -> Array:
-    r"""Weights of a grouped low-rank output projection: each group of heads to its rank, all ranks to the hidden size.
-
-    .. math:: P = o r + g r h
-
-    Parameters
-    ----------
-    hidden_size : numeric
-        Width h of the residual stream. [-]
-    attention_size : numeric
-        Width o of the output of all heads. [-]
-    output_lora_rank : numeric
-        Rank r of each group. [-]
-    output_groups : numeric
-        Groups g. [-]
-
-    Returns
-    -------
-    parameters : numeric
-        Weights. [-]
-
-    References
-    ----------
-    .. [1] DeepSeek-AI, "DeepSeek-V4", 2026, model card and configuration (o_groups, o_lora_rank).
-
-    DeepSeek-V4-Flash: 64 heads of 512 in 8 groups of rank 1,024, twice 33.6 million.
-
-    >>> float(grouped_output_parameters(4096.0, 64 * 512.0, 1024.0, 8.0))
-    67108864.0
-    """
-    rank = array(output_lora_rank)
-    return np.asarray(array(attention_size) * rank + array(output_groups) * rank * array(hidden_size))
-
-
 def sparse_cache_entries(
     context: Numeric,
     num_layers: Numeric,
@@ -319,6 +237,17 @@ def sparse_shares(model: Model) -> SparseShares:
     -------
     SparseShares
         Between 0 and 1. [-]
+
+    Examples
+    --------
+    Of 60 layers 30 select entries, by indices of 15; none sees a whole compressed cache.
+
+    >>> from types import SimpleNamespace
+    >>> layers = {"num_layers": 60.0, "num_selected_layers": 30.0, "num_index_layers": 15.0}
+    >>> layers["num_compressed_layers"] = 0.0
+    >>> model = SimpleNamespace(**{name: np.array([count]) for name, count in layers.items()})
+    >>> [float(share[0]) for share in sparse_shares(model)]
+    [0.5, 0.25, 0.0]
     """
     counts = (model.num_selected_layers, model.num_index_layers, model.num_compressed_layers)
     return SparseShares(*(divide(count, model.num_layers) for count in counts))
@@ -339,6 +268,15 @@ def index_ranks(model: Model, ranks: Array) -> Array:
     Array
         All of them where their scores are added up (DeepSeek-V3.2), its share where each belongs to a group of keys
         and values (MiniMax-M3), (rows,). [-]
+
+    Examples
+    --------
+    64 heads on eight ranks: all with compressed queries, eight without.
+
+    >>> from types import SimpleNamespace
+    >>> model = SimpleNamespace(index_heads=np.array([64.0, 64.0]), q_lora_rank=np.array([1536.0, 0.0]))
+    >>> index_ranks(model, np.array([8.0, 8.0])).tolist()
+    [64.0, 8.0]
     """
     whole, share = model.index_heads, ceil_div(model.index_heads, ranks)
     return np.where(model.q_lora_rank > 0.0, whole, share) + 0.0 * (model.q_lora_rank + share)
@@ -360,6 +298,17 @@ def sparse_gemms(model: Model, tokens: Array, ranks: Array) -> Gemms:
     -------
     Gemms
         Queries, keys and weights of heads of the index; pooling of selected and of compressed layers. [-]
+
+    Examples
+    --------
+    Columns of DeepSeek-V3.2: 64 queries of 128, a key, 64 weights; what pools a cache of width 512 stands beside them.
+
+    >>> from types import SimpleNamespace
+    >>> sizes = {"hidden_size": 7168.0, "head_size": 512.0, "selected_ratio": 1.0, "q_lora_rank": 1536.0}
+    >>> sizes |= {"index_heads": 64.0, "index_size": 128.0}
+    >>> model = SimpleNamespace(**{name: np.array([size]) for name, size in sizes.items()})
+    >>> sparse_gemms(model, np.ones(1), np.ones(1)).n.tolist()
+    [[8192.0, 128.0, 64.0, 2048.0, 1024.0]]
     """
     hidden, width = model.hidden_size, model.head_size
     pooled = model.selected_ratio > 1.0
@@ -383,6 +332,17 @@ def sparse_gemm_shares(model: Model) -> tuple[Array, ...]:
     -------
     tuple of Array
         In their order, (rows,). [-]
+
+    Examples
+    --------
+    Every layer of DeepSeek-V3.2 has an index with weighted heads, none a pooled cache.
+
+    >>> from types import SimpleNamespace
+    >>> layers = {"num_layers": 61.0, "num_selected_layers": 61.0, "num_index_layers": 61.0}
+    >>> layers |= {"num_compressed_layers": 0.0, "q_lora_rank": 1536.0, "selected_ratio": 1.0}
+    >>> model = SimpleNamespace(**{name: np.array([count]) for name, count in layers.items()})
+    >>> [float(share[0]) for share in sparse_gemm_shares(model)]
+    [1.0, 1.0, 1.0, 0.0, 0.0]
     """
     shares = sparse_shares(model)
     weighted = np.where(model.q_lora_rank > 0.0, shares.indexed, 0.0)
@@ -406,6 +366,17 @@ def shared_vector_gemms(model: Model, tokens: Array, ranks: Array) -> Gemms:
     -------
     Gemms
         Queries in two steps, the vector, the output in two steps. [-]
+
+    Examples
+    --------
+    64 heads of 512 in 8 groups of rank 1,024, hidden size 4,096: depth 4096, 1024, 4096, 64 x 512 / 8 and 8 x 1024.
+
+    >>> from types import SimpleNamespace
+    >>> sizes = {"num_attention_heads": 64.0, "hidden_size": 4096.0, "head_size": 512.0, "output_groups": 8.0}
+    >>> sizes |= {"q_lora_rank": 1024.0, "output_lora_rank": 1024.0}
+    >>> model = SimpleNamespace(**{name: np.array([size]) for name, size in sizes.items()})
+    >>> shared_vector_gemms(model, np.ones(1), np.ones(1)).k.tolist()
+    [[4096.0, 1024.0, 4096.0, 4096.0, 8192.0]]
     """
     heads, hidden, width = ceil_div(model.num_attention_heads, ranks), model.hidden_size, model.head_size
     groups = np.maximum(np.ceil(model.output_groups / ranks), 1.0)
@@ -432,6 +403,16 @@ def sparse_keys(model: Model, sequence_length: Array) -> Array:
     -------
     Array
         Entries and tokens of the window, (rows,). [-]
+
+    Examples
+    --------
+    1,024 tokens: ten layers with 1,024 / 4 entries and 128 tokens of a window, five with 1,024 / 128 and the window.
+
+    >>> from types import SimpleNamespace
+    >>> layers = {"num_selected_layers": 10.0, "num_compressed_layers": 5.0, "sparse_window": 128.0}
+    >>> model = SimpleNamespace(**layers, index_top_k=512.0, selected_ratio=4.0, compressed_ratio=128.0)
+    >>> float(sparse_keys(model, np.array(1024.0)))
+    4520.0
     """
     near = np.minimum(model.sparse_window, sequence_length)
     selected = np.minimum(model.index_top_k, sequence_length / model.selected_ratio) + near
@@ -457,6 +438,14 @@ def stream_passes(model: Model) -> Array:
     References
     ----------
     .. [1] D. Zhu et al., "Hyper-connections", 2024, arXiv:2409.19606, section 2.
+
+    Examples
+    --------
+    Four streams: read and mixed (4), read and written again (8), less the one read and one write of a plain block.
+
+    >>> from types import SimpleNamespace
+    >>> stream_passes(SimpleNamespace(residual_streams=np.array([4.0, 1.0]))).tolist()
+    [10.0, 0.0]
     """
     streams = model.residual_streams
     return np.where(streams > 1.0, 3.0 * streams - 2.0, 0.0)
@@ -481,6 +470,17 @@ def sparse_attention_parameters(model: Model) -> Array:
     References
     ----------
     .. [1] DeepSeek-AI, "DeepSeek-V4", 2026, model card and configuration (compress_ratios).
+
+    Examples
+    --------
+    DeepSeek-V3.2: 61 indices of 13,959,168 as in :func:`index_parameters`, no pooling.
+
+    >>> from types import SimpleNamespace
+    >>> sizes = {"hidden_size": 7168.0, "head_size": 512.0, "selected_ratio": 1.0, "q_lora_rank": 1536.0}
+    >>> sizes |= {"index_heads": 64.0, "index_size": 128.0, "num_selected_layers": 61.0}
+    >>> model = SimpleNamespace(**sizes, num_index_layers=61.0, num_compressed_layers=0.0)
+    >>> float(sparse_attention_parameters(model))
+    851509248.0
     """
     pooled = model.selected_ratio > 1.0
     queries = np.where(model.q_lora_rank > 0.0, model.q_lora_rank, model.hidden_size)

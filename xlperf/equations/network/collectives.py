@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, some
-from xlperf.equations.network.topologies import FAT_TREE, Network, TierShape, tier_shape
+from xlperf.equations.network.topologies import FAT_TREE, Network, TierShape, members_by_tier, tier_shape
 
 
 def ring_traffic(message_size: Numeric, group_size: Numeric) -> Array:
@@ -219,48 +219,6 @@ def in_network_traffic(message_size: Numeric, group_size: Numeric) -> Array:
     10.0
     """
     return np.asarray((1.0 + 1.0 / array(group_size)) * array(message_size))
-
-
-def members_by_tier(group_size: Numeric, stride: Numeric, network: Network) -> Array:
-    r"""Group size at each tier of a strided group of ranks; the product over tiers is the group size.
-
-    .. math:: c_t = \min\left(\max\left(\frac{s_t}{d}, c_{t-1}\right), n\right), \qquad n_t = \frac{c_t}{c_{t-1}}
-
-    Heuristic, this work: a strided group fills the innermost tier first.
-
-    Parameters
-    ----------
-    group_size : numeric
-        Ranks of the group, (rows, operators). [-]
-    stride : numeric
-        Distance of neighbouring ranks of the group, (rows, operators). [-]
-    network : Network
-        Tiers, (rows, tiers); the outermost takes what is left.
-
-    Returns
-    -------
-    members : numeric
-        Ranks, or groups of the tier below, that each tier joins, (tiers, rows, operators). [-]
-
-    Examples
-    --------
-    32 ranks side by side on nodes of 8 fill 4 nodes; every eighth rank is one of each node:
-
-    >>> size = np.array([[8.0, 512.0]])
-    >>> network = Network(size, *(size for _ in range(10)))
-    >>> [members_by_tier(32.0, stride, network).ravel().tolist() for stride in (1.0, 8.0)]
-    [[8.0, 4.0], [1.0, 32.0]]
-    """
-    group, distance = array(group_size), array(stride)
-    before = np.ones(np.broadcast(group, distance, network.size[:, :1]).shape)
-    last = network.size.shape[1] - 1
-    parts = []
-    for tier in range(last + 1):
-        fits = np.maximum(network.size[:, tier : tier + 1] / distance, before)
-        reach = np.maximum(group, before) if tier == last else np.minimum(fits, group)
-        parts.append(reach / before)
-        before = reach
-    return np.asarray(parts)
 
 
 def collective_time(

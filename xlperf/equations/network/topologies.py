@@ -314,6 +314,16 @@ def tier_shape(operation: str, members: Array, stride: Array, network: Network, 
     -------
     TierShape
         Those of a switch where the tier is one, (rows, operators). [-]
+
+    Examples
+    --------
+    A ring of eight at a switch takes seven hops, none slower than its link.
+
+    >>> from types import SimpleNamespace
+    >>> network = SimpleNamespace(size=np.array([[8.0]]), topology=np.array([[SWITCH]]))
+    >>> shape = tier_shape("all_gather", np.array([[8.0]]), np.array([[1.0]]), network, 0)
+    >>> shape.steps.tolist(), shape.slowdown.tolist()
+    ([[7.0]], [[1.0]])
     """
     inner = network.size[:, tier - 1 : tier] if tier else np.ones_like(network.size[:, :1])
     distance = np.maximum(array(stride) / inner, 1.0) + 0.0 * members
@@ -387,3 +397,45 @@ def _dragonfly(
         return hops, _relative(dragonfly_exchange_load(members, distance, first, second, third, links), members)
     load = dragonfly_neighbour_load(members, distance, first, second, third, links)
     return (hops if operation == "point_to_point" else (members - 1.0) * hops), load
+
+
+def members_by_tier(group_size: Numeric, stride: Numeric, network: Network) -> Array:
+    r"""Group size at each tier of a strided group of ranks; the product over tiers is the group size.
+
+    .. math:: c_t = \min\left(\max\left(\frac{s_t}{d}, c_{t-1}\right), n\right), \qquad n_t = \frac{c_t}{c_{t-1}}
+
+    Heuristic, this work: a strided group fills the innermost tier first.
+
+    Parameters
+    ----------
+    group_size : numeric
+        Ranks of the group, (rows, operators). [-]
+    stride : numeric
+        Distance of neighbouring ranks of the group, (rows, operators). [-]
+    network : Network
+        Tiers, (rows, tiers); the outermost takes what is left.
+
+    Returns
+    -------
+    members : numeric
+        Ranks, or groups of the tier below, that each tier joins, (tiers, rows, operators). [-]
+
+    Examples
+    --------
+    32 ranks side by side on nodes of 8 fill 4 nodes; every eighth rank is one of each node:
+
+    >>> size = np.array([[8.0, 512.0]])
+    >>> network = Network(size, *(size for _ in range(10)))
+    >>> [members_by_tier(32.0, stride, network).ravel().tolist() for stride in (1.0, 8.0)]
+    [[8.0, 4.0], [1.0, 32.0]]
+    """
+    group, distance = array(group_size), array(stride)
+    before = np.ones(np.broadcast(group, distance, network.size[:, :1]).shape)
+    last = network.size.shape[1] - 1
+    parts = []
+    for tier in range(last + 1):
+        fits = np.maximum(network.size[:, tier : tier + 1] / distance, before)
+        reach = np.maximum(group, before) if tier == last else np.minimum(fits, group)
+        parts.append(reach / before)
+        before = reach
+    return np.asarray(parts)

@@ -235,16 +235,8 @@ Owner = TypeVar("Owner")
 Value = TypeVar("Value")
 
 
-class derived(Generic[Owner, Value]):  # noqa: N801 - a decorator, written as a property is
-    """A property that is computed when it is first asked for, and kept.
-
-    ``functools.cached_property`` takes a lock before Python 3.12, which a plan with forty of them notices.
-
-    >>> class Die(PlanColumns):
-    ...     area = derived(lambda die: die.width * die.height)
-    >>> Die({"width": np.array([26.0]), "height": np.array([33.0])}).area.tolist()
-    [858.0]
-    """
+class _Derived(Generic[Owner, Value]):
+    """What :func:`derived` makes of a function."""
 
     def __init__(self, compute: Callable[[Owner], Value]) -> None:
         self._compute, self.__doc__ = compute, compute.__doc__
@@ -263,6 +255,30 @@ class derived(Generic[Owner, Value]):  # noqa: N801 - a decorator, written as a 
             return self
         found = record.__dict__[self._name] = self._compute(record)
         return found
+
+
+def derived(compute: Callable[[Owner], Value]) -> _Derived[Owner, Value]:
+    """Make a property that is computed when it is first asked for, and kept.
+
+    ``functools.cached_property`` takes a lock before Python 3.12, which a plan with forty of them notices.
+
+    Parameters
+    ----------
+    compute : callable
+        The value of a record.
+
+    Returns
+    -------
+    property
+
+    Examples
+    --------
+    >>> class Die(PlanColumns):
+    ...     area = derived(lambda die: die.width * die.height)
+    >>> Die({"width": np.array([26.0]), "height": np.array([33.0])}).area.tolist()
+    [858.0]
+    """
+    return _Derived(compute)
 
 
 class PlanColumns(Columns):
@@ -390,6 +406,13 @@ def broken_rules(rules: Sequence[Rule[P]], plan: P, model: Model) -> list[Remark
     -------
     list of Remark
         Which plans break each of them, and the reason.
+
+    Examples
+    --------
+    >>> rule = Rule(lambda plan, model: plan.tensor_parallel > 8, "tensor parallel {tensor_parallel} leaves a machine")
+    >>> plan = PlanColumns({"tensor_parallel": np.array([8.0, 16.0])})
+    >>> [remark.rows.tolist() for remark in broken_rules([rule], plan, None)]
+    [[False, True]]
     """
     found = []
     for rule in rules:
@@ -415,6 +438,12 @@ def remarks_of_rows(remarks: Sequence[Remark], num_rows: int) -> tuple[np.ndarra
     -------
     tuple of np.ndarray
         Whether there is any (bool), and the sentences joined by "; " (object array of str).
+
+    Examples
+    --------
+    >>> remarks = [Remark(np.array([False, True]), "too wide"), Remark(np.array([False, True]), "too deep")]
+    >>> [part.tolist() for part in remarks_of_rows(remarks, 2)]
+    [[False, True], ['', 'too wide; too deep']]
     """
     remarked = np.zeros(num_rows, dtype=bool)
     sentences = np.full(num_rows, "", dtype=object)

@@ -383,6 +383,18 @@ def with_defaults(plan: TrainingPlan, model: Model, max_sequence_length: Array, 
         Data parallel: what the other degrees leave of the accelerators. Sequence parallel: where tensor parallel is
         above 1. Resharding after the forward pass: without a pipeline. Global batch: four micro-batches per stage and
         replica. Sequence: 4096 tokens, or the model's longest.
+
+    Examples
+    --------
+    64 accelerators, 8 x 4 of them for a copy: two copies with four micro-batches for each of four stages.
+
+    >>> from types import SimpleNamespace
+    >>> sizes = {"num_accelerators": 64.0, "tensor_parallel": 8.0, "pipeline_parallel": 4.0, "context_parallel": 1.0}
+    >>> sizes |= {"micro_batch_size": 1.0, "train_mtp": 0.0, **dict.fromkeys(("gradient_precision", *BLANKS), np.nan)}
+    >>> plan = TrainingPlan({name: np.array([size]) for name, size in sizes.items()})
+    >>> plan = with_defaults(plan, SimpleNamespace(num_mtp_layers=0.0), np.array([8192.0]), np.array([4.0]))
+    >>> [float(values[0]) for values in (plan.data_parallel, plan.global_batch_size, plan.sequence_length)]
+    [2.0, 32.0, 4096.0]
     """
     filled: dict[str, np.ndarray] = {}
     for name, follows in BLANKS.items():

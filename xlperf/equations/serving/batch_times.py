@@ -16,7 +16,14 @@ from xlperf.base.arrays import Array, total
 from xlperf.equations.model.serving import BOTH_PHASES, DECODING, PREFILL
 from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.expert_pools import split_step
-from xlperf.equations.serving.phases import phase_times, scaled_times, serving_bound, serving_work
+from xlperf.equations.serving.phases import (
+    FIXED,
+    MATRIX,
+    phase_times,
+    scaled_times,
+    serving_bound,
+    serving_work,
+)
 
 _BATCH = 8192
 """Rows that go through the equations together: their arrays stay in the processor's cache. [-]"""
@@ -24,11 +31,20 @@ _FEW = 64
 """Up to so many rows one call of both phases is faster than a call of each. [-]"""
 
 
+_SHARED = [MATRIX, FIXED]
+"""Parts of a pass that a step which is computed with it does not pay again: weights are read once. [-]"""
+
+
 class Times(NamedTuple):
-    """Times of decode steps and of prefills that were asked for, (number, rows) each. [s]"""
+    """Times of decode steps and of prefills that were asked for, (number, rows) each. [s]
+
+    ``step_parts`` and ``prefill_parts`` are those of matrix products and of fixed costs, (number, rows, 2).
+    """
 
     steps: Array
     prefills: Array
+    step_parts: Array
+    prefill_parts: Array
 
 
 class DecodeStep(NamedTuple):
@@ -50,7 +66,7 @@ class DecodeStep(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """Cached times of one phase by batch size, (number, rows)."""
+    """Cached times of one phase with their parts, (number, rows, 3), by batch size, (number, rows)."""
 
     batches: Array
     times: Array
@@ -84,7 +100,7 @@ class _Asked:
 
     def answered(self, computed: Array) -> tuple[_Known, Array]:
         """What is known with the times that were computed, and those that were asked for."""
-        times = np.concatenate([self.known.times, np.empty_like(self.same, dtype=np.float64)])
+        times = np.concatenate([self.known.times, np.empty((*self.same.shape, 1 + len(_SHARED)))])
         asked = times[self.before :]
         asked[self.numbers, self.rows] = computed
         if len(computed) < self.same.size:
@@ -102,6 +118,11 @@ def _slice(rows: np.ndarray) -> np.ndarray | slice:
     """
     follows = not np.count_nonzero(rows[1:] - rows[:-1] != 1)
     return slice(int(rows[0]), int(rows[-1]) + 1) if follows else rows
+
+
+def _with_total(parts: Array) -> Array:
+    """Sum of the parts (rows, 5), and those of _SHARED, (rows, 3)."""
+    return np.concatenate([total(parts)[:, None], parts[:, _SHARED]], axis=1)
 
 
 @dataclass
@@ -144,7 +165,8 @@ class BatchTimes:
     @classmethod
     def _unknown(cls, deployment: Deployment, rows: dict[int, np.ndarray], experts: np.ndarray | None) -> BatchTimes:
         nothing = np.empty((0, len(rows[DECODING])))
-        return cls(deployment, rows, dict.fromkeys(BOTH_PHASES, _Known(nothing, nothing)), experts)
+        known = _Known(nothing, np.empty((*nothing.shape, 1 + len(_SHARED))))
+        return cls(deployment, rows, dict.fromkeys(BOTH_PHASES, known), experts)
 
     def take(self, rows: np.ndarray) -> BatchTimes:
         """The same of some of the plans, with the times that are known of them."""
@@ -184,9 +206,9 @@ class BatchTimes:
             self.detailed.append(
                 (decoding.rows[:first], DecodeStep(decoding.values[:first], steps[:first], bound[:first]))
             )
-        self.known[PREFILL], prefill_times = prefill.answered(total(prefills))
-        self.known[DECODING], step_times = decoding.answered(total(steps))
-        return Times(step_times, prefill_times)
+        self.known[PREFILL], passed = prefill.answered(_with_total(prefills))
+        self.known[DECODING], stepped = decoding.answered(_with_total(steps))
+        return Times(stepped[..., 0], passed[..., 0], stepped[..., 1:], passed[..., 1:])
 
     def step(self, batch: Array) -> DecodeStep:
         """A step with a number of requests in detail.

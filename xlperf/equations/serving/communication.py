@@ -147,6 +147,16 @@ def quick_all_reduce_time(
     -------
     time : numeric
         From the first rank's call to the last one's end, (rows, operators). [s]
+
+    Examples
+    --------
+    100 B at 0.5 x 200 B/s, 1 s to start: two ranks in one shot 1 + 1 s, four in two shots 2 + 2 x 3 / 4 s.
+
+    >>> from types import SimpleNamespace
+    >>> network = SimpleNamespace(link_bandwidth=np.array([[200.0]]), latency=np.array([[0.5]]))
+    >>> constants = {"bandwidth_efficiency": np.array([[0.5]]), "launch_time": np.array([[0.5]])}
+    >>> quick_all_reduce_time([[100.0, 100.0]], [[2.0, 4.0]], network, constants).tolist()
+    [[2.0, 3.5]]
     """
     size, group = np.broadcast_arrays(array(message_size), array(group_size))
     bandwidth = constants["bandwidth_efficiency"] * network.link_bandwidth[:, :1]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, divide
+from xlperf.base.arrays import Array, divide, some
 from xlperf.equations.serving.batch_times import BatchTimes
 from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.load import (
@@ -69,6 +69,10 @@ class OpenState(NamedTuple):
         Prompts of a pass. [-]
     share : Array
         Time of the replica per prompt. [s]
+    saving : Array
+        Time that a prompt takes less in the decode steps of others. [s]
+    longest : Array
+        Time that a pass of it adds to such a step, 0 where they alternate. [s]
     step_slope : Array
         Time that a request adds to a step. [s]
     least_share : Array
@@ -82,6 +86,8 @@ class OpenState(NamedTuple):
     prefill: Array
     prompts: Array
     share: Array
+    saving: Array
+    longest: Array
     step_slope: Array
     least_share: Array
     capacity: Array
@@ -98,7 +104,8 @@ class OpenState(NamedTuple):
         Where the rate exceeds the capacity, and where there is none, they stay as they are.
         """
         line = self.step - self.step_slope * self.running, self.step_slope
-        found = Service(self.prefill, self.share, *line, *service.per_request)
+        longest = np.where(np.isinf(service.longest), np.inf, self.longest)
+        found = Service(self.prefill, self.share, *line, *service.per_request, self.saving, longest)
         known = np.isfinite(self.running)
         return Service(*(np.where(known, *pair) for pair in zip(found, service, strict=True)))
 
@@ -158,7 +165,7 @@ class Replicas(NamedTuple):
         sides = np.concatenate([lower, upper])
         # Of a whole batch only the step of the smaller one is asked for.
         mean = workload.prompts(np.concatenate([np.where(requests == upper, upper, lower), upper]))
-        steps, passes = self.times.at(
+        steps, passes, step_parts, pass_parts = self.times.at(
             np.concatenate([*(each[None] for each in batches), sides]),
             np.concatenate([*(each[None] for each in prompts), np.floor(mean), np.ceil(mean)]),
             detailed,
@@ -169,7 +176,15 @@ class Replicas(NamedTuple):
         # Some passes take a prompt more than the others.
         more = mean - np.floor(mean)
         prefill = (1.0 - more) * smaller + more * larger
-        ends = np.stack([step, prefill, mean, sides * workload.shared(sides, mean, prefill)])
+        prefills, saving, longest = sides * workload.shared(sides, mean, prefill), 0.0 * prefill, 0.0 * prefill
+        if some(workload.mixed):
+            of_step, of_pass = step_parts[len(batches) :], pass_parts[len(prompts) :]
+            few = workload.mixed_times(sides, np.floor(mean), smaller, of_step, of_pass[: 2 * number])
+            many = workload.mixed_times(sides, np.ceil(mean), larger, of_step, of_pass[2 * number :])
+            saving, longest = ((1.0 - more) * less + more * rest for less, rest in zip(few, many, strict=True))
+            saving = saving / mean
+            prefills = prefills - (sides - 1.0) * saving
+        ends = np.stack([step, prefill, mean, prefills, saving, longest])
         share = divide(requests - lower, upper - lower, 1.0)
         cycle = ends[:, :number] + (ends[:, number:] - ends[:, :number]) * share
         return Found(Cycle(*cycle), steps[: len(batches)], passes[: len(prompts)])
@@ -195,13 +210,13 @@ class Replicas(NamedTuple):
         grid = np.concatenate([grid, self.places[None]])
         cycles = np.stack(self.cycles(grid).cycle)
         work = _cycle_time(self.workload, cycles)
-        found = np.full((6, len(rate)), np.nan)
+        found = np.full((8, len(rate)), np.nan)
         found[0] = np.where(np.isnan(work[-1] + rate), np.nan, np.inf)
         rows = np.flatnonzero(rate * work[-1] < self.places)
         first = np.argmax(rate * work < grid, axis=0)[rows]
         search, rate, high = self.take(rows), rate[rows], grid[first, rows]
         above, before = cycles[:, first, rows], np.maximum(first - 1, 0)
-        single = cycles[:, 0, rows] * np.array([1.0, 1.0, 1.0, 0.0])[:, None]
+        single = cycles[:, 0, rows] * np.array([1.0, 1.0, 1.0, 0.0, 1.0, 1.0])[:, None]
         low = np.where(first > 0, grid[before, rows], 0.0)
         below = np.where(first > 0, cycles[:, before, rows], single)
         for turn in range(_MOST_TRIES):
@@ -214,8 +229,10 @@ class Replicas(NamedTuple):
             done = high <= np.maximum(2.0 * low, 1.0)
             rise = (above - below) / (high - low)
             state = below + rise * (running - low)
-            share = np.where(running > 0.0, state[_PREFILLS] / np.where(running > 0.0, running, 1.0), rise[_PREFILLS])
-            found[:, rows[done]] = np.stack([running, *state[:_PREFILLS], share, rise[_STEP]])[:, done]
+            saving, longest = state[_PREFILLS + 1 :]
+            spent = state[_PREFILLS] + np.maximum(running - 1.0, 0.0) * saving
+            share = np.where(running > 0.0, spent / np.where(running > 0.0, running, 1.0), rise[_PREFILLS])
+            found[:, rows[done]] = np.stack([running, *state[:_PREFILLS], share, saving, longest, rise[_STEP]])[:, done]
             left = np.flatnonzero(~done)
             rows, search, rate, low, high = rows[left], search.take(left), rate[left], low[left], high[left]
             below, above, guess = below[:, left], above[:, left], np.maximum(running[left], 1.0)
@@ -280,7 +297,7 @@ def operating(deployment: Deployment) -> Operation:
         Times and state of a replica.
     """
     plan, memory, times = deployment.plan, memory_of(deployment), BatchTimes.of(deployment)
-    workload = request_load(plan, plan, deployment.burst_fraction)
+    workload = request_load(plan, plan, deployment.burst_fraction, deployment.mixed, deployment.balance_rows)
     replicas = np.maximum(plan.num_replicas, 1.0)
     arriving = ~np.isnan(plan.request_rate)
     # A plan that has room for no request keeps its numbers.
@@ -312,7 +329,9 @@ def operating(deployment: Deployment) -> Operation:
     if ends.any():
         share, one = workload.shared(active, burst, passes[1]), np.ones_like(burst)
         line = service.step_base, service.step_slope
-        early = Service(passes[1], share, *line, service.decode_steps, one, service.turn_steps)
+        early = Service(
+            passes[1], share, *line, service.decode_steps, one, service.turn_steps, service.saving, service.longest
+        )
         first = first_of_run(plan.run_requests / replicas, requests)
         together = staying_together(service.decode_steps, plan.prefill_first, plan.output_variation)
         starting = closed_state(early, requests, places, outside)

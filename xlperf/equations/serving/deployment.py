@@ -131,6 +131,20 @@ class Deployment:
         return self.software["waiting_share"][:, 0]
 
     @property
+    def mixed(self) -> Array:
+        """1 where a prefill pass is computed together with a decode step, 0 where they alternate, (rows,). [-]"""
+        alternates = (self.plan.prefill_first > 0.0) | (self.plan.pipeline_parallel > 1.0)
+        return np.where(alternates, 0.0, self.software["mixed_steps"][:, 0])
+
+    @property
+    def balance_rows(self) -> Array:
+        """Rows of a product from which on it is compute-bound: two operations each per weight read, (rows,). [-]"""
+        gemm, device = self.kernels["gemm"], self.device
+        rate = gemm["compute_efficiency"] * device.peak_flop_rate
+        read = gemm["memory_efficiency"] * device.memory_bandwidth
+        return np.asarray((0.5 * rate / read)[:, 0] * self.plan.weight_size)
+
+    @property
     def request_latency(self) -> RequestLatency:
         """Time that requests spend outside the loop of the engine, (rows,)."""
         each, token, crowd = (self.software[name][:, 0] for name in _LATENCY)
@@ -195,6 +209,11 @@ def host_times(constants: Mapping[str, Array], slowdown: Array) -> dict[str, Arr
     -------
     dict of str to Array
         The same, times multiplied.
+
+    Examples
+    --------
+    >>> host_times({"step_time": 2.0, "efficiency": 0.5}, 1.5)
+    {'step_time': 3.0, 'efficiency': 0.5}
     """
     return {name: values * slowdown if name.endswith("_time") else values for name, values in constants.items()}
 
@@ -219,6 +238,20 @@ def engine_constants(
     -------
     tuple of dict
         Fields ``kernels`` and ``software`` of a :class:`Deployment`.
+
+    Examples
+    --------
+    A cache read at 0.8 of the bandwidth, 1.25 times as slowly in the engine; a step of 2 ms on a host half as fast:
+
+    >>> constants = {"attention_decode": {"memory_efficiency": np.array([0.8])}}
+    >>> constants |= {"serving_memory": {}, "serving_load": {}}
+    >>> constants["serving_attention"] = {"memory_slowdown": np.array([1.25])}
+    >>> constants["serving_host"] = {"host_slowdown": np.array([2.0]), "launch_slowdown": np.array([1.0])}
+    >>> constants["serving_software"] = {"step_time": np.array([0.002]), "kernel_overhead_time": np.array([0.0])}
+    >>> constants["attention_decode"]["launch_time"] = np.array([0.0])
+    >>> kernels, software = engine_constants(constants, Architecture(False, False, False))
+    >>> kernels["attention_decode"]["memory_efficiency"].tolist(), software["step_time"].tolist()
+    ([0.64], [0.004])
     """
     host = constants["serving_host"]
     kernels = {family: values for family, values in constants.items() if family not in _OF_ENGINE}
@@ -248,7 +281,7 @@ class Batching(NamedTuple):
     own_prompts : Array
         Of those, the ones of the busiest attention replica in each part. [-]
     passes : Array
-        Passes that their prefill takes: as many as fill them, one for each part at least. [-]
+        Passes that their prefill takes: as many as fill them, one for each part at least; through stages full ones. [-]
     sequences : Array
         Sequences of one part that are decoded together. [-]
     prefill_split : Array
@@ -279,6 +312,17 @@ def batching_of(plan: InferencePlan) -> Batching:
     -------
     Batching
         How its batch is split, (rows,). [-]
+
+    Examples
+    --------
+    Eight prompts of 1,000 tokens in passes of 2,000:
+
+    >>> from types import SimpleNamespace
+    >>> sizes = {"batch_size": 8.0, "num_micro_batches": 2.0, "micro_batch_size": 4.0, "data_parallel_attention": 1.0}
+    >>> sizes |= {"own_tokens": 1000.0, "prefill_tokens": 2000.0, "prompts_together": 0.0, "two_batch_overlap": 0.0}
+    >>> plan = SimpleNamespace(**{name: np.array([size]) for name, size in sizes.items()})
+    >>> batching_of(plan).passes.tolist()
+    [4.0]
     """
     apart = plan.prompts_together > 0.0
     prompts = np.where(apart, plan.prompts_together, plan.batch_size)
@@ -287,7 +331,9 @@ def batching_of(plan: InferencePlan) -> Batching:
     replicas, fewest = plan.data_parallel_attention, np.floor(prompts / rounds)
     fuller = prompts - rounds * fewest
     own = fuller * np.ceil((fewest + 1.0) / replicas) + (rounds - fuller) * np.ceil(fewest / replicas)
-    passes = np.maximum(np.ceil(own * plan.own_tokens / plan.prefill_tokens), rounds)
+    passes = own * plan.own_tokens / plan.prefill_tokens
+    # Stages are filled by a full pass; the last one counts by its tokens, or one token more would be faster.
+    passes = np.maximum(np.where(plan.pipeline_parallel > 1.0, passes, np.ceil(passes)), rounds)
     if not np.any(plan.two_batch_overlap > 0.0):
         one = np.ones_like(passes)
         return Batching(plan.num_micro_batches, rounds, prompts, own, passes, plan.micro_batch_size, one, one)
@@ -315,6 +361,19 @@ def serving_shape(plan: InferencePlan, batching: Batching, favoured_share: Array
     -------
     ServingShape
         Tokens, and how the model is split, (rows,). [-]
+
+    Examples
+    --------
+    Four prompts of 1,000 tokens in two passes; eight sequences on two replicas of the attention layers.
+
+    >>> from types import SimpleNamespace
+    >>> ranks = dict.fromkeys(("attention_parallel", "expert_parallel", "expert_tensor_parallel"), 1.0)
+    >>> sizes = {"draft_tokens": 0.0, "data_parallel_attention": 2.0, "own_tokens": 1000.0, "redundant_experts": 0.0}
+    >>> plan = SimpleNamespace(**ranks, **sizes, chunks=1.0, chunk_context=1000.0)
+    >>> batching = SimpleNamespace(own_prompts=4.0, prompts=8.0, passes=2.0, sequences=8.0)
+    >>> shape = serving_shape(plan, batching, 1.0)
+    >>> shape.prefill_tokens, float(shape.decode_tokens)
+    (2000.0, 4.0)
     """
     prompts, drafted = batching.own_prompts, 1.0 + plan.draft_tokens
     sequences = np.ceil(batching.sequences / plan.data_parallel_attention)

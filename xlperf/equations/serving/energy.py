@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from xlperf.base.arrays import Array, divide
 from xlperf.equations.hardware.memory import resident_share
 from xlperf.equations.hardware.power import Machine, WorkRates, accelerator_power, traffic_from_memory
+from xlperf.equations.model.layer_parameters import expert_parameters
 from xlperf.equations.model.model import Architecture, Model, activated_experts
-from xlperf.equations.model.parameters import expert_parameters, matrix_parameters
+from xlperf.equations.model.parameters import matrix_parameters
 from xlperf.equations.model.serving import SAMPLING_PASSES
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.kernels import wide_attention
@@ -18,6 +20,52 @@ from xlperf.equations.serving.phases import logit_size
 
 STEP_PARTS = ("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead")
 """Results that add up to a decode step."""
+
+
+class ServedWork(NamedTuple):
+    """What accelerators do while they serve: plans and their results.
+
+    Attributes
+    ----------
+    model : Model
+        Served models, (rows,).
+    plan : InferencePlan
+        Plans as the sheet has them, all accelerators, with the bytes of weights and inputs, (rows,).
+    architecture : Architecture
+        Structure that the models share.
+    results : mapping of str to Array
+        Rates, times of a decode step, shares of pools, memory, (rows,).
+    favoured_share : Array
+        Share of the experts that routers prefer, (rows,). [-]
+    """
+
+    model: Model
+    plan: InferencePlan
+    architecture: Architecture
+    results: Mapping[str, Array]
+    favoured_share: Array
+
+    @property
+    def step(self) -> Array:
+        """Time of a decode step, (rows,). [s]"""
+        parts = (self.results[name] for name in STEP_PARTS)
+        return np.asarray(sum(parts, 0.0 * self.results["tokens_per_second"]))
+
+    @property
+    def busy(self) -> Array:
+        """Share of the time in which anything runs, (rows,): below 1 at low rates of arrivals. [-]"""
+        running = np.minimum(self.results["running_batch"], 1.0)
+        return np.where(np.isnan(self.plan.request_rate), 1.0, running)
+
+    @property
+    def sampled(self) -> Array:
+        """Bytes that choosing the tokens of a decode step takes, (rows,). [B]"""
+        return sampling_traffic(self.model, self.plan, np.maximum(self.results["running_batch"], 1.0))
+
+    @property
+    def flop(self) -> Array:
+        """Operations of a token that is generated, (rows,). [FLOP]"""
+        return token_flop(self.model, self.plan.prompt_length + 0.5 * self.plan.output_length)
 
 
 def token_flop(model: Model, context: Array) -> Array:
@@ -40,6 +88,14 @@ def token_flop(model: Model, context: Array) -> Array:
     References
     ----------
     .. [1] J. Kaplan et al., "Scaling laws for neural language models", 2020, arXiv:2001.08361, table 1.
+
+    Examples
+    --------
+    Llama 3.1 8B at 1,000 tokens: 2 x 7,504,658,432 + 4 x 32 x 32 x 128 x 1000.
+
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> token_flop(llama, np.array([1000.0])).tolist()
+    [15533604864.0]
     """
     attended = 4.0 * model.num_layers * model.num_attention_heads * model.head_size * context
     return np.asarray(2.0 * matrix_parameters(model, True) + attended)
@@ -63,6 +119,14 @@ def feed_forward_flop(model: Model) -> Array:
     References
     ----------
     .. [1] J. Kaplan et al., "Scaling laws for neural language models", 2020, arXiv:2001.08361, table 1.
+
+    Examples
+    --------
+    Llama 3.1 8B: 2 x 32 x 3 x 4096 x 14336.
+
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> feed_forward_flop(llama).tolist()
+    [11274289152.0]
     """
     expert, shared, dense = (
         expert_parameters(width, size, model.gated_mlp)
@@ -99,6 +163,15 @@ def visited_share(model: Model, batch: Array, favoured_share: Array) -> Array:
     ----------
     .. [1] R. Zhu et al., "MegaScale-Infer: Serving mixture-of-experts at scale with disaggregated expert parallelism",
        2025, arXiv:2504.02263, section 2.3.
+
+    Examples
+    --------
+    Two tokens with two of eight experts each visit 3.5 of them, as in :func:`activated_experts`.
+
+    >>> from types import SimpleNamespace
+    >>> model = SimpleNamespace(num_experts=np.array([8.0]), top_k=np.array([2.0]))
+    >>> visited_share(model, np.array([2.0]), np.ones(1)).tolist()
+    [0.4375]
     """
     hit = activated_experts(model.num_experts, model.top_k, np.maximum(batch, 1.0), favoured_share)
     return np.where(model.num_experts > 0.0, divide(hit, model.num_experts), 1.0)
@@ -142,6 +215,16 @@ def decode_step_traffic(
         Weights that are read, (rows,). [B]
     cache : Array
         Keys and values that are read, on average over the outputs, (rows,). [B]
+
+    Examples
+    --------
+    A dense model reads all its weights; the cache is at (300 + 100) / 500 of its longest on average.
+
+    >>> from types import SimpleNamespace
+    >>> plan = SimpleNamespace(prompt_length=np.array([300.0]), output_length=np.array([200.0]))
+    >>> read = decode_step_traffic(None, plan, Architecture(False, False, False), 10.0, 5.0, 1.0, 1.0)
+    >>> [each.tolist() for each in read]
+    [10.0, [4.0]]
     """
     mean = divide(plan.prompt_length + 0.5 * plan.output_length, plan.prompt_length + plan.output_length)
     read = weights_size
@@ -174,6 +257,15 @@ def sampling_traffic(model: Model, plan: InferencePlan, running_batch: Array) ->
     -------
     Array
         (rows,). [B]
+
+    Examples
+    --------
+    Eight requests, 1,000 logits of 4 bytes, written and read:
+
+    >>> from types import SimpleNamespace
+    >>> plan = SimpleNamespace(data_parallel_attention=np.ones(1), sorted_sampling=np.zeros(1))
+    >>> sampling_traffic(SimpleNamespace(vocab_size=np.array([1000.0])), plan, np.array([8.0])).tolist()
+    [64000.0]
     """
     return np.asarray(
         SAMPLING_PASSES * (running_batch / plan.data_parallel_attention) * (model.vocab_size * logit_size(plan))
@@ -182,6 +274,8 @@ def sampling_traffic(model: Model, plan: InferencePlan, running_batch: Array) ->
 
 def mean_weight_size(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
     """Bytes of a weight, the mean over those of the plan's precision and attention layers that stay in 16 bits.
+
+    By definition.
 
     Parameters
     ----------
@@ -196,6 +290,15 @@ def mean_weight_size(model: Model, plan: InferencePlan, architecture: Architectu
     -------
     Array
         (rows,). [B]
+
+    Examples
+    --------
+    All weights of a dense model are in the precision of the plan.
+
+    >>> from types import SimpleNamespace
+    >>> plan = SimpleNamespace(weight_size=np.array([1.0]))
+    >>> mean_weight_size(None, plan, Architecture(False, False, False)).tolist()
+    [1.0]
     """
     if not architecture.experts:
         return np.asarray(plan.weight_size)
@@ -208,6 +311,8 @@ def mean_weight_size(model: Model, plan: InferencePlan, architecture: Architectu
 def results_at_rate(results: Mapping[str, Array], rate: Array) -> dict[str, Array]:
     """Results of the same work at another rate of tokens: what steps take longer or shorter, the host waits.
 
+    Heuristic, this work.
+
     Parameters
     ----------
     results : mapping of str to Array
@@ -219,61 +324,51 @@ def results_at_rate(results: Mapping[str, Array], rate: Array) -> dict[str, Arra
     -------
     dict of str to Array
         The results with that rate, (rows,).
+
+    Examples
+    --------
+    Five parts of 1 s; at half the rate a step takes 5 s longer, in which the host waits.
+
+    >>> results = {**dict.fromkeys(STEP_PARTS, np.ones(1)), "tokens_per_second": np.array([100.0])}
+    >>> results_at_rate(results, np.array([50.0]))["time_overhead"].tolist()
+    [6.0]
     """
     step = sum((results[name] for name in STEP_PARTS), 0.0 * rate)
     waits = results["time_overhead"] + step * (results["tokens_per_second"] / rate - 1.0)
     return {**results, "tokens_per_second": rate, "time_overhead": waits}
 
 
-def serving_power(
-    machines: tuple[Machine, Machine],
-    model: Model,
-    plan: InferencePlan,
-    architecture: Architecture,
-    results: Mapping[str, Array],
-    favoured_share: Array,
-) -> tuple[Array, Array]:
+def serving_power(machines: tuple[Machine, Machine], work: ServedWork) -> tuple[Array, Array]:
     """Mean power of an accelerator while it decodes and while it prefills, or of the pools that do.
 
-    At a low rate of arrivals accelerators are idle meanwhile.
+    Heuristic, this work: :func:`accelerator_power` of the work of a decode step, done at the rate of tokens, and of the
+    prompts, whose operations bring a byte each ``compute_intensity`` of them.
 
     Parameters
     ----------
     machines : tuple
         Accelerators that decode and those that prefill, with limits and constants.
-    model : Model
-        Served models, (rows,).
-    plan : InferencePlan
-        Plans as the sheet has them: all accelerators, (rows,).
-    architecture : Architecture
-        Structure that the models share.
-    results : mapping of str to Array
-        Rates, times of a decode step and memory, (rows,).
-    favoured_share : Array
-        Share of the experts that routers prefer, (rows,). [-]
+    work : ServedWork
+        Plans and their results, (rows,).
 
     Returns
     -------
     tuple of Array
         Decoding and prefilling, (rows,). [W]
     """
-    share, rate = results["prefill_share"], results["tokens_per_second"]
-    step = sum((results[name] for name in STEP_PARTS), 0.0 * rate)
-    running = results["running_batch"]
-    busy = np.where(np.isnan(plan.request_rate), 1.0, np.minimum(running, 1.0))
-    flop = token_flop(model, plan.prompt_length + 0.5 * plan.output_length)
+    model, plan, results, step, busy = work.model, work.plan, work.results, work.step, work.busy
+    share, rate, running = results["prefill_share"], results["tokens_per_second"], results["running_batch"]
     each = rate / plan.num_accelerators
     decoding = np.maximum(1.0 - share, 1e-9)
     weights, cache = results["memory_weights"], results["memory_kv_cache"]
-    sizes = weights, cache, running, favoured_share
-    read, cached = decode_step_traffic(model, plan, architecture, *sizes)
-    traffic = read + cached
+    sizes = weights, cache, running, work.favoured_share
+    read, cached = decode_step_traffic(model, plan, work.architecture, *sizes)
+    traffic, sampled = read + cached, work.sampled
     held = resident_share(weights + cache, machines[0][0].l2_capacity[:, 0])
-    sampled = sampling_traffic(model, plan, np.maximum(running, 1.0))
     moved = traffic * (1.0 - held) + sampled
     decode = WorkRates(
-        np.nan_to_num(each / decoding * flop),
-        np.nan_to_num(busy * divide(read / mean_weight_size(model, plan, architecture), step)),
+        np.nan_to_num(each / decoding * work.flop),
+        np.nan_to_num(busy * divide(read / mean_weight_size(model, plan, work.architecture), step)),
         np.nan_to_num(busy * divide(traffic + sampled, step)),
         divide(moved, traffic + sampled),
         np.nan_to_num(busy * divide(results["time_communication"], step)),
@@ -289,7 +384,7 @@ def serving_power(
 
 
 def prompt_traffic_from_memory(machine: Machine, model: Model, plan: InferencePlan) -> Array:
-    """Traffic of a prefill through the main memory, over that with a usual last-level cache.
+    """:func:`traffic_from_memory` of a prefill: its feed-forward products stand for all. Heuristic, this work.
 
     Parameters
     ----------
@@ -304,64 +399,61 @@ def prompt_traffic_from_memory(machine: Machine, model: Model, plan: InferencePl
     -------
     Array
         (rows,). [-]
+
+    Examples
+    --------
+    A last-level cache of 50 MiB is the usual one.
+
+    >>> from types import SimpleNamespace
+    >>> device = SimpleNamespace(l2_capacity=np.array([[50.0 * 2**20]]), num_multiprocessors=np.array([[132.0]]))
+    >>> model = SimpleNamespace(ffn_hidden_size=np.array([14336.0]), hidden_size=np.array([4096.0]))
+    >>> plan = SimpleNamespace(tensor_parallel=np.ones(1), prompt_length=np.array([1024.0]), input_size=np.array([2.0]))
+    >>> prompt_traffic_from_memory((device, None, None), model, plan).tolist()
+    [1.0]
     """
     width = np.where(model.ffn_hidden_size > 0.0, model.ffn_hidden_size, model.hidden_size) / plan.tensor_parallel
     return traffic_from_memory(machine[0], width, model.hidden_size, plan.prompt_length, plan.input_size)
 
 
 def expert_pool_power(
-    machines: tuple[Machine, Machine],
-    model: Model,
-    plan: InferencePlan,
-    architecture: Architecture,
-    counts: tuple[Array, Array],
-    results: Mapping[str, Array],
-    favoured_share: Array,
+    machines: tuple[Machine, Machine], work: ServedWork, counts: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    """Mean power of an accelerator of the attention pool and of the expert pool.
+    """As :func:`serving_power`, of an accelerator of the attention pool and of the expert pool while they decode.
+
+    Heuristic, this work: every micro-batch reads the weights of its pool; a pool is busy for its share of a step.
 
     Parameters
     ----------
     machines : tuple
         Accelerators of both pools, with limits and constants.
-    model : Model
-        Served models, (rows,).
-    plan : InferencePlan
-        Plans as the sheet has them, with the bytes of an input of a product, (rows,).
-    architecture : Architecture
-        Structure that the models share.
+    work : ServedWork
+        Plans and their results, (rows,).
     counts : tuple of Array
         Accelerators of both pools, (rows,). [-]
-    results : mapping of str to Array
-        Rates, times of a decode step, shares of the pools and memory, (rows,).
-    favoured_share : Array
-        Share of the experts that routers prefer, (rows,). [-]
 
     Returns
     -------
     tuple of Array
         Attention and experts, (rows,). [W]
     """
+    model, plan, results, step, loaded = work.model, work.plan, work.results, work.step, work.busy
     rate, running = results["tokens_per_second"], results["running_batch"]
-    step = sum((results[name] for name in STEP_PARTS), 0.0 * rate)
-    loaded = np.where(np.isnan(plan.request_rate), 1.0, np.minimum(running, 1.0))
     fed = feed_forward_flop(model)
-    flop = token_flop(model, plan.prompt_length + 0.5 * plan.output_length) - fed, fed
+    flop = work.flop - fed, fed
     batches = np.minimum(plan.ping_pong_batches, np.maximum(np.ceil(running), 1.0))
-    # Every micro-batch reads the weights.
-    experts = batches * results["expert_memory"] * visited_share(model, running / batches, favoured_share)
+    experts = batches * results["expert_memory"] * visited_share(model, running / batches, work.favoured_share)
     weights, none = (batches * results["memory_weights"], experts), 0.0 * rate
-    sizes_held = none, results["memory_kv_cache"], running, favoured_share
-    _, cache = decode_step_traffic(model, plan, architecture, *sizes_held)
-    sampled = sampling_traffic(model, plan, np.maximum(running, 1.0))
-    others = cache + sampled, none
-    sizes = np.where(wide_attention(model, plan, architecture), plan.activation_size, plan.weight_size)
+    sizes_held = none, results["memory_kv_cache"], running, work.favoured_share
+    _, cache = decode_step_traffic(model, plan, work.architecture, *sizes_held)
+    others = cache + work.sampled, none
+    wide = wide_attention(model, plan, work.architecture)
+    sizes = np.where(wide, plan.activation_size, plan.weight_size), plan.weight_size
     sending = loaded * results["expert_link_share"]
     found = []
     for pool, name in enumerate(("attention_pool_share", "expert_pool_share")):
         rates = WorkRates(
             np.nan_to_num(divide(rate * flop[pool], counts[pool])),
-            np.nan_to_num(loaded * divide(weights[pool] / (plan.weight_size if pool else sizes), step)),
+            np.nan_to_num(loaded * divide(weights[pool] / sizes[pool], step)),
             np.nan_to_num(loaded * divide(weights[pool] + others[pool], step)),
             np.ones_like(rate),
             np.nan_to_num(sending),

@@ -115,6 +115,15 @@ def wide_attention(model: Model, plan: InferencePlan, architecture: Architecture
     .. [1] NVIDIA, "Pushing latency boundaries: optimizing DeepSeek-R1 performance on B200 GPUs", TensorRT-LLM
        technical blog 1, 2025, table of the precision of each component.
     .. [2] OpenAI, "gpt-oss-120b & gpt-oss-20b model card", 2025, arXiv:2508.10925, section 2.1.
+
+    Examples
+    --------
+    Of two plans of a mixture of experts the one in 4 bits:
+
+    >>> from types import SimpleNamespace
+    >>> plan, model = SimpleNamespace(four_bits=np.array([True, False])), SimpleNamespace(wide_attention=np.ones(2))
+    >>> wide_attention(model, plan, Architecture(False, True, False)).tolist()
+    [True, False]
     """
     return np.asarray(plan.four_bits & (model.wide_attention > 0.0) & bool(architecture.experts))
 
@@ -189,6 +198,14 @@ def of_part(names: tuple[str, ...], calls: Array, plan: InferencePlan) -> Array:
     -------
     Array
         In the shape of ``calls``. [-]
+
+    Examples
+    --------
+    An expert pool computes the feed-forward layers.
+
+    >>> plan = InferencePlan({"layer_part": np.array([LayerPart.EXPERTS])})
+    >>> of_part(("qkv", "mlp up"), np.ones((1, 1, 2)), plan).tolist()
+    [[[0.0, 1.0]]]
     """
     experts, attention = plan.computes(LayerPart.EXPERTS), plan.computes(LayerPart.ATTENTION)
     if experts is None or attention is None:
@@ -243,6 +260,17 @@ def state_size(model: Model, plan: InferencePlan) -> Array:
     ----------
     .. [1] S. Yang, J. Kautz and A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024,
        arXiv:2412.06464, section 3.4.
+
+    Examples
+    --------
+    Two states of 10 x 10 in FP32, three inputs of 2 x 10 + 20 channels in 2 bytes:
+
+    >>> from types import SimpleNamespace
+    >>> sizes = {"linear_key_heads": 1.0, "linear_value_heads": 2.0, "linear_key_size": 10.0, "linear_value_size": 10.0}
+    >>> model = SimpleNamespace(**sizes, linear_state_size=4.0, linear_convolution=4.0)
+    >>> plan = SimpleNamespace(attention_parallel=1.0, activation_size=2.0, draft_tokens=0.0)
+    >>> float(state_size(model, plan))
+    1040.0
     """
     keys, values, heads = linear_widths(model, plan.attention_parallel)
     state = recurrent_state_size(heads, model.linear_key_size, model.linear_value_size, model.linear_state_size)

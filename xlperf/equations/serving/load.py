@@ -41,6 +41,14 @@ class RequestLoad(NamedTuple):
         Pipeline stages of the decode replica. [-]
     tokens_checked : Array
         Tokens of a sequence in one decode step: 1 plus the drafted ones. [-]
+    own_tokens : Array
+        New tokens of a prompt on one of the ranks that share it. [-]
+    pass_tokens : Array
+        Most tokens of a prefill pass. [-]
+    mixed : Array
+        1 where a prefill pass is computed together with a decode step, 0 where they alternate. [-]
+    balance_rows : Array
+        Rows of a product from which on it is compute-bound. [-]
     """
 
     decode_steps: Array
@@ -52,6 +60,10 @@ class RequestLoad(NamedTuple):
     gathering_steps: Array
     decode_stages: Array
     tokens_checked: Array
+    own_tokens: Array
+    pass_tokens: Array
+    mixed: Array
+    balance_rows: Array
 
     def take(self, rows: np.ndarray) -> RequestLoad:
         """The same of some of the plans."""
@@ -94,8 +106,40 @@ class RequestLoad(NamedTuple):
             Its times: a step is linear in the requests that it decodes.
         """
         line, (_, wait) = step_line(requests, cycle.step, half_of(requests), half), self._admission(requests)
-        share = cycle.prefills / requests
-        return Service(cycle.prefill, share, *line, self.decode_steps, self.burst_fraction, wait)
+        share = (cycle.prefills + np.maximum(requests - 1.0, 0.0) * cycle.saving) / requests
+        longest = np.where(self.mixed > 0.0, cycle.longest, np.inf)
+        return Service(cycle.prefill, share, *line, self.decode_steps, self.burst_fraction, wait, cycle.saving, longest)
+
+    def passes(self, prompts: Array) -> Array:
+        """Prefill passes of some prompts. [-]"""
+        own = np.ceil(prompts / self.attention_replicas) * self.own_tokens
+        return np.asarray(np.maximum(np.ceil(own / self.pass_tokens), 1.0))
+
+    def mixed_times(
+        self, batch: Array, prompts: Array, prefill: Array, step_parts: Array, prefill_parts: Array
+    ) -> tuple[Array, Array]:
+        r"""Time that the prefill of some prompts saves in the steps of a batch, and what a pass adds to a step. [s, s]
+
+        A pass of C tokens and a step of b share the weights, which are read once, and the gaps between kernels. With
+        times t of matrix products, w of the gaps, and R rows from which on a product is compute-bound:
+
+        .. math:: \delta = t(C) + t(b) - t(C + b) + \min(w_C, w_b)
+
+        .. math:: t(C + b) = \max\left(t(C), t(b), \min\left(t(C)\,\frac{C + b}{C},\; t(b)\,\frac{C + b}{b},\;
+            \min(t(C), t(b))\,\frac{C + b}{R}\right)\right)
+
+        A request shares no more passes than it has decode steps: N for each b prompts. Heuristic, this work.
+        """
+        passes = self.passes(prompts)
+        chunk, rows = prompts * self.own_tokens / passes, batch * self.tokens_checked
+        step, alone = step_parts[..., 0], prefill_parts[..., 0] / passes
+        every, read = chunk + rows, np.minimum(step, alone)
+        both = np.minimum(np.minimum(alone / chunk, step / rows), read / self.balance_rows) * every
+        both = np.maximum(np.maximum(step, alone), both)
+        gaps = np.minimum(step_parts[..., 1], prefill_parts[..., 1] / passes)
+        shared = np.minimum(passes, self.decode_steps * prompts / batch)
+        saving = step + alone - both + gaps
+        return np.asarray(self.mixed * shared * saving), np.asarray(self.mixed * (prefill / passes - saving))
 
     def shared(self, batch: Array, prompts: Array, prefill: Array) -> Array:
         """Time of the replica per prompt, where passes of the prefill follow each other through the stages. [s]"""
@@ -127,13 +171,19 @@ class Cycle(NamedTuple):
     prompts : Array
         Prompts of a pass, mean. [-]
     prefills : Array
-        Time of the passes that prefill all of them. [s]
+        Time that the prefills of all of them add to their decode steps. [s]
+    saving : Array
+        Time that a prompt takes less in the decode steps of others than by itself. [s]
+    longest : Array
+        Time that a pass of it adds to such a step, 0 where they alternate. [s]
     """
 
     step: Array
     prefill: Array
     prompts: Array
     prefills: Array
+    saving: Array
+    longest: Array
 
 
 def admission(
@@ -249,8 +299,18 @@ def bounded_rise(lower: Array, upper: Array, time: Array, upper_time: Array) -> 
     return np.asarray(np.minimum(np.maximum(upper_time, least), least * (array(upper) / array(lower))))
 
 
-def request_load(plan: InferencePlan, prefilling: InferencePlan, burst_fraction: Array) -> RequestLoad:
+def request_load(
+    plan: InferencePlan,
+    prefilling: InferencePlan,
+    burst_fraction: Array,
+    mixed: Array,
+    balance_rows: Array,
+    whole_prompts: bool = False,
+) -> RequestLoad:
     """Per-request workload of the replicas of plans.
+
+    An engine that decodes between its passes fills them up with a part of the next prompt; a pool that prefills alone
+    takes whole prompts, as its engines are run.
 
     Parameters
     ----------
@@ -260,13 +320,32 @@ def request_load(plan: InferencePlan, prefilling: InferencePlan, burst_fraction:
         Of those that prefill, (rows,).
     burst_fraction : Array
         Fraction of the in-flight requests that arrive at the same moment, (rows,). [-]
+    mixed : Array
+        1 where a prefill pass is computed together with a decode step, else 0, (rows,). [-]
+    balance_rows : Array
+        Rows of a product from which on it is compute-bound, (rows,). [-]
+    whole_prompts : bool, default False
+        Whether a pass takes whole prompts alone.
 
     Returns
     -------
     RequestLoad
         Steps, prompts and stages, (rows,).
+
+    Examples
+    --------
+    99 steps after the first token; two replicas take 8.192 prompts of 1,000 tokens each in a pass of 8,192.
+
+    >>> from types import SimpleNamespace
+    >>> steps = {"tokens_after_first": 99.0, "tokens_per_step": 1.0, "polling_steps": 1.0, "gathering_steps": 0.0}
+    >>> sizes = {"prefill_tokens": 8192.0, "own_tokens": 1000.0, "data_parallel_attention": 2.0}
+    >>> plan = SimpleNamespace(**steps, **sizes, pipeline_parallel=1.0, draft_tokens=0.0)
+    >>> load = request_load(plan, plan, 0.0, 1.0, 256.0)
+    >>> load.decode_steps, float(load.max_prefill_prompts)
+    (99.0, 16.384)
     """
-    taken = np.maximum(np.floor(prefilling.prefill_tokens / prefilling.own_tokens), 1.0)
+    taken = np.maximum(prefilling.prefill_tokens / prefilling.own_tokens, 1.0)
+    taken = np.floor(taken) if whole_prompts else taken
     return RequestLoad(
         plan.tokens_after_first / plan.tokens_per_step,
         prefilling.data_parallel_attention * taken,
@@ -277,6 +356,10 @@ def request_load(plan: InferencePlan, prefilling: InferencePlan, burst_fraction:
         plan.gathering_steps,
         plan.pipeline_parallel,
         1.0 + plan.draft_tokens,
+        prefilling.own_tokens,
+        prefilling.prefill_tokens,
+        mixed,
+        balance_rows,
     )
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, divide
 from xlperf.equations.model.linear_blocks import linear_widths
-from xlperf.equations.model.model import Architecture, Model
-from xlperf.equations.model.serving import cache_elements, linear_share
+from xlperf.equations.model.model import Architecture, Model, linear_share
+from xlperf.equations.model.serving import cache_elements
 from xlperf.equations.model.sparse import sparse_cache_entries
 from xlperf.equations.plan.records import WORD
 from xlperf.equations.plan.serving_plan import InferencePlan

@@ -10,6 +10,7 @@ import numpy as np
 from xlperf.base.arrays import Array, beside, divide, side_by_side, total
 from xlperf.equations.hardware.memory import exposed_offload_time, resident_bandwidth, resident_share
 from xlperf.equations.hardware.roofline import doubling_savings, vector_time
+from xlperf.equations.model.model import linear_share
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.serving import (
     BOTH_PHASES,
@@ -19,7 +20,6 @@ from xlperf.equations.model.serving import (
     PREFILL,
     ServingShape,
     cache_elements,
-    linear_share,
     serving_gemms,
     serving_vectors,
 )
@@ -66,6 +66,12 @@ def logit_size(plan: InferencePlan) -> Array:
     -------
     Array
         (rows,). [B]
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> logit_size(SimpleNamespace(sorted_sampling=np.array([0.0, 1.0]))).tolist()
+    [4.0, 200.0]
     """
     return np.where(plan.sorted_sampling > 0.0, SORTED_LOGIT_SIZE, WORD)
 
@@ -219,7 +225,9 @@ def _host(
         # The gaps between the kernels of a graph are part of what the host takes without one.
         waited = kernels["serving_eager"]["launch_time"] * launched - layer_overhead
         launches = np.where((plan.graphs[:, None] == 0.0) & (prefill == 0.0), waited, launches)
-    return _Host(layer_overhead, launches, prefill * software["prefill_overhead_time"] + served * each_served)
+    sent = (plan.stage_ranks - 1.0)[:, None] * software["worker_overhead_time"]
+    each_pass = prefill * software["prefill_overhead_time"] + sent
+    return _Host(layer_overhead, launches, each_pass + served * each_served)
 
 
 def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) -> ServingWork:
@@ -365,6 +373,18 @@ def phase_times(work: ServingWork) -> Array:
     -------
     Array
         (rows, phases, 5): matrix products, attention, other kernels, communication, fixed costs. [s]
+
+    Examples
+    --------
+    32 layers with 1 s of products, once 2 s of the host, three transfers of which 0.5 s each is exposed:
+
+    >>> from types import SimpleNamespace
+    >>> parts, exposed = np.zeros((1, 1, 2, 5)), np.zeros((1, 1, 5))
+    >>> parts[0, 0, 0, MATRIX], parts[0, 0, 1, FIXED], exposed[0, 0, TRANSFER] = 1.0, 2.0, 0.5
+    >>> work = SimpleNamespace(parts=parts, exposed_time=exposed, layers=np.array([[32.0]]))
+    >>> work.passes, work.transfers = np.array([[1.0]]), np.array([[3.0]])
+    >>> phase_times(work)[0, 0, [MATRIX, COMMUNICATION, FIXED]].tolist()
+    [32.0, 1.5, 2.0]
     """
     parts = work.parts
     found = work.layers[..., None] * parts[:, :, 0] + work.passes[..., None] * parts[:, :, 1]
@@ -388,6 +408,13 @@ def scaled_times(times: Array, deployment: Deployment, phases: tuple[int, ...]) 
     -------
     Array
         In the shape of ``times``. [s]
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> deployment = SimpleNamespace(software={"time_scale": np.array([[1.5]])})
+    >>> scaled_times(np.array([[[2.0, 4.0]]]), deployment, (DECODING,)).tolist()
+    [[[3.0, 6.0]]]
     """
     if "time_scale" not in deployment.software:
         return times

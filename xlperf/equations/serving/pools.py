@@ -174,7 +174,7 @@ def pools_of(every: Deployment, requests: Array, split: np.ndarray) -> Pools:
     places = np.maximum(memory.max_batch_size, 1.0)
     load = PoolLoad(
         BatchTimes.of_pools(every, number, split),
-        request_load(plan, other, burst_fraction),
+        request_load(plan, other, burst_fraction, np.zeros(number), np.ones(number), whole_prompts=True),
         np.maximum(other.num_replicas, 1.0),
         np.maximum(plan.num_replicas, 1.0),
         np.where(~np.isnan(plan.request_rate) & ~(memory.max_batch_size >= 1.0), UNBOUNDED, places),
@@ -319,13 +319,13 @@ def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolS
     alone, filled = known.prefills[-2], bounded_rise(one, most, *known.prefills[-2:])
     last = bounded_rise(knot, places, *known.steps[-2:])
     decoded = divide(load.decoders * places, workload.decode_steps * last, np.inf)
-    ends, times = _Ends(alone, filled, last, places, decoded), Times(known.steps[:-2], known.prefills[:-2])
+    ends, times = _Ends(alone, filled, last, places, decoded), Times(*(values[:-2] for values in known))
     values, prompts, step, prefill = _settled(load, ends, requests, sides, times, _MOST_MOVES)
     decoded_now = Steady(*values).running
     running = np.clip(np.where(np.isinf(decoded_now), 1.0, decoded_now), 1.0, places)
     batch, fewer = np.ceil(running), np.floor(prompts)
     half = np.where(arriving, half_of(batch), batch)
-    steps, passes = load.times.at(np.concatenate([batch, half]), fewer, detailed)
+    steps, passes, *_ = load.times.at(np.concatenate([batch, half]), fewer, detailed)
     line = step, 0.0 * step
     if arriving.any():
         line = step_line(running, step, half, np.where(arriving, np.minimum(steps[number:], step), step))

@@ -15,9 +15,7 @@ from xlperf.base.arrays import Array, Numeric, array, divide, log, side_by_side
 QUANTILES = (0.5, 0.9, 0.99)
 _NORMAL = (0.0, 1.2815515655446004, 2.3263478740408408)
 _ROOT_OF_THREE = 1.7320508075688772
-_HALF = np.full(1, 0.5)
-_HALVINGS = 24
-"""Of ten million requests down to one. [-]"""
+_HALF, _NONE, _ENDLESS = np.full(1, 0.5), np.asarray(0.0), np.asarray(np.inf)
 
 
 class Service(NamedTuple):
@@ -39,6 +37,10 @@ class Service(NamedTuple):
         Share of the requests in flight whose prefills a new one waits for: 1 where all come and go together. [-]
     turn_steps : Array, default a half
         Decode steps that pass before a request is admitted. [-]
+    saving : Array, default none
+        Time that the prefill of a prompt takes less in the decode steps of other requests than by itself. [s]
+    longest : Array, default infinite
+        Most time that prefills add to a decode step: that of one pass where both are computed together. [s]
     """
 
     prefill_time: Array
@@ -48,11 +50,18 @@ class Service(NamedTuple):
     decode_steps: Array
     burst_fraction: Array
     turn_steps: Array = _HALF
+    saving: Array = _NONE
+    longest: Array = _ENDLESS
 
     @property
     def per_request(self) -> tuple[Array, Array, Array]:
         """Decode steps, burst fraction and steps before a request is admitted, whatever the times. [-]"""
         return self.decode_steps, self.burst_fraction, self.turn_steps
+
+    @property
+    def added_share(self) -> Array:
+        """Time that a prompt adds to the decode steps of other requests. [s]"""
+        return np.asarray(self.prefill_share - self.saving)
 
     def step_time(self, running: Array) -> Array:
         """Time of a step with a number of requests. [s]"""
@@ -68,7 +77,11 @@ class Service(NamedTuple):
         time s of the replica per prompt. With passes of one prompt this is the formula of Pollaczek and Khinchin.
 
         .. math:: w = \frac{1 + v^2}{2} \left(\min(\lambda t_p, 1)\,t_p +
-            \frac{(\lambda s)^2}{1 - \lambda s}\,s\right), \qquad T_{decode} = \frac{N\,t(b)}{1 - \lambda s_p}
+            \frac{(\lambda s)^2}{1 - \lambda s}\,s\right), \qquad T_{decode} =
+            N\,\min\left(\frac{t(b)}{1 - \lambda (s_p - \delta)},\; t(b) + p\right)
+
+        with the time delta that a prompt takes less in the steps of other requests than by itself, and the time p that
+        one of its passes adds to such a step: what prefills take beyond that is waited for before the first token.
 
         Parameters
         ----------
@@ -99,8 +112,10 @@ class Service(NamedTuple):
         wait = np.where(keeps, 0.5 * spread * wait, np.inf)
         step = self.step_time(np.where(keeps, running, 1.0))
         # One output token: nothing is decoded, also where prefills take all of the time.
-        left = np.where(keeps & (self.decode_steps > 0.0), 1.0 - rate * self.prefill_share, 1.0)
-        decode = np.where(keeps, self.decode_steps * step / left, np.inf)
+        left = np.where(keeps & (self.decode_steps > 0.0), 1.0 - rate * self.added_share, 1.0)
+        every = np.where(keeps, self.decode_steps * step / left, np.inf)
+        decode = np.where(keeps, np.minimum(every, np.maximum(self.decode_steps, 1.0) * (step + self.longest)), np.inf)
+        wait = wait + np.where(keeps, every - decode, 0.0)
         begun = np.where(
             self.decode_steps > 0.0,
             np.minimum(running, 1.0) * np.minimum(self.turn_steps, self.decode_steps) * step,
@@ -231,17 +246,19 @@ def closed_state(service: Service, requests: Array, places: Array, outside: Nume
     turn = np.minimum(service.turn_steps, service.decode_steps) * np.minimum(active - 1.0, 1.0)
     late = (1.0 - burst) * turn * step + outside
     own = np.minimum(service.prefill_time, active * share)
-    others = count * share - own
-    spread = (1.0 - burst) * others
+    others, filling = count * share - own, active * share - own
+    mixed = 1.0 - divide(service.saving, share, 0.0)
+    spread = (1.0 - burst) * mixed * others
     lead = spread + steps - late
     # (A + B + h)^2 - 4 A h is (A + B - h)^2 + 4 B h, which is never below 0.
     root = 0.5 * (spread + steps + late + np.sqrt(lead * lead + 4.0 * steps * late))
-    alone, filled = own + burst * others + root, active * share + steps
+    alone, filled = own + burst * others + root, own + (burst + (1.0 - burst) * mixed) * filling + steps
     cycle = np.where(count <= active, alone, np.maximum(alone, count * (filled / active)))
     inside = np.where(count <= active, alone - late, np.minimum(alone - late, filled))
     behind = np.maximum(inside - service.prefill_time, 0.0)
     # Where nothing is decoded, a prompt waits for all others.
     wait = np.where(decodes, 0.5 * burst * np.maximum(active * share - service.prefill_time, 0.0), behind)
+    wait = np.maximum(wait, behind - steps - np.maximum(service.decode_steps, 1.0) * service.longest)
     decode = np.where(decodes, np.maximum(behind - wait, 0.0), 0.0)
     queue = np.where(count <= active, 0.0 * cycle, cycle - late - inside)
     rate = count / cycle
@@ -298,19 +315,32 @@ def spread_quantiles(
     References
     ----------
     .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.12.
+
+    Examples
+    --------
+    Requests all alike, a constant number in flight: 0.6 s of prefill and up to twice 0.4 s of wait; 100 tokens in 10 s.
+
+    >>> service = Service(*(np.array([value]) for value in (0.0, 0.0, 0.1, 0.0, 100.0, 0.0)))
+    >>> steady = Steady(*(np.array([value]) for value in (1.0, 1.0, 0.4, 10.0, 0.0, 0.1)))
+    >>> none, one = np.zeros(1), np.ones(1)
+    >>> found = spread_quantiles(service, steady, np.array([100.0]), none, none, False, one, none)
+    >>> [times.tolist() for times in found]
+    [[[1.0, 1.32, 1.392]], [[0.1, 0.1, 0.1]]]
     """
     fixed = steady.first_token - steady.prefill_wait + steady.queue_time
     spread = prompt_variation * service.prefill_share
+    added = service.added_share
     busy = steady.rate * service.prefill_share / prefill_replicas
     shares = np.maximum(tokens, 1.0)
     interrupts = interrupting * steady.rate * steady.decode_time * (1.0 + prompt_variation * prompt_variation)
     interrupts = interrupts * (1.0 + output_variation * output_variation)
-    jitter = service.prefill_share * np.sqrt(np.maximum(interrupts, 0.0)) / shares
+    jitter = added * np.sqrt(np.maximum(interrupts, 0.0)) / shares
     if arrivals:
         # With g = t1 b / t, b / (1 - g) is b t / t0.
         step = service.step_time(steady.running)
         rush = np.sqrt(np.maximum(divide(steady.running * step, service.step_base), 0.0))
-        jitter = jitter + service.step_slope * rush / (1.0 - np.minimum(interrupting * busy, 0.99))
+        taken = interrupting * steady.rate * added / prefill_replicas
+        jitter = jitter + service.step_slope * rush / (1.0 - np.minimum(taken, 0.99))
     middle = steady.decode_time / shares
     first, each = [], []
     for quantile, normal in zip(QUANTILES, _NORMAL, strict=True):
@@ -322,52 +352,6 @@ def spread_quantiles(
         first.append(fixed + late + normal * spread)
         each.append(middle + normal * jitter)
     return side_by_side(*first), side_by_side(*each)
-
-
-def largest_within(service: Service, places: Array, tokens: Array, first_target: Array, token_target: Array) -> Array:
-    """Most requests in flight whose mean times stay within targets.
-
-    Parameters
-    ----------
-    service : Service
-        Times of a replica, (rows,).
-    places : Array
-        Requests that the cache has room for, (rows,). [-]
-    tokens : Array
-        Tokens after the first, (rows,). [-]
-    first_target : Array
-        Largest time to the first token, (rows,). [s]
-    token_target : Array
-        Largest time per token, (rows,). [s]
-
-    Returns
-    -------
-    Array
-        Whole number; 0 where a single request misses a target or does not fit, (rows,). [-]
-
-    References
-    ----------
-    .. [1] Y. Zhong et al., "DistServe: disaggregating prefill and decoding for goodput-optimized large language model
-       serving", OSDI 2024, arXiv:2401.09670.
-
-    A step takes 10 ms and 1 ms for each request: 15 of them keep to 25 ms per token.
-
-    >>> service = Service(*(np.array([value]) for value in (0.0, 0.0, 0.01, 0.001, 100.0, 0.0)))
-    >>> limits = (np.array([value]) for value in (64.0, 100.0, np.inf, 0.025))
-    >>> largest_within(service, *limits).tolist()
-    [15.0]
-    """
-    low, high = 0.0 * places, np.maximum(places, 0.0) + 1.0
-    for _ in range(_HALVINGS):
-        if not (high - low > 1.0).any():
-            break
-        middle = np.floor(0.5 * (low + high))
-        steady = closed_state(service, middle, middle)
-        per_token = steady.decode_time / np.maximum(tokens, 1.0)
-        good = (steady.first_token <= first_target) & (per_token <= token_target) & (middle <= places)
-        low, high = np.where(good, middle, low), np.where(good, high, middle)
-    known = places + tokens + first_target + token_target + service.prefill_time + service.step_base
-    return np.asarray(np.where(np.isnan(known), np.nan, low))
 
 
 def run_rate(service: Service, active: Array, run_requests: Array, rate: Array, cycle: Array) -> Array:
@@ -411,8 +395,8 @@ def run_rate(service: Service, active: Array, run_requests: Array, rate: Array, 
     waves = np.floor(total / together)
     rest = total - waves * together
     last = np.where(rest > 0.0, service.step_time(rest), 0.0)
-    waited = np.maximum(cycle - active * service.prefill_share - service.decode_steps * service.step_time(active), 0.0)
-    time = total * service.prefill_share + service.decode_steps * (waves * service.step_time(together) + last)
+    waited = np.maximum(cycle - active * service.added_share - service.decode_steps * service.step_time(active), 0.0)
+    time = total * service.added_share + service.decode_steps * (waves * service.step_time(together) + last)
     time = time + np.ceil(total / together) * waited
     return np.asarray(np.where(np.isnan(run_requests), rate, total / time + 0.0 * rate))
 
@@ -505,6 +489,14 @@ def run_state(burst: Steady, steady: Steady, first: Array, together: Array, run_
     References
     ----------
     .. [1] SemiAnalysis, InferenceX, benchmark_serving.py: means over all requests of a run.
+
+    Examples
+    --------
+    A quarter starts the run and a fifth of the others keeps coming at once: 0.4 x 10 + 0.6 x 5.
+
+    >>> burst, steady = (Steady(*np.full((len(Steady._fields), 1), time)) for time in (10.0, 5.0))
+    >>> run_state(burst, steady, *np.array([[0.25], [0.2], [100.0]])).first_token.tolist()
+    [7.0]
     """
     share = first + (1.0 - first) * together
     ends = ~np.isnan(run_requests)

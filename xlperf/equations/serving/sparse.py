@@ -30,6 +30,14 @@ def scores_per_entry(model: Model, heads: Array) -> Array:
     -------
     Array
         Shape (rows,). [-]
+
+    Examples
+    --------
+    One for the sum over 64 heads; four for a block of 128 entries:
+
+    >>> from types import SimpleNamespace
+    >>> scores_per_entry(SimpleNamespace(index_block=np.array([1.0, 128.0])), np.array([64.0, 4.0])).tolist()
+    [1.0, 0.03125]
     """
     return np.where(model.index_block > 1.0, heads / model.index_block, 1.0)
 

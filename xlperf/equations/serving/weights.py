@@ -5,24 +5,22 @@ from __future__ import annotations
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, ones, side_by_side, total
+from xlperf.equations.model.layer_parameters import (
+    embedding_parameters,
+    expert_parameters,
+    latent_attention_parameters,
+    layer_matrix_parameters,
+    layer_vector_parameters,
+)
 from xlperf.equations.model.linear import (
     linear_attention_parameters,
     linear_attention_small_parameters,
     linear_gate_parameters,
 )
 from xlperf.equations.model.linear_blocks import linear_widths
-from xlperf.equations.model.model import Architecture, Model
+from xlperf.equations.model.model import Architecture, Model, linear_share
 from xlperf.equations.model.operators import Gemms
-from xlperf.equations.model.parameters import (
-    embedding_parameters,
-    expert_parameters,
-    latent_attention_parameters,
-    latent_projection_parameters,
-    layer_matrix_parameters,
-    layer_vector_parameters,
-    router_parameters,
-)
-from xlperf.equations.model.serving import linear_share
+from xlperf.equations.model.parameters import latent_projection_parameters, router_parameters
 from xlperf.equations.model.sparse import shared_vector_gemms, sparse_gemm_shares, sparse_gemms
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
 from xlperf.equations.serving.kernels import wide_attention
@@ -183,6 +181,18 @@ def rank_weights_size(model: Model, plan: InferencePlan, architecture: Architect
     -------
     Array
         (rows,). [B]
+
+    Examples
+    --------
+    Llama 3.1 8B on one rank in 2 bytes: 8,030,261,248 parameters but for the last norm.
+
+    >>> from types import SimpleNamespace
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> plan = dict.fromkeys(("pipeline_parallel", "attention_parallel"), np.ones(1))
+    >>> plan = SimpleNamespace(**plan, layers_drafted=0.0, weight_size=2.0, activation_size=2.0)
+    >>> plan.four_bits, plan.computes = np.array([False]), lambda part: None
+    >>> rank_weights_size(llama, plan, Architecture(False, False, False)).tolist()
+    [16060514304.0]
     """
     stages = plan.pipeline_parallel
     layers = np.ceil(model.num_layers / stages) + plan.layers_drafted

@@ -11,12 +11,12 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, distinct_rows, divide, ones, some, total
 from xlperf.equations.hardware.roofline import Device
+from xlperf.equations.model.layer_parameters import expert_parameters
 from xlperf.equations.model.linear_blocks import linear_layer_parameters
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.parameters import (
     attention_matrix_parameters,
-    expert_parameters,
     latent_projection_parameters,
     layer_small_parameters,
     router_parameters,
@@ -109,6 +109,16 @@ def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
     -------
     RankParameters
         Parameters by block. [-]
+
+    Examples
+    --------
+    Llama 3.1 8B on two ranks: 41,943,040 / 2 and two norms of 4,096; 176,160,768 / 2; half of the vocabulary.
+
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> plan = {"tensor_parallel": 2.0, "pipeline_parallel": 1.0, "adapter_rank": 0.0}
+    >>> held = rank_parameters(llama, TrainingPlan({name: np.array([value]) for name, value in plan.items()}))
+    >>> [float(values[0]) for values in (held.attention, held.mlp, held.embedding)]
+    [20979712.0, 88080384.0, 262668288.0]
     """
     tensor = plan.tensor_parallel
     hidden, gated = model.hidden_size, model.gated_mlp
@@ -179,6 +189,19 @@ def stage_parameters(
     -------
     StageParameters
         Shaped as ``contents``. With DualPipe a rank has two stages. [-]
+
+    Examples
+    --------
+    Two layers of 10 and of 20 parameters and an embedding of 100:
+
+    >>> from types import SimpleNamespace
+    >>> held = RankParameters(*np.zeros((len(RankParameters._fields), 1)))
+    >>> held = held._replace(attention=np.array([10.0]), mlp=np.array([20.0]), embedding=np.array([100.0]))
+    >>> contents = StageContents(*np.array([2.0, 0.0, 1.0, 0.0, 0.0, 2.0, 0.0, 2.0])[:, None])
+    >>> plan = SimpleNamespace(weight_copies=np.ones(1), frozen=np.array([False]))
+    >>> model = SimpleNamespace(num_experts=np.zeros(1), num_linear_layers=np.zeros(1))
+    >>> stage_parameters(model, plan, held, contents).dense.tolist()
+    [160.0]
     """
     shared = np.where(model.num_experts > 0, held.shared, 0.0)
     attention, mlp, shared, routed, embedding, head, mtp, copies = (
@@ -217,6 +240,17 @@ def quantized_weights(plan: TrainingPlan, held: RankParameters, contents: StageC
     -------
     Array
         Parameters without norms, biases and routers, shaped as ``contents``. [-]
+
+    Examples
+    --------
+    Two layers of 10 - 1 and of 20 weights, kept once:
+
+    >>> from types import SimpleNamespace
+    >>> held = RankParameters(*np.zeros((len(RankParameters._fields), 1)))
+    >>> held = held._replace(attention=np.array([10.0]), small=np.array([1.0]), mlp=np.array([20.0]))
+    >>> contents = StageContents(*np.array([2.0, 0.0, 0.0, 0.0, 0.0, 2.0, 0.0, 2.0])[:, None])
+    >>> quantized_weights(SimpleNamespace(weight_copies=np.ones(1)), held, contents).tolist()
+    [58.0]
     """
     attention, mlp, shared, copies = (
         _columns(values, contents)
@@ -245,6 +279,21 @@ def fullest_parameters(model: Model, plan: TrainingPlan, held: RankParameters, p
     -------
     StageParameters
         On one rank, (rows,). [-]
+
+    Examples
+    --------
+    Eight layers of 10 and 20 parameters and the embedding; the output head is on another stage.
+
+    >>> from types import SimpleNamespace
+    >>> held = RankParameters(*np.zeros((len(RankParameters._fields), 1)))
+    >>> held = held._replace(attention=np.array([10.0]), mlp=np.array([20.0]), embedding=np.array([100.0]))
+    >>> contents = StageContents(*np.zeros((len(StageContents._fields), 1)))
+    >>> contents = contents._replace(attention=np.array([8.0]), dense=np.array([8.0]))
+    >>> plan = SimpleNamespace(**dict.fromkeys(("mtp_layers", "frozen"), np.zeros(1)), weight_copies=np.ones(1))
+    >>> plan.pipeline_parallel = 4.0
+    >>> model = SimpleNamespace(num_experts=np.zeros(1), num_linear_layers=np.zeros(1))
+    >>> fullest_parameters(model, plan, held, SimpleNamespace(middle=contents)).dense.tolist()
+    [340.0]
     """
     single = plan.pipeline_parallel < 2
     one = ones(held.embedding)
@@ -266,17 +315,8 @@ STORED_OUTPUT = 1.5 + WORD / 128.0
 """Bytes of an element of the output of attention that waits in 12 bits (E5M6), with its share of a scale. [B]"""
 
 NOT_OF_KERNELS = frozenset(
-    {
-        "num_accelerators",
-        "data_parallel",
-        "pipeline_parallel",
-        "virtual_pipeline",
-        "pipeline_schedule",
-        "global_batch_size",
-        "recompute",
-        "zero_stage",
-        "reshard_after_forward",
-    }
+    "num_accelerators data_parallel pipeline_parallel virtual_pipeline pipeline_schedule"
+    " global_batch_size recompute zero_stage reshard_after_forward".split()
 )
 """Columns that the kernels of a micro-batch do not depend on, but for whether and which are run or gathered anew."""
 _FEW_PLANS, _MOST_DISTINCT = 64, 0.5

@@ -258,6 +258,17 @@ def mixture_layers(model: Model, layers: Array, stages: Array, first: bool) -> A
     -------
     Array
         Mixture-of-experts layers, (rows,). [-]
+
+    Examples
+    --------
+    DeepSeek-V3, four layers on each of 16 stages: three dense ones lead the first stage.
+
+    >>> from types import SimpleNamespace
+    >>> layers = {"num_layers": 61.0, "num_moe_layers": 58.0, "num_dense_layers": 3.0, "num_bare_layers": 0.0}
+    >>> layers["moe_layer_step"] = 1.0
+    >>> model = SimpleNamespace(**{name: np.array([count]) for name, count in layers.items()})
+    >>> [mixture_layers(model, np.array([4.0]), np.array([16.0]), first).tolist() for first in (True, False)]
+    [[1.0], [4.0]]
     """
     if not some(model.num_moe_layers):
         return np.zeros(layers.shape)
@@ -287,6 +298,17 @@ def pipeline_contents(model: Model, plan: TrainingPlan) -> Pipeline:
     -------
     Pipeline
         Contents of its stages. [-]
+
+    Examples
+    --------
+    Llama 3.1 8B on four stages: eight layers on each, the embedding on the first, the output head on the last.
+
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> ends = dict.fromkeys(("first_stage_layers", "last_stage_layers"), np.array([np.nan]))
+    >>> plan = {"pipeline_parallel": np.array([4.0]), "mtp_layers": np.zeros(1), "stage_dealing": np.zeros(1), **ends}
+    >>> pipeline = pipeline_contents(llama, TrainingPlan(plan))
+    >>> [(float(stage.layers[0]), float(stage.embedding[0]), float(stage.head[0])) for stage in pipeline]
+    [(8.0, 1.0, 0.0), (8.0, 0.0, 0.0), (8.0, 0.0, 1.0)]
     """
     first, middle, last = stages_of(model, plan)
     middle = np.where(middle > 0, middle, np.maximum(first, last))
@@ -339,6 +361,18 @@ def pacing_contents(model: Model, plan: TrainingPlan, pipeline: Pipeline, conten
     -------
     StageContents
         The same with another first stage, and with both ends on each rank with DualPipe, (rows, 3). [-]
+
+    Examples
+    --------
+    30 layers on four stages, 7, 8, 8 and 7: the first counts as full.
+
+    >>> model = Model(*np.array([[30, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 30.0]]).T)
+    >>> plan = {"pipeline_parallel": np.array([4.0]), "mtp_layers": np.zeros(1), "stage_dealing": np.zeros(1)}
+    >>> plan |= dict.fromkeys(("first_stage_layers", "last_stage_layers"), np.array([np.nan]))
+    >>> plan = TrainingPlan({**plan, "pipeline_schedule": np.array([0.0])})
+    >>> pipeline = pipeline_contents(model, plan)
+    >>> pacing_contents(model, plan, pipeline, pipeline.stages()).layers.tolist()
+    [[8.0, 8.0, 7.0]]
     """
     first, middle, last = pipeline
     settled = ~np.isnan(plan.first_stage_layers) | plan.split_by_cost

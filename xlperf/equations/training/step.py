@@ -15,16 +15,10 @@ from xlperf.equations.hardware.memory import exposed_offload_time, host_update_t
 from xlperf.equations.hardware.roofline import vector_time
 from xlperf.equations.plan.records import WORD, Graphs, OffloadTarget, PipelineSchedule, QuantizedCopies, Recompute
 from xlperf.equations.plan.training_plan import LAYOUTS
-from xlperf.equations.training.communication import (
-    Communication,
-    communication_of,
-    context_time,
-    exposed_transfer_time,
-    tensor_times,
-    waits_of_calls,
-)
+from xlperf.equations.training.communication import Communication, communication_of
 from xlperf.equations.training.kernels import kernel_parts, selected_share
 from xlperf.equations.training.memory import kept_activations, memory_of
+from xlperf.equations.training.overlap import context_time, exposed_transfer_time, tensor_times, waits_of_calls
 from xlperf.equations.training.setting import (
     Part,
     Setting,
@@ -196,12 +190,13 @@ def _calls(setting: Setting, contents: StageContents) -> Array:
     return side_by_side(*blocks, contents.head + mtp, contents.embedding + mtp, mtp, *linear)
 
 
-def _host_times(setting: Setting, contents: StageContents) -> tuple[Array, Array]:
-    """Time in which the host launches the layers of a pass, and what it adds for experts, (rows, 3). [s]
+def _host_times(setting: Setting, contents: StageContents) -> tuple[Array, Array, Array]:
+    """Time in which the host launches the layers of a pass, what it adds for experts, and waits for, (rows, 3). [s]
 
-    The former hides behind the kernels that run meanwhile; the latter does not. Graphs are launched at once. What the
-    host needs for each rank of a collective, it needs in runs over several machines. Inputs of each expert are cast
-    on their own, by a kernel beside that of the product, by two where the scale needs their largest element.
+    The first hides behind the kernels that run meanwhile; the others do not. Going forward the host waits for the
+    counts of tokens before it launches the products of experts; backward it knows them. Graphs are launched at once.
+    What the host needs for each rank of a collective, it needs in runs over several machines. Inputs of each expert
+    are cast on their own, by a kernel beside that of the product, by two where the scale needs their largest element.
     """
     plan, constants = setting.plan, setting.constants
     layers, mixtures, software = contents.layers, contents.mixtures, constants["training_software"]
@@ -212,12 +207,13 @@ def _host_times(setting: Setting, contents: StageContents) -> tuple[Array, Array
     host = contents.dense * software["layer_overhead_time"] + layers * software["rank_overhead_time"] * ranks
     host = np.where((plan.graphs != Graphs.NONE)[:, None], 0.0, host)
     if not setting.architecture.experts:
-        return host, np.zeros(host.shape)
+        return host, np.zeros(host.shape), np.zeros(host.shape)
     launched = np.where((plan.graphs != Graphs.STEP)[:, None], mixtures, 0.0)
     experts = ceil_div(setting.model.num_experts, plan.expert_parallel)[:, None]
     host = host + launched * constants["experts"]["layer_overhead_time"]
     casts = np.where(plan.quantized, plan.cast_reads, 0.0)[:, None]
-    return host, launched * experts * (1.0 + casts) * constants["experts"]["launch_time"]
+    launches = launched * experts * (1.0 + casts) * constants["experts"]["launch_time"]
+    return host, launches, launched * constants["experts"]["wait_time"]
 
 
 def _stage_times(setting: Setting, blocks: _BlockTimes, contents: StageContents) -> _StageTimes:
@@ -241,8 +237,8 @@ def _stage_times(setting: Setting, blocks: _BlockTimes, contents: StageContents)
     tensor, tensor_backward = blocks.tensor_forward[:, None], blocks.tensor_backward[:, None]
     cores = calls[..., CORES]
     context, context_backward = total(cores * blocks.context_forward), total(cores * blocks.context_backward)
-    host, launches = _host_times(setting, contents)
-    waiting = np.maximum(host - layer_forward - tensor * block_count - context, 0.0) + launches
+    host, launches, counts = _host_times(setting, contents)
+    waiting = np.maximum(host - layer_forward - tensor * block_count - context, 0.0) + launches + counts
     waiting_backward = host - layer_backward - tensor_backward * block_count - context_backward
     waiting_backward = np.maximum(waiting_backward, 0.0) + 2.0 * launches
     whole_waiting = waiting * (passes - 1.0) + waiting_backward

@@ -6,8 +6,8 @@ from typing import Any
 
 from xlperf.catalog.schema import table_schema
 from xlperf.explore.forms import TRAINING_PARTS
-from xlperf.workbook.live import Live
-from xlperf.workbook.question_look import (
+from xlperf.workbook.front_formulas import Live
+from xlperf.workbook.front_layout import (
     AMBER,
     BLUE,
     GREEN,

@@ -35,7 +35,7 @@ from xlperf.catalog.cells import number_of
 from xlperf.catalog.schema import results_of, table_schema
 from xlperf.workbook.checks import VERDICT
 from xlperf.workbook.data_sheets import SCENARIO, SCENARIO_CELL, column_validation
-from xlperf.workbook.live import Live, worded
+from xlperf.workbook.front_formulas import Live, worded
 from xlperf.workbook.style import BAD_FILL, BAD_INK, INK, INPUT_INK, MUTED, NAVY, RULE, number_format
 
 FACE = "Calibri"

@@ -1,14 +1,19 @@
-"""What the search of one plan found, in words."""
+"""What the search of one plan found, in words; and the words of answers to forms."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from xlperf.catalog.schema import Column, column, unit_of
+from xlperf.base.units import MILLION
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import Column, column, table_schema, unit_of
 from xlperf.catalog.table import Table
+from xlperf.engine.trust import RANGES
+from xlperf.engine.trust import trust as trust_of
 from xlperf.explore.auto_values import Counts
 from xlperf.explore.objectives import BANDED, TOLD_APART, Limit, Objective, most_robust, num_alike
 
@@ -205,3 +210,78 @@ def _shown(one: Column, results: Table) -> str:
     value = results.number(one.name)[0] / unit_of(one).factor
     unit = one.unit if one.unit not in ("", "-") else ""
     return f"{one.name.replace('_', ' ')} {value:.4g} {unit}".rstrip()
+
+
+Answer = dict[str, Any]
+"""Results of one form by column, in the units used inside; what is missing is NaN or ""."""
+
+
+def one_plan(kind: str, columns: Mapping[str, Any], searched: Collection[str], form: Table) -> Table:
+    """A plan whose columns that may be searched say ``auto`` where the form leaves them blank.
+
+    ``columns``: columns of the plan. ``searched``: those that a search may choose. ``form``: where the values stand.
+    Returns one row.
+    """
+    order = table_schema(kind).by_name
+    blank = {
+        name: np.array([value[0] == "" if order[name].is_text else np.isnan(value[0])])
+        for name, value in columns.items()
+        if name in searched
+    }
+    given = {name: columns[name] for name in order if name in columns}
+    return Table(kind, given, form.place, {name: mask for name, mask in blank.items() if mask.any()})
+
+
+def slower(results: Table, name: str, catalog: Catalog) -> float:
+    """How much longer a time is than expected at the end of its 80 % band that belongs to the case of a catalog.
+
+    ``results``: of one plan. ``name``: a time that has a band: ``step_time``, ``tpot``. ``catalog``: whose case is
+    ``low`` (fast and cheap), ``base`` (as expected: 1) or ``high`` (slow and dear).
+    """
+    if catalog.case == "base":
+        return 1.0
+    return float(results.number(f"{name}_{catalog.case}")[0] / results.number(name)[0])
+
+
+def short_name(accelerator: str) -> str:
+    """Name of an accelerator without its memory and form: ``H200``.
+
+    >>> short_name("H200-SXM-141GB"), short_name("My chip")
+    ('H200', 'My chip')
+    """
+    return str(accelerator).split("-")[0]
+
+
+def dollars(amount: float) -> str:
+    """An amount of money in words.
+
+    >>> dollars(0.476), dollars(12345.0), dollars(750208.0), dollars(2.5e6), dollars(3.1e9)
+    ('$0.48', '$12,345', '$750 k', '$2.50 M', '$3.10 bn')
+    """
+    for factor, word in ((1000.0 * MILLION, " bn"), (MILLION, " M")):
+        if amount >= factor:
+            return f"${amount / factor:,.2f}{word}"
+    return f"${amount / 1e3:,.0f} k" if amount >= 1e5 else f"${amount:,.2f}" if amount < 100 else f"${amount:,.0f}"
+
+
+def price_words(given: float, basis: str) -> str:
+    """Where the price of an hour is from: given, or the sheet prices.
+
+    >>> price_words(float("nan"), "rent")
+    'rent of the sheet prices'
+    """
+    if given == given:
+        return "as given"
+    return {"rent": "rent of the sheet prices", "own": "owned, by the sheet prices"}.get(basis, "no price known")
+
+
+def trust(kind: str, plan: Table, catalog: Catalog) -> Answer:
+    """How near published runs stand to a plan that has no results: a badge, and the runs with their median error.
+
+    ``catalog``: whose model has aliases. Returns ``trust`` and ``trust_reason``, as in the results of plans: by model
+    and accelerator alone.
+    """
+    models = catalog.rows("models", plan.text("model"), plan, "model")
+    accelerators = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
+    known = trust_of(kind, catalog, models, accelerators, np.full((len(RANGES), 1), np.nan))
+    return {name: str(known[name][0]) for name in ("trust", "trust_reason")}

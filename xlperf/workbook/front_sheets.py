@@ -13,10 +13,8 @@ from xlperf.catalog.schema import PLAN_TABLES, results_of, table_schema
 from xlperf.catalog.table import CASES, Table
 from xlperf.workbook.compare_sheet import compare_sheet
 from xlperf.workbook.data_sheets import BLANK_ROWS, SCENARIO_CELL, column_reference
-from xlperf.workbook.front import CARDS
-from xlperf.workbook.live import Live
-from xlperf.workbook.package import Formulas, data_rows
-from xlperf.workbook.question_look import (
+from xlperf.workbook.front_formulas import Live
+from xlperf.workbook.front_layout import (
     AMBER,
     BLUE,
     FACE,
@@ -43,7 +41,9 @@ from xlperf.workbook.question_look import (
     texts,
     tiles,
 )
-from xlperf.workbook.question_sheets import OTHERS, serve_sheet, train_sheet
+from xlperf.workbook.package import Formulas, data_rows
+from xlperf.workbook.serve_train_sheets import OTHERS, serve_sheet, train_sheet
+from xlperf.workbook.start_sheet import CARDS
 from xlperf.workbook.style import INK, NAVY, RULE, page_setup
 
 if TYPE_CHECKING:

@@ -1,0 +1,331 @@
+"""Parameters of the parts of a layer and of embeddings, as plain equations on arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from xlperf.base.arrays import Array, Numeric, array
+
+
+def layer_matrix_parameters(
+    hidden_size: Numeric,
+    num_attention_heads: Numeric,
+    num_query_groups: Numeric,
+    head_size: Numeric,
+    ffn_hidden_size: Numeric,
+    gated_mlp: Numeric,
+) -> Array:
+    r"""GEMM weights of one dense layer, excluding biases.
+
+    .. math:: P = 2 h d (a + g) + (2 + \gamma) h f
+
+    Parameters
+    ----------
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    num_attention_heads : numeric
+        Query heads a. [-]
+    num_query_groups : numeric
+        Key and value heads g. [-]
+    head_size : numeric
+        Width d of one head. [-]
+    ffn_hidden_size : numeric
+        Width f of the feed-forward layer. [-]
+    gated_mlp : numeric
+        Gamma: 1 with a gate matrix, 0 without. [-]
+
+    Returns
+    -------
+    parameters : numeric
+        Weights that take part in matrix products. [-]
+
+    References
+    ----------
+    .. [1] J. Ainslie et al., "GQA: Training generalized multi-query transformer models from multi-head
+       checkpoints", 2023, arXiv:2305.13245.
+    .. [2] N. Shazeer, "GLU variants improve transformer", 2020, arXiv:2002.05202.
+
+    Examples
+    --------
+    Llama 3.1 8B: 2 x 4096 x 128 x (32 + 8) + 3 x 4096 x 14336:
+
+    >>> float(layer_matrix_parameters(4096.0, 32.0, 8.0, 128.0, 14336.0, 1.0))
+    218103808.0
+    """
+    hidden = array(hidden_size)
+    heads = array(num_attention_heads) + array(num_query_groups)
+    attention = 2.0 * hidden * array(head_size) * heads
+    return np.asarray(attention + (2.0 + array(gated_mlp)) * hidden * array(ffn_hidden_size))
+
+
+def layer_vector_parameters(
+    hidden_size: Numeric,
+    num_attention_heads: Numeric,
+    num_query_groups: Numeric,
+    head_size: Numeric,
+    ffn_hidden_size: Numeric,
+    gated_mlp: Numeric,
+    layer_norm: Numeric,
+    bias_qkv: Numeric,
+    bias_all: Numeric,
+    query_key_norm: Numeric,
+) -> Array:
+    r"""Scales and biases of one layer.
+
+    .. math:: P = 2 (1 + \lambda) h + \beta_q d (a + 2 g) + \beta ((1 + \gamma) f + 2 h) + 2 \nu d
+
+    Parameters
+    ----------
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    num_attention_heads : numeric
+        Query heads a. [-]
+    num_query_groups : numeric
+        Key and value heads g. [-]
+    head_size : numeric
+        Width d of one head. [-]
+    ffn_hidden_size : numeric
+        Width f of the feed-forward layer. [-]
+    gated_mlp : numeric
+        Gamma: 1 with a gate matrix, 0 without. [-]
+    layer_norm : numeric
+        Lambda: 1 where norms have a bias. [-]
+    bias_qkv : numeric
+        Beta q: 1 where the projections of queries, keys and values have a bias. [-]
+    bias_all : numeric
+        Beta: 1 where every linear layer has one (bias_qkv is then 1 too). [-]
+    query_key_norm : numeric
+        Nu: 1 where queries and keys are normalised. [-]
+
+    Returns
+    -------
+    parameters : numeric
+        Scales and biases. [-]
+
+    References
+    ----------
+    .. [1] A. Radford et al., "Language models are unsupervised multitask learners", 2019 (GPT-2 layer).
+
+    Examples
+    --------
+    Llama 3.1 8B: two scales of 4096:
+
+    >>> float(layer_vector_parameters(4096.0, 32.0, 8.0, 128.0, 14336.0, 1.0, 0.0, 0.0, 0.0, 0.0))
+    8192.0
+    """
+    hidden, head = array(hidden_size), array(head_size)
+    norms = 2.0 * (1.0 + array(layer_norm)) * hidden + 2.0 * array(query_key_norm) * head
+    qkv = array(bias_qkv) * head * (array(num_attention_heads) + 2.0 * array(num_query_groups))
+    rest = array(bias_all) * ((1.0 + array(gated_mlp)) * array(ffn_hidden_size) + 2.0 * hidden)
+    return np.asarray(norms + qkv + rest)
+
+
+def latent_attention_parameters(
+    hidden_size: Numeric,
+    num_attention_heads: Numeric,
+    q_lora_rank: Numeric,
+    kv_lora_rank: Numeric,
+    qk_head_size: Numeric,
+    qk_rope_head_size: Numeric,
+    v_head_size: Numeric,
+) -> Array:
+    r"""GEMM weights of multi-head latent attention (MLA), excluding norms.
+
+    .. math:: P = [q > 0] (h q + q a d_q) + [q = 0] h a d_q + h (c + d_r) + c a (d_q - d_r + d_v) + a d_v h
+
+    Parameters
+    ----------
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    num_attention_heads : numeric
+        Heads a. [-]
+    q_lora_rank : numeric
+        Rank q of the query compression; 0 where queries are projected directly. [-]
+    kv_lora_rank : numeric
+        Rank c of the key and value compression. [-]
+    qk_head_size : numeric
+        Width of a query head, with position. [-]
+    qk_rope_head_size : numeric
+        Width of its part that carries the position, shared by the keys of all heads. [-]
+    v_head_size : numeric
+        Width of a value head. [-]
+
+    Returns
+    -------
+    parameters : numeric
+        Weights that take part in matrix products. [-]
+
+    References
+    ----------
+    .. [1] DeepSeek-AI, "DeepSeek-V2: A strong, economical, and efficient mixture-of-experts language model", 2024,
+       arXiv:2405.04434, section 2.1.
+
+    Examples
+    --------
+    DeepSeek-V3: 7168 x 1536 + 1536 x 128 x 192 for queries, 7168 x 576 + 512 x 128 x 256 for keys and values,
+    128 x 128 x 7168 for the output:
+
+    >>> float(latent_attention_parameters(7168.0, 128.0, 1536.0, 512.0, 192.0, 64.0, 128.0))
+    187105280.0
+    """
+    hidden, heads = array(hidden_size), array(num_attention_heads)
+    rank, latent = array(q_lora_rank), array(kv_lora_rank)
+    queries, position, values = array(qk_head_size), array(qk_rope_head_size), array(v_head_size)
+    compressed = np.sign(rank)
+    direct = rank * (hidden + heads * queries) + (1.0 - compressed) * hidden * heads * queries
+    keys = hidden * (latent + position) + latent * heads * (queries - position + values)
+    return np.asarray(direct + keys + heads * values * hidden)
+
+
+def expert_parameters(hidden_size: Numeric, ffn_hidden_size: Numeric, gated_mlp: Numeric) -> Array:
+    r"""Weights of one expert, or of a dense feed-forward layer.
+
+    .. math:: P = (2 + \gamma) h f
+
+    Parameters
+    ----------
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    ffn_hidden_size : numeric
+        Width f of the expert. [-]
+    gated_mlp : numeric
+        Gamma: 1 with a gate matrix, 0 without. [-]
+
+    Returns
+    -------
+    parameters : numeric
+        Weights that take part in matrix products. [-]
+
+    References
+    ----------
+    .. [1] N. Shazeer, "GLU variants improve transformer", 2020, arXiv:2002.05202.
+
+    Examples
+    --------
+    3 x 4096 x 14336 (Llama 3.1 8B, Mixtral 8x7B):
+
+    >>> float(expert_parameters(4096.0, 14336.0, 1.0))
+    176160768.0
+    """
+    return np.asarray((2.0 + array(gated_mlp)) * array(hidden_size) * array(ffn_hidden_size))
+
+
+def embedding_parameters(
+    vocab_size: Numeric, hidden_size: Numeric, learned_positions: Numeric, tied_embeddings: Numeric
+) -> Array:
+    r"""Weights of the input embedding, learned positions and output projection.
+
+    .. math:: P = (2 - \tau) V h + s_{max} h
+
+    Parameters
+    ----------
+    vocab_size : numeric
+        Vocabulary V. [-]
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    learned_positions : numeric
+        Rows of a learned position embedding; 0 without. [-]
+    tied_embeddings : numeric
+        Tau: 1 where input and output share their weights. [-]
+
+    Returns
+    -------
+    parameters : numeric
+        Weights outside the layers, excluding the final norm. [-]
+
+    References
+    ----------
+    .. [1] O. Press and L. Wolf, "Using the output embedding to improve language models", 2017, arXiv:1608.05859.
+
+    Examples
+    --------
+    2 x 32000 x 4096 (Llama 2 7B):
+
+    >>> float(embedding_parameters(32000.0, 4096.0, 0.0, 0.0))
+    262144000.0
+    """
+    tables = (2.0 - array(tied_embeddings)) * array(vocab_size) + array(learned_positions)
+    return np.asarray(tables * array(hidden_size))
+
+
+def index_parameters(
+    hidden_size: Numeric,
+    query_size: Numeric,
+    index_heads: Numeric,
+    index_size: Numeric,
+    key_width: Numeric,
+    weighted: Numeric,
+) -> Array:
+    r"""Weights of the index of one layer: its queries, its keys, and weights of its heads.
+
+    .. math:: P = q H d + h n_k d + \omega h H
+
+    Parameters
+    ----------
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    query_size : numeric
+        Width q that queries are made from: the rank of their compression, or the hidden size. [-]
+    index_heads : numeric
+        Heads H of the index. [-]
+    index_size : numeric
+        Width d of an index key. [-]
+    key_width : numeric
+        Widths n_k of the projection of keys over that of a key: 1, or 4 with overlapping compression and its gate. [-]
+    weighted : numeric
+        Omega: 1 where scores of heads are added up with weights that depend on the token. [-]
+
+    Returns
+    -------
+    parameters : numeric
+        Weights. [-]
+
+    References
+    ----------
+    .. [1] DeepSeek-AI, "DeepSeek-V3.2: pushing the frontier of open large language models", 2025, arXiv:2512.02556,
+       section 2.1.
+
+    DeepSeek-V3.2: 1,536 x 64 x 128 + 7,168 x 128 + 7,168 x 64.
+
+    >>> float(index_parameters(7168.0, 1536.0, 64.0, 128.0, 1.0, 1.0))
+    13959168.0
+    """
+    heads, size, hidden = array(index_heads), array(index_size), array(hidden_size)
+    queries = array(query_size) * heads * size
+    return np.asarray(queries + hidden * array(key_width) * size + array(weighted) * hidden * heads)
+
+
+def grouped_output_parameters(
+    hidden_size: Numeric, attention_size: Numeric, output_lora_rank: Numeric, output_groups: Numeric
+) -> Array:
+    r"""Weights of a grouped low-rank output projection: each group of heads to its rank, all ranks to the hidden size.
+
+    .. math:: P = o r + g r h
+
+    Parameters
+    ----------
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    attention_size : numeric
+        Width o of the output of all heads. [-]
+    output_lora_rank : numeric
+        Rank r of each group. [-]
+    output_groups : numeric
+        Groups g. [-]
+
+    Returns
+    -------
+    parameters : numeric
+        Weights. [-]
+
+    References
+    ----------
+    .. [1] DeepSeek-AI, "DeepSeek-V4", 2026, model card and configuration (o_groups, o_lora_rank).
+
+    DeepSeek-V4-Flash: 64 heads of 512 in 8 groups of rank 1,024, twice 33.6 million.
+
+    >>> float(grouped_output_parameters(4096.0, 64 * 512.0, 1024.0, 8.0))
+    67108864.0
+    """
+    rank = array(output_lora_rank)
+    return np.asarray(array(attention_size) * rank + array(output_groups) * rank * array(hidden_size))
