@@ -111,7 +111,7 @@ def add_front(
         chart, below = _drawn(front, drawing, below)
         place_chart(front, chart, top)
         top += chart_rows(chart.height) + 1
-    page_setup(front, pages_high=1)
+    page_setup(front, area=f"A1:J{top}" if drawn else None, pages_high=1)  # what the charts are drawn from is not
     workbook.active = len(workbook.sheetnames) - 1
     for sheet in workbook.worksheets:  # one sheet is selected, or typing would go into several at once
         view: Any = sheet.sheet_view
