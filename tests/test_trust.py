@@ -71,6 +71,32 @@ def test_a_model_of_equal_layers_counts_as_the_same() -> None:
     assert "on H100 with other models" in said and "none of Qwen2.5-72B" in said
 
 
+def test_layers_of_a_measured_model_in_another_one_are_not_that_model() -> None:
+    """Ten times the layers, a tenth of them, wider experts, sparse attention: no run of such a model was published."""
+    models = shipped().tables["models"]
+    names = models["model"].tolist()
+    changes = [
+        ("Meta-Llama-3.1-8B", {}),
+        ("Meta-Llama-3.1-8B", {"num_layers": 320.0}),
+        ("Meta-Llama-3.1-8B", {"num_layers": 3.0}),
+        ("DeepSeek-V3", {"moe_ffn_hidden_size": 16_384.0}),
+        ("DeepSeek-V3.2", {}),
+    ]
+    rows = [
+        {**{name: values[names.index(model)] for name, values in models.columns.items()}, **change, "model": f"m{at}"}
+        for at, (model, change) in enumerate(changes)
+    ]
+    columns = {name: np.array([row[name] for row in rows], dtype=models[name].dtype) for name in models.columns}
+    catalog = shipped().with_tables([Table("models", columns, models.place)])
+    plan = {**SERVED, "accelerator": "H200-SXM-141GB", "num_accelerators": 8, "precision": "fp8", "batch_size": None,
+            "concurrency": 64, "mode": "continuous"}  # fmt: skip
+    plans = [[{**plan, "model": row["model"]}[name] for name in plan] for row in rows]
+    found = evaluate(table_from_rows("inference", list(plan), plans), catalog)
+    assert found["trust"].tolist()[0] == "MEASURED"
+    assert "MEASURED" not in found["trust"].tolist()[1:]
+    assert "of m1 on" not in found["trust_reason"][1] and "none of m4" in found["trust_reason"][4]
+
+
 def test_an_illegal_plan_has_no_badge() -> None:
     results = results_of("training", {**RUN, "tensor_parallel": 7})
     assert results["trust"][0] == results["trust_reason"][0] == ""

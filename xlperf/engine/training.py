@@ -32,10 +32,9 @@ from xlperf.equations.hardware.roofline import stack_constants
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.collectives import OPERATIONS
 from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
-from xlperf.equations.plan.training_plan import TrainingPlan, with_defaults
+from xlperf.equations.plan.training_plan import TrainingPlan, used_families, with_defaults
 from xlperf.equations.plan.training_rules import TRAINING_RULES
 from xlperf.equations.training import Setting, step
-from xlperf.equations.training.communication import used_families
 from xlperf.equations.training.memory import memory_of
 from xlperf.equations.training.rates import run_results, slow_run_ratio, training_power, training_rates
 from xlperf.equations.training.step import COMPUTE_PARTS, MESSAGE_PARTS, STEP_PARTS

@@ -3,9 +3,10 @@
 ``catalog/measured.csv`` has a row per model and accelerator with published runs, and what these ran at: accelerators,
 tokens in work per accelerator, length. The distance of a plan from them has a part for the accelerator (another one of
 a measured generation 1, an unknown generation 2), a part for the model (measured elsewhere 1/2, never 3/4, beyond
-the sizes measured 1/2 more for each doubling), and 1/4 for each doubling beyond what they ran at. Below 1/2 a plan is
-measured, below 1 interpolated, else extrapolated. The 80 % bands are made for models never measured; every other unit
-of distance widens their logarithm by the constant ``widening`` (heuristic, this work).
+the sizes measured 1/2 more for each doubling, as where a model of another size has the same layers), and 1/4 for each
+doubling beyond what they ran at. Below 1/2 a plan is measured, below 1 interpolated, else extrapolated. The 80 % bands
+are made for models never measured; every other unit of distance widens their logarithm by the constant ``widening``
+(heuristic, this work).
 """
 
 from __future__ import annotations
@@ -29,9 +30,15 @@ RANGES = ("num_accelerators", "tokens_in_work", "length")
 """What published runs ran at: accelerators, tokens in work per accelerator (of a training step, or decoded together),
 and tokens of a sequence."""
 _SHAPE = ("hidden_size", "ffn_hidden_size", "num_attention_heads", "num_experts")
-"""Columns of models whose layers have the same shape where all are equal."""
+"""Columns of models whose layers have the same shape where all are equal, and none or all attend sparsely."""
 _WORDS = {"num_accelerators": "number of accelerators", "tokens_in_work": "load", "length": "length of sequences"}
+_UNITS = {
+    "tokens_in_work": {"training": " tokens of a step per accelerator", "inference": " tokens at once per accelerator"},
+    "length": {"training": " tokens", "inference": " tokens"},
+}
 _BADGE_ENDS = (0.5, 1.0)
+_SAME_SIZE = 0.3
+"""Doublings of the active parameters within which models of equal layers count as one. [-]"""
 _MACHINE = {"accelerator": 0.0, "generation": 1.0, "": 2.0}
 _ELSEWHERE, _NEVER, _DOUBLING, _MOST = 0.5, 0.75, 0.25, 2.0
 
@@ -102,7 +109,11 @@ def model_traits(catalog: Catalog) -> tuple[list[str], Array]:
     if catalog not in _traits:
         table = catalog.tables["models"]
         columns = np.stack([table.number(name) for name in _SHAPE], axis=-1)
-        shapes = ["/".join(f"{value:g}" for value in row) for row in columns.tolist()]
+        sparse = table.filled("attention_type") == "sparse"
+        shapes = [
+            "sparse/" * bool(own) + "/".join(f"{value:g}" for value in row)
+            for row, own in zip(columns.tolist(), sparse.tolist(), strict=True)
+        ]
         with np.errstate(all="ignore"):
             active = parameter_count(catalog_models(catalog)[0], experts_per_token=True)
         _traits[catalog] = shapes, active
@@ -154,7 +165,7 @@ def trust(
     words = np.full((1 + len(RANGES)) * len(pairs), "", dtype=object)
     for code in np.flatnonzero(np.bincount(reason.astype(np.intp), minlength=len(words))).tolist():
         which, pair = divmod(code, len(pairs))
-        words[code] = pairs[pair].words + (_beyond(pairs[pair], which - 1) if which else "")
+        words[code] = pairs[pair].words + (_beyond(pairs[pair], which - 1, kind) if which else "")
     return {
         "trust": np.array(BADGES, dtype=object)[badge],
         "trust_reason": words[reason],
@@ -183,10 +194,14 @@ def ends_together(first: Array, second: Array, sign: float) -> Array:
     return exp(sign * np.sqrt(first * first + second * second))
 
 
-def _beyond(pair: _Pair, which: int) -> str:
+def _beyond(pair: _Pair, which: int, kind: str) -> str:
     """What the plan is beyond, in words."""
-    low, high = (f"{ends[which]:,.4g}" for ends in (pair.low, pair.high))
-    return f"; {_WORDS[RANGES[which]]} far from theirs ({low if low == high else f'{low} to {high}'})"
+    name, ends = RANGES[which], dict.fromkeys(_shown(own[which]) for own in (pair.low, pair.high))
+    return f"; {_WORDS[name]} far from theirs ({' to '.join(ends)}{_UNITS.get(name, {}).get(kind, '')})"
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100.0 else f"{value:.2g}"
 
 
 def _pair(kind: str, catalog: Catalog, model: int, accelerator: int) -> _Pair:
@@ -210,12 +225,16 @@ def _nearest(kind: str, shape: str, parameters: float, shown: str, name: str, ki
     on_it = [one for one in runs if one.accelerator == name.casefold()]
     together = [one for one in on_it if one.shape == shape]
     if together:
-        return _Pair(0.0, 0.0, *_ends(together), _runs(together, f"of {shown} on {short}"))
+        far = _other_size(parameters, together)
+        which = f"of layers as {shown} has, in a model of another size," if far else f"of {shown}"
+        return _Pair(far, 0.0, *_ends(together), _runs(together, f"{which} on {short}"))
     elsewhere = [one for one in runs if one.shape == shape]
     nearest = next((level for level, found in (("accelerator", on_it), ("generation", _of(runs, kin))) if found), "")
     near = {"accelerator": on_it, "generation": _of(runs, kin), "": list(runs)}[nearest]
     experts = shape.rpartition("/")[2] != "nan"
     alike = [one for one in near if (one.shape.rpartition("/")[2] != "nan") == experts] or near
+    if elsewhere and _other_size(parameters, elsewhere):
+        elsewhere = []
     distance = _ELSEWHERE if elsewhere else _NEVER + 0.5 * _outside(parameters, [one.parameters for one in alike])
     words = f"{sum(one.rows for one in elsewhere):,} of this model elsewhere" if elsewhere else f"none of {shown}"
     if nearest == "accelerator":
@@ -237,6 +256,11 @@ def _outside(value: float, known: Iterable[float]) -> float:
     if not len(ends) or not value > 0.0:
         return 0.0
     return min(max(float(log2(max(value / ends.max(), ends.min() / value))), 0.0), _MOST)
+
+
+def _other_size(value: float, runs: Sequence[Measured]) -> float:
+    """Distance of active parameters from those of runs of models of equal layers."""
+    return 0.5 * max(_outside(value, [one.parameters for one in runs]) - _SAME_SIZE, 0.0)
 
 
 def _ends(runs: Sequence[Measured]) -> tuple[tuple[float, ...], tuple[float, ...]]:
