@@ -98,7 +98,7 @@ OFTEN_INFINITE = {"serving.continuous.operating": "request rates at random are b
 NOT_WORKED = {
     "cost.designs": "design_cost design_rules",
     "cost.network": "network_parts",
-    "cost.ownership": "owned_hour server_costs server_terms",
+    "cost.ownership": "owned_hour server_costs",
     "hardware.attention": "attention_time",
     "hardware.derived_device": "derived_device",
     "hardware.gemm": "gemm_time",
