@@ -20,7 +20,7 @@ from xlperf.workbook.charts import (
     Cells,
     Part,
     Points,
-    columns_with_line,
+    bars_in_a_limit,
     curves,
     horizontal_bars,
     log_scatter,
@@ -76,9 +76,9 @@ def _drawn(book: Workbook) -> dict[str, tuple[str, ...]]:
         seven,
     )
     add(
-        "columns and a line",
+        "bars in a limit",
         {"plan": plans, **amounts, "capacity": [80.0] * 6},
-        lambda c: columns_with_line(
+        lambda c: bars_in_a_limit(
             "Memory",
             c["plan"][1],
             parts(c),
@@ -227,7 +227,7 @@ def _near(pixels: np.ndarray, colour: str, most: int = 12) -> np.ndarray:
 
 KINDS = (
     "stacked bars",
-    "columns and a line",
+    "bars in a limit",
     "log scatter",
     "curves",
     "study lines",

@@ -15,13 +15,13 @@ from xlperf.catalog.calibration import declared_constants
 from xlperf.equations.network.collectives import (
     OPERATIONS,
     collective_time,
+    members_by_tier,
     ring_all_reduce_time,
     ring_reduce_scatter_time,
     ring_traffic,
     tree_all_reduce_time,
-    tree_depth,
 )
-from xlperf.equations.network.topologies import Network, members_by_tier
+from xlperf.equations.network.topologies import Network, tree_depth
 
 INNER, OUTER = 4.5e11, 5.0e10
 IDEAL = {

@@ -160,8 +160,24 @@ def test_what_cannot_be_served_says_why(catalog: Catalog) -> None:
     fast = answered(catalog, "serve", **{**ASKED, "speed per user": 5000.0})
     assert np.isnan(fast["accelerators"])
     assert "tokens/s at most" in fast["reason"]
-    old = answered(catalog, "serve", **{**ASKED, "accelerator": "A100-SXM4-80GB"})
+    old = answered(catalog, "serve", **{**ASKED, "accelerator": "A100-SXM4-80GB", "precision": "fp8"})
     assert "no peak rate for precision fp8" in old["answer"]
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "precision", "software", "unit"),
+    [("A100-SXM4-80GB", "bf16", "tensorrt-llm", "server"), ("MI300X", "fp8", "vllm", "server"),
+     ("TPUv5p", "bf16", "vllm", "slice")],
+)  # fmt: skip
+def test_a_form_takes_the_precision_and_the_engine_that_its_accelerator_has(
+    catalog: Catalog, accelerator: str, precision: str, software: str, unit: str
+) -> None:
+    """A torus is had in slices as small as a copy; of whole servers an answer says how many would do."""
+    found = answered(catalog, "serve", **{**ASKED, "accelerator": accelerator, "users": 8.0})
+    assert (found["precision"], found["software"]) == (precision, software)
+    used = found["copies"] * found["copy_size"]
+    assert found["accelerators"] == (used if unit == "slice" else 8.0) and f" in 1 {unit}" in found["answer"]
+    assert (f"({used:,.0f} would do)" in found["answer"]) == (found["accelerators"] >= 1.5 * used)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from training_samples import results
 
 from xlperf.catalog.catalog import Catalog
+from xlperf.equations.training.communication import exposed_transfer_time
 from xlperf.equations.training.memory import in_flight_micro_batches
-from xlperf.equations.training.overlap import exposed_transfer_time
 from xlperf.equations.training.stages import dualpipe_bubble_time, pipeline_bubble_time, stage_layers, zero_bubble_time
 
 DENSE = {

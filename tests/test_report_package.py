@@ -29,6 +29,7 @@ from xlperf.workbook.package import data_rows, workbook_bytes, write_table
 from xlperf.workbook.style import add_styles, fitted_format, number_format, put
 
 CHART = "{http://schemas.openxmlformats.org/drawingml/2006/chart}"
+DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 ERRORS = ("#NAME?", "#VALUE!", "#REF!", "#DIV/0!", "#NUM!", "#N/A", "#NULL!", "Err:5")
 
@@ -132,20 +133,27 @@ def check_cache(reference: ElementTree.Element, book: Workbook, kind: str) -> No
             assert points[place] == str(cell.value)
 
 
-def test_capacity_is_a_line_over_the_memory_columns(parts: dict[str, bytes]) -> None:
-    lined = [
+def test_capacity_is_a_frame_around_the_bars_of_memory(parts: dict[str, bytes]) -> None:
+    """Hollow, of the same direction, and on axes of its own that are as long as those of the bars and not shown."""
+    framed = [
         root
         for root in (ElementTree.fromstring(data) for name, data in parts.items() if name.startswith("xl/charts/chart"))
-        if root.find(f".//{CHART}lineChart") is not None
+        if len(root.findall(f".//{CHART}barChart")) == 2
     ]
-    assert len(lined) == 2
-    for root in lined:
-        name = root.findtext(
-            f".//{CHART}lineChart/{CHART}ser/{CHART}tx/{CHART}strRef/{CHART}strCache/{CHART}pt/{CHART}v"
-        )
-        assert name == "memory capacity (GiB)"
-        axes = {entry.attrib["val"] for entry in root.findall(f".//{CHART}lineChart/{CHART}axId")}
-        assert axes == {entry.attrib["val"] for entry in root.findall(f".//{CHART}barChart/{CHART}axId")}
+    assert len(framed) == 2
+    for root in framed:
+        bars, frame = root.findall(f".//{CHART}barChart")
+        name = frame.findtext(f"./{CHART}ser/{CHART}tx/{CHART}strRef/{CHART}strCache/{CHART}pt/{CHART}v")
+        assert name == "memory capacity (GiB)" and frame.find(f"./{CHART}ser/{CHART}spPr/{DRAWING}noFill") is not None
+        axes = {axis.find(f"{CHART}axId").attrib["val"]: axis for axis in root.findall(f".//{CHART}valAx")}  # type: ignore[union-attr]
+        own, other = (next(axes[e.attrib["val"]] for e in one.findall(f"{CHART}axId") if e.attrib["val"] in axes)
+                      for one in (bars, frame))  # fmt: skip
+        ends = [[axis.find(f"{CHART}scaling/{CHART}{end}").attrib["val"] for end in ("min", "max")]  # type: ignore[union-attr]
+                for axis in (own, other)]  # fmt: skip
+        assert ends[0] == ends[1] and own is not other
+        assert other.find(f"{CHART}delete").attrib["val"] == "1"  # type: ignore[union-attr]
+        for one in (bars, frame):
+            assert one.find(f"{CHART}barDir").attrib["val"] == "bar"  # type: ignore[union-attr]
 
 
 def test_same_input_gives_the_same_bytes(path: Path, tmp_path: Path) -> None:

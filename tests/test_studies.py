@@ -25,7 +25,7 @@ from xlperf.studies import study as shelved
 from xlperf.studies.inputs import read_inputs, study_workbook
 from xlperf.studies.outcome import IN_SHORT
 from xlperf.workbook.report import write_study_report
-from xlperf.workbook.studies import study_package, study_sheets, write_study
+from xlperf.workbook.studies import _colours_of_machines, _shades, study_package, study_sheets, write_study
 from xlperf.workbook.style import add_styles
 
 
@@ -81,6 +81,30 @@ def test_a_report_has_every_table_its_charts_and_no_error(name: str, tmp_path: P
     again = tmp_path / "again.xlsx"
     write_study_report(again, chosen, inputs, outcome(name), date=date(2026, 11, 21))
     assert again.read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_advice_takes_its_numbers_from_the_results(name: str) -> None:
+    """No number is typed into a study's advice; what it names is found, and without facts what needs none is left."""
+    typed = re.sub(r"\{\w+\}|\b(mm2|FLOP)\b", "", study(name).advice)
+    assert not re.search(r"\d", typed)
+    said = study(name).advised(outcome(name).facts)
+    assert "{" not in said and said.count(";") == study(name).advice.count(";")
+    assert "{" not in study(name).advised({})
+
+
+def test_a_machine_has_one_colour_in_all_charts_of_a_study() -> None:
+    """And no other series of a chart with machines has the colour of one."""
+    found = outcome("mixed-pools")
+    machines = _colours_of_machines(found)
+    assert len(set(machines.values())) == len(machines) > 2
+    for source in found.sheets:
+        for chart in source.charts:
+            shades = _shades(chart.y, machines)
+            assert len(set(shades.values())) == len(shades)
+            assert all(shades[name] == machines[name] for name in chart.y if name in machines)
+            others = {shade for name, shade in shades.items() if name not in machines}
+            assert not others & set(machines.values()) or not set(chart.y) & set(machines)
 
 
 def test_a_chart_refers_to_columns_that_its_sheet_has() -> None:
@@ -308,7 +332,11 @@ def test_a_study_begins_with_its_question_its_finding_in_two_sentences_and_what_
     study_sheets(book, study(name), read_inputs(study(name)), outcome(name))
     sheet = book.worksheets[0]
     rows = [(sheet.cell(row, 1).value, sheet.cell(row, 2).value) for row in range(3, 6)]
-    assert rows == [("Question", study(name).question), (IN_SHORT, short.words), ("What to do", study(name).advice)]
+    assert rows == [
+        ("Question", study(name).question),
+        (IN_SHORT, short.words),
+        ("What to do", study(name).advised(outcome(name).facts)),
+    ]
     charts = [chart for found in outcome(name).sheets for chart in found.charts]
     assert len(sheet._charts) == min(len(charts), 2)
 

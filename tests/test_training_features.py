@@ -16,8 +16,8 @@ from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.engine.join import architecture_codes, named_rows
 from xlperf.engine.models import architecture_of
 from xlperf.engine.training import training_setting
+from xlperf.equations.model.mixtures import distinct_share
 from xlperf.equations.model.parameters import mtp_parameters, parameter_count
-from xlperf.equations.training.communication import distinct_share
 from xlperf.equations.training.stages import stages_of
 
 DENSE = {

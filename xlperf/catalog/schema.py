@@ -85,6 +85,7 @@ AUTO_COLUMNS: dict[str, tuple[str, ...]] = {
         "recompute",
     ),
     "serve": (
+        "precision",
         "kv_precision",
         "users",
         "request_rate",

@@ -145,7 +145,7 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
     say(chosen.question)
     for finding in outcome.findings:
         say(f"{finding.tag}: {finding.words}")
-    say(f"What to do: {chosen.advice}")
+    say(f"What to do: {chosen.advised(outcome.facts)}")
     wrote(output, len(outcome.findings), "finding")
 
 

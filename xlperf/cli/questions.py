@@ -23,6 +23,7 @@ _SHOWN = {
         "accelerators", "servers", "copies", "copy_size", "tensor_parallel", "expert_parallel",
         "data_parallel_attention", "concurrency", "request_rate", "tokens_per_second_per_accelerator", "ttft", "tpot",
         "cost_per_million_output_tokens", "monthly_cost", "hour_price", "power", "memory_used", "head_room",
+        "precision",
     ),
     "train": (
         "accelerators", "run_time", "run_cost", "hour_price", "run_energy", "run_carbon", "tensor_parallel",
@@ -36,6 +37,8 @@ _SHOWN = {
     ),
 }  # fmt: skip
 """Results that a terminal shows below the answer."""
+_SHARES = ("memory_used", "head_room", "mfu", "goodput")
+"""Results without a unit that are said in per cent."""
 _BANDS = {"cost_per_million_output_tokens": "cost"}
 """How the ends of the 80 % band of a result are named, where not as the result."""
 
@@ -94,7 +97,8 @@ def _answered(kind: str, given: Words, output: str | None, catalog: str | None) 
         own = [part for part in parts(table) if part[0].name not in answer]
         deliver(output, kind, own + parts(results), "answer", front=Front(said=[str(answer["answer"])]))
     else:
-        say(str(answer["answer"]), "", *_card(kind, answer), "", *_notes(form, answer))
+        card = _card(kind, answer)
+        say(str(answer["answer"]), "", *card, *([""] if card else []), *_notes(form, answer))
         took(1, "answer")
     return 1 if str(answer["answer"]).startswith("No ") else 0
 
@@ -112,7 +116,8 @@ def _card(kind: str, answer: Mapping[str, Any]) -> list[str]:
         factor, name = unit_of(column).factor, _BANDS.get(column.name, column.name)
         ends = [answer.get(f"{name}_{end}", float("nan")) / factor for end in ("low", "high")]
         band = f"  80 %: {rounded(ends[0])} to {rounded(ends[1])}" if ends[0] == ends[0] else ""
-        lines.append((column, rounded(value / factor), band))
+        words = f"{rounded(100.0 * value)} %" if column.name in _SHARES else rounded(value / factor)
+        lines.append((column, words, band))
     wide = max((len(column.header) for column, _, _ in lines), default=0)
     return [f"{column.header.ljust(wide)}  {words}{band}" for column, words, band in lines]
 

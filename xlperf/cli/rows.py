@@ -24,7 +24,7 @@ from xlperf.cli.options import (
     read_one,
     results_option,
 )
-from xlperf.cli.output import STANDARD, deliver, parts, rounded, say
+from xlperf.cli.output import STANDARD, deliver, parts, rounded, say, working
 
 if TYPE_CHECKING:
     from xlperf.catalog.table import Table
@@ -193,7 +193,8 @@ def _added(output: str, kind: str, row: Row) -> tuple[str, list[str]]:
         if not file.exists():
             from xlperf.workbook.build import new_workbook
 
-            new_workbook(file)
+            with working(f"making {file.name}"):
+                new_workbook(file)
         return add_row(file, kind, values)
     if file.suffix.casefold() != ".csv":
         raise InputError(Fault(output, "must end in .xlsx or .csv"))

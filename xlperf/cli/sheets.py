@@ -9,7 +9,7 @@ import click
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.cli.options import Command, InputFile, OutputFile, examples
-from xlperf.cli.output import say
+from xlperf.cli.output import say, working
 
 _HOSTS = {"libreoffice": "xlperf.addin.libreoffice", "excel": "xlperf.addin.excel"}
 """Modules with ``install`` and ``uninstall``, by spreadsheet program."""
@@ -126,7 +126,8 @@ def new(file: str, empty: bool, small: bool, study: str | None, force: bool) -> 
         write_study(file, chosen)
         say(f"{file}: edit it, then: xlperf report {file} --study {chosen.name} -o report.xlsx")
         return
-    new_workbook(file, "empty" if empty else "examples" if small else "all")
+    with working(f"making {Path(file).name}"):
+        new_workbook(file, "empty" if empty else "examples" if small else "all")
     say(f"{file}: edit it, then: xlperf report {file} -o report.xlsx")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -31,9 +31,11 @@ from xlperf.engine.notes import (
     name_notes,
     rounded_down,
 )
-from xlperf.engine.own_runs import SHEET, corrections
-from xlperf.engine.served_results import Served, ServingSetting, power_at_rate, prompt_memory, reported
+from xlperf.engine.own_runs import SHEET, Corrections, corrections
+from xlperf.engine.served_results import power_at_rate, prompt_memory, reported
 from xlperf.engine.trust import coordinates, trust
+from xlperf.equations.cost.tokens import Terms
+from xlperf.equations.hardware.power import PowerLimits
 from xlperf.equations.model.model import Architecture
 from xlperf.equations.network.collectives import OPERATIONS
 from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
@@ -54,6 +56,7 @@ from xlperf.equations.serving import (
     operating,
     pooled_results,
     pooled_target_results,
+    pools_of,
     serving_results,
     serving_times,
     target_results,
@@ -94,6 +97,66 @@ _TIMES = (
 _GROUPS = dict.fromkeys(_TIMES, "times")
 """Results by the equations that they take alone; memory, cost, energy, bands, badges and notes take all of them."""
 _SOFTWARE = ("serving_software", "serving_memory", "serving_load", "serving_host", "serving_attention", *_BANDS)
+
+
+@dataclass(frozen=True)
+class ServingSetting:
+    """What serving a block of plans depends on, and what the catalog says of it, (rows,)."""
+
+    deployment: Deployment
+    bands: Mapping[str, Mapping[str, Array]]
+    power: Mapping[str, Array]
+    extrapolated: list[tuple[str, np.ndarray]]
+    remarks: list[Remark]
+    max_sequence_length: Array
+    accelerators: np.ndarray
+    terms: Terms
+    rented: np.ndarray
+    limits: PowerLimits
+
+    @property
+    def plan(self) -> InferencePlan:
+        """The plans with their defaults."""
+        return self.deployment.plan
+
+    def take(self, rows: slice) -> ServingSetting:
+        """The setting of some of the plans; of their columns the numbers alone."""
+        return ServingSetting(
+            self.deployment.take(rows),
+            {family: {name: v[rows] for name, v in constants.items()} for family, constants in self.bands.items()},
+            {name: values[rows] for name, values in self.power.items()},
+            [(family, far[rows]) for family, far in self.extrapolated],
+            [remark.take(rows) for remark in self.remarks],
+            self.max_sequence_length[rows],
+            self.accelerators[rows],
+            self.terms.take(rows),
+            self.rented[rows],
+            self.limits.take(rows),
+        )
+
+
+@dataclass(frozen=True)
+class Served:
+    """Plans of one mode: as the sheet has them, and the setting of their replicas or of each of their pools.
+
+    Of separate pools ``setting`` is that of the pools that decode, (rows,), ``prefilling`` of those that prefill,
+    (rows,), ``experts`` of the expert pools of the plans ``split``, and ``every`` of all of them one after the other.
+    """
+
+    stated: InferencePlan
+    setting: ServingSetting
+    every: ServingSetting | None = None
+    prefilling: ServingSetting | None = None
+    experts: ServingSetting | None = None
+    split: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    requests: Array | None = None
+    own: Corrections | None = None
+
+    def pools(self) -> Pools | None:
+        """The separate pools of the plans, if they have any."""
+        if self.every is None or self.requests is None:
+            return None
+        return pools_of(self.every.deployment, self.requests, self.split)
 
 
 def _constants(

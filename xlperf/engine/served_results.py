@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from xlperf.base.arrays import Array, divide, exp, log, total
 from xlperf.catalog.catalog import Catalog
-from xlperf.engine.energy import slowed_clock
+from xlperf.engine.energy import limit_notes
 from xlperf.engine.notes import (
     add_notes,
     basis_words,
@@ -17,11 +18,10 @@ from xlperf.engine.notes import (
     gibibytes,
     unpriced_notes,
 )
-from xlperf.engine.own_runs import Corrections, narrowed, own_runs_note
+from xlperf.engine.own_runs import narrowed, own_runs_note
 from xlperf.engine.trust import band_ends, ends_together
 from xlperf.equations.cost.tokens import (
     ALL_IN,
-    Terms,
     drawn_terms,
     energy_per_token,
     mean_terms,
@@ -29,14 +29,15 @@ from xlperf.equations.cost.tokens import (
     split_costs,
     token_costs,
 )
-from xlperf.equations.hardware.power import PowerLimits
 from xlperf.equations.plan.records import Remark, broken_rules
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.plan.serving_rules import WARNINGS
-from xlperf.equations.serving import BOUNDS, Deployment, memory_of, pools_of
+from xlperf.equations.serving import BOUNDS, Deployment, memory_of
 from xlperf.equations.serving.energy import ServedWork, expert_pool_power, results_at_rate, serving_power
-from xlperf.equations.serving.pools import Pools
 from xlperf.equations.serving.results import band_of_time, full_cache
+
+if TYPE_CHECKING:
+    from xlperf.engine.inference import Served, ServingSetting
 
 _STATES = {
     "decode": ("time_matrix", "time_attention", "time_vector"),
@@ -46,66 +47,6 @@ _STATES = {
 """States of an accelerator and the parts of a decode step in which it is in them."""
 _NOT_SHOWN = ("memory_usable", "expert_memory_usable", "needed_batches")
 """Results that remarks need and the sheet does not have."""
-
-
-@dataclass(frozen=True)
-class ServingSetting:
-    """What serving a block of plans depends on, and what the catalog says of it, (rows,)."""
-
-    deployment: Deployment
-    bands: Mapping[str, Mapping[str, Array]]
-    power: Mapping[str, Array]
-    extrapolated: list[tuple[str, np.ndarray]]
-    remarks: list[Remark]
-    max_sequence_length: Array
-    accelerators: np.ndarray
-    terms: Terms
-    rented: np.ndarray
-    limits: PowerLimits
-
-    @property
-    def plan(self) -> InferencePlan:
-        """The plans with their defaults."""
-        return self.deployment.plan
-
-    def take(self, rows: slice) -> ServingSetting:
-        """The setting of some of the plans; of their columns the numbers alone."""
-        return ServingSetting(
-            self.deployment.take(rows),
-            {family: {name: v[rows] for name, v in constants.items()} for family, constants in self.bands.items()},
-            {name: values[rows] for name, values in self.power.items()},
-            [(family, far[rows]) for family, far in self.extrapolated],
-            [remark.take(rows) for remark in self.remarks],
-            self.max_sequence_length[rows],
-            self.accelerators[rows],
-            self.terms.take(rows),
-            self.rented[rows],
-            self.limits.take(rows),
-        )
-
-
-@dataclass(frozen=True)
-class Served:
-    """Plans of one mode: as the sheet has them, and the setting of their replicas or of each of their pools.
-
-    Of separate pools ``setting`` is that of the pools that decode, (rows,), ``prefilling`` of those that prefill,
-    (rows,), ``experts`` of the expert pools of the plans ``split``, and ``every`` of all of them one after the other.
-    """
-
-    stated: InferencePlan
-    setting: ServingSetting
-    every: ServingSetting | None = None
-    prefilling: ServingSetting | None = None
-    experts: ServingSetting | None = None
-    split: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    requests: Array | None = None
-    own: Corrections | None = None
-
-    def pools(self) -> Pools | None:
-        """The separate pools of the plans, if they have any."""
-        if self.every is None or self.requests is None:
-            return None
-        return pools_of(self.every.deployment, self.requests, self.split)
 
 
 def prompt_memory(pool: ServingSetting) -> tuple[tuple[Array, Array, Array], np.ndarray]:
@@ -212,9 +153,27 @@ def _notes(served: Served, catalog: Catalog, needed: Array, illegal: np.ndarray)
         *notes,
         *(Remark(each.rows & ~illegal, each.sentence, each.values) for each in warnings),
         *unpriced_notes(illegal, catalog, _pool_prices(served)),
-        slowed_clock(setting.limits, illegal),
+        *_limit_notes(served, illegal),
         *extrapolation_notes(setting.extrapolated, illegal),
     ]
+
+
+def _limit_notes(served: Served, illegal: np.ndarray) -> list[Remark]:
+    """What a lowered power limit does to each pool; one whose accelerators are those that decode says it with them."""
+
+    def of_pool(setting: ServingSetting, unsaid: np.ndarray) -> list[Remark]:
+        return limit_notes(setting.limits, setting.deployment.device.idle_power[:, 0], unsaid)
+
+    decoding, number = served.setting, len(illegal)
+    found = of_pool(decoding, illegal)
+    for words, pool, rows in (
+        ("prefill pool: ", served.prefilling, np.arange(number)),
+        ("expert pool: ", served.experts, served.split),
+    ):
+        if pool is not None:
+            same = pool.accelerators == decoding.accelerators[rows]
+            found += [note.of_rows(rows, number, words) for note in of_pool(pool, illegal[rows] | same)]
+    return found
 
 
 def _memory_note(lacking: np.ndarray, pool: str, used: Array, usable: Array, capacity: Array) -> Remark:

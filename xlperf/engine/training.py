@@ -10,7 +10,7 @@ from xlperf.base.arrays import Array, exp, some, total
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Keys, Table
-from xlperf.engine.energy import run_carbon_share, slowed_clock
+from xlperf.engine.energy import limit_notes, run_carbon_share
 from xlperf.engine.join import (
     Joined,
     Named,
@@ -32,10 +32,9 @@ from xlperf.equations.hardware.roofline import stack_constants
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.collectives import OPERATIONS
 from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
-from xlperf.equations.plan.training_plan import TrainingPlan, with_defaults
+from xlperf.equations.plan.training_plan import TrainingPlan, used_families, with_defaults
 from xlperf.equations.plan.training_rules import TRAINING_RULES
 from xlperf.equations.training import Setting, step
-from xlperf.equations.training.communication import used_families
 from xlperf.equations.training.memory import memory_of
 from xlperf.equations.training.rates import run_results, slow_run_ratio, training_power, training_rates
 from xlperf.equations.training.step import COMPUTE_PARTS, MESSAGE_PARTS, STEP_PARTS
@@ -314,7 +313,7 @@ def _evaluate(
         Remark(~illegal & (results["fits"] < 1), "needs {} GiB of {} GiB", sizes),
         Remark(longer, "sequence length {} is beyond the model's {}", lengths),
         *unpriced_notes(illegal, catalog, {"": (joined.accelerators, joined.terms.cost_rate)}),
-        slowed_clock(joined.power, illegal),
+        *limit_notes(joined.power, joined.device.idle_power[:, 0], illegal),
         *extrapolation_notes(_used(extrapolated, plan, joined.model), illegal),
         *([] if own is None else [own_runs_note(own, illegal)]),
     ]

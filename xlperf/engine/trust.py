@@ -32,6 +32,10 @@ and tokens of a sequence."""
 _SHAPE = ("hidden_size", "ffn_hidden_size", "num_attention_heads", "num_experts")
 """Columns of models whose layers have the same shape where all are equal, and none or all attend sparsely."""
 _WORDS = {"num_accelerators": "number of accelerators", "tokens_in_work": "load", "length": "length of sequences"}
+_UNITS = {
+    "tokens_in_work": {"training": " tokens of a step per accelerator", "inference": " tokens at once per accelerator"},
+    "length": {"training": " tokens", "inference": " tokens"},
+}
 _BADGE_ENDS = (0.5, 1.0)
 _SAME_SIZE = 0.3
 """Doublings of the active parameters within which models of equal layers count as one. [-]"""
@@ -161,7 +165,7 @@ def trust(
     words = np.full((1 + len(RANGES)) * len(pairs), "", dtype=object)
     for code in np.flatnonzero(np.bincount(reason.astype(np.intp), minlength=len(words))).tolist():
         which, pair = divmod(code, len(pairs))
-        words[code] = pairs[pair].words + (_beyond(pairs[pair], which - 1) if which else "")
+        words[code] = pairs[pair].words + (_beyond(pairs[pair], which - 1, kind) if which else "")
     return {
         "trust": np.array(BADGES, dtype=object)[badge],
         "trust_reason": words[reason],
@@ -190,10 +194,14 @@ def ends_together(first: Array, second: Array, sign: float) -> Array:
     return exp(sign * np.sqrt(first * first + second * second))
 
 
-def _beyond(pair: _Pair, which: int) -> str:
+def _beyond(pair: _Pair, which: int, kind: str) -> str:
     """What the plan is beyond, in words."""
-    low, high = (f"{ends[which]:,.4g}" for ends in (pair.low, pair.high))
-    return f"; {_WORDS[RANGES[which]]} far from theirs ({low if low == high else f'{low} to {high}'})"
+    name, ends = RANGES[which], dict.fromkeys(_shown(own[which]) for own in (pair.low, pair.high))
+    return f"; {_WORDS[name]} far from theirs ({' to '.join(ends)}{_UNITS.get(name, {}).get(kind, '')})"
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100.0 else f"{value:.2g}"
 
 
 def _pair(kind: str, catalog: Catalog, model: int, accelerator: int) -> _Pair:

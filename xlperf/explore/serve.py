@@ -14,8 +14,11 @@ from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import MILLION
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
+from xlperf.engine.devices import accelerators_of
+from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.auto_values import load_steps, replicas, server_sizes
 from xlperf.explore.candidates import candidates
 from xlperf.explore.search_results import Answer, dollars, one_plan, price_words, short_name, slower, trust
@@ -40,7 +43,7 @@ def serve_answer(form: Table, catalog: Catalog) -> Answer:
     """
     if np.isnan(form.number("users")[0]) and np.isnan(form.number("request_rate")[0]):
         raise InputError(Fault(form.place(0, "users"), "users or request rate must be given"))
-    plan = _plan(form)
+    plan = _plan(form, catalog)
     tried, results = _largest_loads(plan, form, catalog)
     target = 1.0 / form.filled("speed_per_user")[0]
     ttft = form.number("ttft_target")[0]
@@ -54,10 +57,27 @@ def serve_answer(form: Table, catalog: Catalog) -> Answer:
     return _fleet(form, tried.take([best]), results.take([best]), catalog)
 
 
-def _plan(form: Table) -> Table:
+_PRECISIONS = ("fp8", "bf16", "fp16")
+"""Precisions of a form that states none: the first of which the accelerator has a peak rate."""
+_OTHER_ENGINE = "vllm"
+"""Serving engine of accelerators of other vendors than that of the default engine, which runs on its own alone."""
+_VENDOR = "nvidia"
+
+
+def _suited(form: Table, catalog: Catalog) -> dict[str, Any]:
+    """Precision and software of a form's plan: as given, else what the accelerator computes in and what runs on it."""
+    row = catalog.rows("accelerators", form.text("accelerator"), form, "accelerator")
+    rates = {name: accelerators_of(catalog).table.number(f"peak_flop_rate_{name}")[row][0] for name in _PRECISIONS}
+    precision = form.text("precision")[0] or next((name for name, rate in rates.items() if rate > 0.0), "fp16")
+    vendor = str(catalog.tables["accelerators"].text("vendor")[row][0]).casefold()
+    software = _OTHER_ENGINE if vendor not in ("", _VENDOR) else table_schema("inference").by_name["software"].default
+    return {name: np.array([value], dtype=object) for name, value in (("precision", precision), ("software", software))}
+
+
+def _plan(form: Table, catalog: Catalog) -> Table:
     """The inference plan of one copy; what the form leaves open says ``auto``."""
     columns: dict[str, Any] = {name: form[name] for name in ("model", "accelerator", "prompt_length", "output_length")}
-    columns["precision"], columns["kv_precision"] = form.filled("precision"), form.text("kv_precision")
+    columns |= {**_suited(form, catalog), "kv_precision": form.text("kv_precision")}
     columns |= {"mode": np.array(["continuous"], dtype=object), "pipeline_parallel": np.ones(1)}
     columns["tpot_target"] = 1.0 / form.filled("speed_per_user")
     columns["ttft_target"] = form.number("ttft_target")
@@ -116,7 +136,7 @@ def _fleet(form: Table, plan: Table, results: Table, catalog: Catalog) -> Answer
     load /= longer
     found["tokens_per_second_per_accelerator"] /= longer
     users = float(_users(form, results)[0])
-    server = float(server_sizes(plan, catalog)[0][0])
+    server = size if _in_slices(plan, catalog) else float(server_sizes(plan, catalog)[0][0])
     hour = float(form.number("hour_price")[0])
     listed = float(results.number("accelerator_hour_cost")[0])
     price = hour if hour == hour else listed
@@ -150,16 +170,31 @@ def _fleet(form: Table, plan: Table, results: Table, catalog: Catalog) -> Answer
     found["users_used"] = users / found["users_that_fit"]
     found["limit"] = _LIMITS[max(_LIMITS, key=lambda name: float(found[name]))]
     found["price_basis"] = price_words(hour, str(results["cost_basis"][0]))
-    found["answer"] = _sentence(found, short_name(plan.text("accelerator")[0]))
+    found["answer"] = _sentence(found, short_name(plan.text("accelerator")[0]), _in_slices(plan, catalog))
+    found |= {name: str(plan.filled(name)[0]) for name in ("precision", "software")}
+    found["kv_precision"] = str(plan.text("kv_precision")[0]) or PRECISIONS[found["precision"]].cache
     found |= {name: str(results[name][0]) for name in ("trust", "trust_reason")}
     found["defaults_used"] = _defaults(plan)
     return found
 
 
-def _sentence(found: Answer, accelerator: str) -> str:
-    many = (
-        f"{found['accelerators']:,.0f} {accelerator} in {found['servers']:,.0f} server{'s' * (found['servers'] != 1)}"
-    )
+def _in_slices(plan: Table, catalog: Catalog) -> bool:
+    """Whether accelerators are had in slices of any size: of a torus, which has no servers."""
+    accelerators, networks = catalog.tables["accelerators"], catalog.tables["networks"]
+    row = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
+    tiers = catalog.network_tiers(str(accelerators.text("default_network")[row][0]))
+    return len(tiers) > 0 and str(networks.text("topology")[tiers[0]]) == "torus"
+
+
+_MANY = 1.5
+"""Accelerators of whole servers over those that serve, from which on an answer says both. [-]"""
+
+
+def _sentence(found: Answer, accelerator: str, slices: bool) -> str:
+    unit = f"{'slice' if slices else 'server'}{'s' * (found['servers'] != 1)}"
+    used = found["copies"] * found["copy_size"]
+    many = f"{found['accelerators']:,.0f} {accelerator} in {found['servers']:,.0f} {unit}"
+    many += f" ({used:,.0f} would do)" if found["accelerators"] >= _MANY * used else ""
     speed = f"{found['users']:,.0f} users at {found['tokens_per_second_per_user']:,.0f} tokens/s each"
     price = found["cost_per_million_output_tokens"] * MILLION
     cost = f" for {dollars(price)} per million output tokens" if price == price else ""

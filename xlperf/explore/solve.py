@@ -132,38 +132,9 @@ def solve_number(
     Stated values are tried from the least on. Between two ends the logarithm is halved: what reaches the targets is
     taken to reach them with more of it (with less of it where the largest is sought).
 
-    Parameters
-    ----------
-    plan : Table
-        One training or inference plan.
-    catalog : Catalog
-        What it refers to.
-    varied : Varied
-        The column, with values or the ends between which to look; counts are whole.
-    targets : sequence of Limit
-        What results must keep beside the plan's own targets.
-    largest : bool, default False
-        Whether the largest value is sought.
-    objective : str
-        What decides among plans.
-    progress : callable, optional
-        Called with the number of plans of each block that is done.
-    processes : int, default 1
-        Processes that share a large search; the answer is the same. [-]
-    probability : float, default 0.5
-        With which the own targets of the plan are kept, by the bands of the calibration. [-]
-    **bounds : Bounds
-        Most candidates of a plan, and most accelerators tried for ``auto``.
-
-    Returns
-    -------
-    Solution
-        Within :data:`PRECISION`, counts exactly, on the side that reaches the targets.
-
-    Raises
-    ------
-    InputError
-        As :func:`xlperf.explore.search.search` and :func:`xlperf.explore.changed_catalogs.changed_catalog`.
+    ``varied``: the column, with values or the ends between which to look; counts are whole. The others are those of
+    :func:`solve_plan`. Returns what is exact for counts, else within :data:`PRECISION`, on the side that reaches the
+    targets. Raises InputError as :func:`solve_plan` and :func:`xlperf.explore.changed_catalogs.changed_catalog`.
     """
 
     def best_at(value: float) -> Search:

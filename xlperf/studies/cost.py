@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
@@ -58,8 +59,9 @@ def chiplets(inputs: Inputs) -> Outcome:
     cost = shown(results, "unit_cost") / compute
     sheets = [sheet, _cost_map(inputs, cases, cost), _volumes(inputs, designs, cases)]
     tokens = [shown(found, _COST[table.kind])[: len(names)] for table, found in plans]
-    found = _chiplet_findings(cases, cost, shown(results, "die_yield"), tokens)
-    return Outcome(list(found), sheets, wider, plans)
+    savings = _savings(cases, cost, shown(results, "die_yield"))
+    found = _chiplet_findings(cases, cost, savings, tokens)
+    return Outcome(list(found), sheets, wider, plans, _advised(cases, cost, savings))
 
 
 def _row_of(table: Table, key: str, name: str, what: str, place: str) -> int:
@@ -237,30 +239,78 @@ def _cheaper_tokens(cases: Sequence[_Case], area: float, tokens: Sequence[np.nda
     return span(gains) if gains else ""
 
 
+class _Saving(NamedTuple):
+    """What dividing one die saves of the cost of compute, with how many dies, and the yield of the one. [%, -, %]"""
+
+    saved: float
+    dies: float
+    one_yield: float
+
+
+_Savings = Mapping[tuple[str, float], Sequence[_Saving]]  # by node and silicon area, one for each package
+
+
+def _savings(cases: Sequence[_Case], cost: np.ndarray, die_yield: np.ndarray) -> _Savings:
+    """What the cheapest number of dies saves over one die, where one die can be made."""
+    savings: dict[tuple[str, float], list[_Saving]] = {}
+    for key in dict.fromkeys(case[:3] for case in cases):
+        rows = [i for i, case in enumerate(cases) if case[:3] == key and np.isfinite(cost[i])]
+        one = next((i for i in rows if cases[i][3] == 1), None)
+        if one is not None:
+            best = min(rows, key=lambda i: float(cost[i]))
+            found = _Saving(100 * float(1 - cost[best] / cost[one]), cases[best][3], 100 * float(die_yield[one]))
+            savings.setdefault(key[:2], []).append(found)
+    return savings
+
+
+_WORTHWHILE = 5.0
+"""Saving of the cost of compute from which on dividing a die is advised. [%]"""
+
+
+def _advised(cases: Sequence[_Case], cost: np.ndarray, savings: _Savings) -> dict[str, str]:
+    """Facts for the advice: up to which area one die does, what dividing saves beyond it, which package is cheaper."""
+    most = {area: max(one.saved for (_, own), found in savings.items() if own == area for one in found)
+            for area in sorted({area for _, area in savings})}  # fmt: skip
+    facts: dict[str, str] = {}
+    whole = [area for area, saved in most.items() if saved < _WORTHWHILE]
+    if whole:
+        facts |= {"one_die_area": f"{whole[-1]:,.0f}", "small_saving": f"{most[whole[-1]]:.0f}"}
+    if most and max(most) not in whole:
+        own = {node: found for (node, area), found in savings.items() if area == max(most)}
+        first = max(own, key=lambda node: max(one.saved for one in own[node]))
+        facts |= {"large_area": f"{max(most):,.0f}", "large_saving": span(one.saved for one in own[first]),
+                  "large_dies": span(one.dies for one in own[first]), "large_node": first}  # fmt: skip
+    pairs: dict[str, int] = {}
+    for key in dict.fromkeys((case[0], case[1], case[3]) for case in cases if case[3] > 1):
+        rows = [i for i, case in enumerate(cases) if (case[0], case[1], case[3]) == key and np.isfinite(cost[i])]
+        if len(rows) > 1:
+            cheapest = cases[min(rows, key=lambda i: float(cost[i]))][2]
+            pairs[cheapest] = pairs.get(cheapest, 0) + 1
+    if pairs:
+        package = max(pairs, key=lambda name: pairs[name])
+        facts |= {"package": package, "package_wins": f"{pairs[package]} of {sum(pairs.values())}"}
+    return facts
+
+
 def _chiplet_findings(
-    cases: Sequence[_Case], cost: np.ndarray, die_yield: np.ndarray, tokens: Sequence[np.ndarray]
+    cases: Sequence[_Case], cost: np.ndarray, savings: _Savings, tokens: Sequence[np.ndarray]
 ) -> Iterator[Finding]:
     """Gain of dividing the largest die that can be made whole, and the smallest; the cheapest number of dies."""
-    gains: dict[tuple[str, float], list[tuple[float, float, float]]] = {}
     counts: dict[tuple[str, float], set[float]] = {}
     for key in dict.fromkeys(case[:3] for case in cases):
         rows = [i for i, case in enumerate(cases) if case[:3] == key and np.isfinite(cost[i])]
-        if not rows:
-            continue
-        best = min(rows, key=lambda i: float(cost[i]))
-        counts.setdefault(key[:2], set()).add(cases[best][3])
-        one = next((i for i in rows if cases[i][3] == 1), None)
-        if one is not None:
-            gain = (100 * float(1 - cost[best] / cost[one]), cases[best][3], 100 * float(die_yield[one]))
-            gains.setdefault(key[:2], []).append(gain)
-    if gains:
-        areas = sorted({area for _, area in gains})
+        if rows:
+            counts.setdefault(key[:2], set()).add(cases[min(rows, key=lambda i: float(cost[i]))][3])
+    if savings:
+        areas = sorted({area for _, area in savings})
         said = []
-        for node in dict.fromkeys(node for node, area in gains if area == areas[-1]):
-            found = gains[node, areas[-1]]
-            said.append(f"by {span([g for g, _, _ in found])} % at {node} with {span([n for _, n, _ in found])} dies")
-            said[-1] += f" (yield of one die {found[0][2]:.0f} %)"
-        most = max(gain for (_, area), found in gains.items() if area == areas[0] for gain, _, _ in found)
+        for node in dict.fromkeys(node for node, area in savings if area == areas[-1]):
+            found = savings[node, areas[-1]]
+            said.append(
+                f"by {span(one.saved for one in found)} % at {node} with {span(one.dies for one in found)} dies"
+            )
+            said[-1] += f" (yield of one die {found[0].one_yield:.0f} %)"
+        most = max(one.saved for (_, area), found in savings.items() if area == areas[0] for one in found)
         token = _cheaper_tokens(cases, areas[-1], tokens)
         yield in_short(
             f"dividing {areas[-1]:.0f} mm2 makes compute cheaper {', '.join(said)}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from itertools import product
+from string import Formatter
 
 import numpy as np
 
@@ -127,12 +128,14 @@ class Outcome:
     """What a study found: findings, sheets, and plans with their results for the sheets that any report has.
 
     ``catalog`` is what the plans were computed with: devices that the study derived are rows of it.
+    ``facts`` are the numbers that the advice of the study names, in words.
     """
 
     findings: Sequence[Finding]
     sheets: Sequence[StudySheet]
     catalog: Catalog
     plans: Sequence[tuple[Table, Table]] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def short(self) -> Sequence[Finding]:
@@ -199,7 +202,7 @@ class Study:
     published : str
         Which published figure it reproduces, with its source, or why none could be had.
     advice : str
-        What an architect would do with the answer.
+        What an architect would do with the answer; ``{fact}`` stands for one of the facts of an outcome.
     analyse : callable
         From inputs to an outcome.
     settings : sequence of Setting
@@ -217,6 +220,16 @@ class Study:
     def full(self) -> dict[str, SettingValue]:
         """Settings that ``--full`` changes."""
         return {entry.name: entry.long_run for entry in self.settings if entry.long_run is not None}
+
+    def advised(self, facts: Mapping[str, str]) -> str:
+        """The advice with the facts of an outcome; a clause that needs one that the outcome lacks is left out."""
+        clauses = [
+            clause.format(**facts)
+            for clause in self.advice.rstrip(".").split("; ")
+            if {name for _, name, _, _ in Formatter().parse(clause) if name} <= set(facts)
+        ]
+        words = "; ".join(clauses)
+        return f"{words[:1].upper()}{words[1:]}."
 
     def rows(self) -> dict[str, list[dict[str, object]]]:
         """Rows of the sheets of the study's workbook as shipped: plans, and rows that are added to the catalog.

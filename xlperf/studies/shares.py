@@ -31,6 +31,18 @@ class Shares(NamedTuple):
     names: list[str]
     inner: np.ndarray
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """Shares of all nodes for the advice: cache in per cent of the dies and MiB, memory in per cent of the edge."""
+        cache, capacity, edge = (
+            self.sheet.numbers(name) for name in ("cache_of_the_dies", "last_level_cache", "memory_of_the_edge")
+        )
+        return {
+            "cache_share": span(100.0 * cache),
+            "cache_capacity": span(capacity),
+            "memory_edge": span(100.0 * edge),
+        }
+
 
 class _Grid(NamedTuple):
     """Times of all variants (nodes, cores, edges), and what they have."""
@@ -188,6 +200,12 @@ class Marginal(NamedTuple):
         ]
         said = [f"{what} at {' to '.join(dict.fromkeys((str(own[0]), str(own[-1]))))}" for what, own in runs]
         return f"{', '.join(said[:-1])} and {said[-1]}" if len(said) > 1 else said[0]
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What to buy, for the advice: what limits which nodes, and what a further square millimetre should be."""
+        area = dict.fromkeys(str(what) for what in self.sheets[-1].values("next_mm2") if what != "nothing")
+        return {"limits": self.limits, **({"next_area": " or ".join(area)} if area else {})}
 
 
 def marginal(inputs: Inputs, catalog: Catalog, nodes: Sequence[str], best: Sequence[str], timed: Timed) -> Marginal:

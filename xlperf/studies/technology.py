@@ -279,7 +279,8 @@ def nodes(inputs: Inputs) -> Outcome:
     columns = {name: values[chosen[kept]] for name, values in plans.columns.items()}
     own = np.array(names, dtype=object)[kept]
     best_plans = Table("training", {**columns, "accelerator": own, "name": own})
-    return Outcome(findings, sheets, catalog, [(best_plans, evaluate(best_plans, catalog))])
+    facts = {**shared.facts, **more.facts, **_worth_of_generations(node_names, best)}
+    return Outcome(findings, sheets, catalog, [(best_plans, evaluate(best_plans, catalog))], facts)
 
 
 def _mappings(inputs: Inputs, plan: Table) -> Table:
@@ -438,6 +439,13 @@ def _nodes_short(
         f"at {nodes[-1]} the memory gives {best[-1, 0, -1] / newest[-1]:.1f} times of it and the network "
         f"{best[-1, -1, 0] / newest[-1]:.1f}; a device is limited by {more.limits}",
     )
+
+
+def _worth_of_generations(nodes: Sequence[str], best: np.ndarray) -> dict[str, str]:
+    """How many times as fast the newest memory and network make a step at the last node, for the advice."""
+    gains = {"memory_gain": best[-1, 0, -1] / best[-1, -1, -1], "network_gain": best[-1, -1, 0] / best[-1, -1, -1]}
+    known = {name: f"{gain:.1f}" for name, gain in gains.items() if np.isfinite(gain)}
+    return {"last_node": nodes[-1], **known}
 
 
 def _stops(

@@ -93,6 +93,19 @@ def axis_number(values: Iterable[Any], from_zero: bool = True) -> str:
     return f"0.{'0' * min(decimals, 6)}" if decimals else "#,##0"
 
 
+def axis_end(value: float) -> float:
+    """End of a linear axis from 0 that reaches a value: a whole number, ten at the most, of round steps.
+
+    >>> axis_end(174.0), axis_end(80.0), axis_end(0.0)
+    (180.0, 80.0, 1.0)
+    """
+    if not value > 0.0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    step = next(each * power for each in (0.1, 0.2, 0.25, 0.5, 1.0, 2.0) if value <= 10.0 * each * power)
+    return step * math.ceil(value / step - 1e-9)
+
+
 def log_ends(values: Sequence[float]) -> tuple[float, float]:
     """Ends of a logarithmic axis: 1, 2 or 5 times a power of ten, close around the values above 0.
 

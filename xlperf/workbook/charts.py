@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from openpyxl.chart import BarChart, LineChart, ScatterChart
+from openpyxl.chart import BarChart, ScatterChart
 from openpyxl.chart.data_source import (
     AxDataSource,
     NumData,
@@ -30,7 +30,8 @@ from openpyxl.chart.shapes import GraphicalProperties
 from openpyxl.drawing.line import LineProperties
 from openpyxl.utils import get_column_letter, quote_sheetname
 
-from xlperf.workbook.axes import draw_axis, log_axis, text, title
+from xlperf.base.arrays import added
+from xlperf.workbook.axes import axis_end, draw_axis, log_axis, text, title
 from xlperf.workbook.style import NAVY, RULE
 
 if TYPE_CHECKING:
@@ -119,10 +120,11 @@ def legend_height(chart: Any) -> float:
 
     One series alone has none, as the title names it: the legend of such a chart is taken away.
     """
-    if len(chart.series) == 1:
+    every = [series for own in chart._charts for series in own.series]
+    if len(every) == 1:
         chart.legend = None
         return 0.0
-    names = [series.tx.strRef.strCache.pt[0].v for series in chart.series if series.tx is not None]
+    names = [series.tx.strRef.strCache.pt[0].v for series in every if series.tx is not None]
     lines = math.ceil(sum(0.165 * len(name) + 1.1 for name in names) / (0.92 * chart.width)) if names else 0
     return 0.35 + 0.45 * max(lines, 1)
 
@@ -240,6 +242,11 @@ class Part:
     colour: str
 
 
+def _beside(labels: Cells, size: tuple[float, float]) -> float:
+    """Width that labels of horizontal bars take, half of the chart at the most. [cm]"""
+    return min(0.14 * longest(labels) + 0.7, 0.5 * size[0])
+
+
 def horizontal_bars(
     words: str,
     labels: Cells,
@@ -262,49 +269,44 @@ def horizontal_bars(
     chart.y_axis.scaling.min = 0
     if most is not None:
         chart.y_axis.scaling.max = most
-    left = min(0.14 * longest(labels) + 0.7, 0.5 * size[0]) if show_labels else 0.6
-    place_plot(chart, left, 1.2, 0.6, 1.7 + legend_height(chart))
+    place_plot(chart, _beside(labels, size) if show_labels else 0.6, 1.2, 0.6, 1.7 + legend_height(chart))
     bars: BarChart = chart
     return bars
 
 
-def columns_with_line(
+def bars_in_a_limit(
     words: str,
     labels: Cells,
     parts: Sequence[Part],
-    line: Part,
+    limit: Part,
     *,
     axis_title: str,
     number: str,
     size: tuple[float, float] = (30.0, 15.0),
     most: float | None = None,
 ) -> BarChart:
-    """Stacked columns with a line series of dashes over them: memory needed, and its capacity."""
-    chart = bar_chart(words, "col", size, "stacked", 100)
-    chart.series += [bar_series(part.header, labels, part.values, part.colour) for part in parts]
-    draw_axis(chart.x_axis, "", degrees=-60, size=8)
-    draw_axis(chart.y_axis, axis_title, number, lines=True)
-    chart.y_axis.scaling.min = 0
-    if most is not None:
-        chart.y_axis.scaling.max = most
-    above: Any = LineChart()
-    series = label_series(line.header, labels, line.values)
-    series.graphicalProperties = GraphicalProperties(ln=LineProperties(noFill=True))
-    apart = (size[0] - 3.2) / max(len(labels.values), 1) / 2.54 * 72
-    series.marker = Marker(
-        symbol="dash",
-        size=round(min(max(0.55 * apart, 5), 40)),
-        spPr=GraphicalProperties(solidFill=line.colour, ln=LineProperties(solidFill=line.colour)),
-    )
-    series.smooth = False
-    above.series.append(series)
-    above.y_axis.axId = chart.y_axis.axId
-    above.x_axis.axId = chart.x_axis.axId
-    chart += above
-    most_letters = longest(labels)
-    place_plot(chart, max(2.0, 0.07 * most_letters), 1.2, 0.6, min(0.115 * most_letters, 0.5 * size[1]) + 1.7)
-    columns: BarChart = chart
-    return columns
+    """Stacked horizontal bars, each inside a frame as long as its limit: memory needed, and its capacity.
+
+    The frames are drawn on axes of their own, which are as long as those of the bars and not shown.
+    """
+    if most is None:
+        columns = zip(*(part.values.values for part in parts), strict=True)
+        needed = [added(value or 0.0 for value in row) for row in columns]
+        most = axis_end(max([*needed, *(value or 0.0 for value in limit.values.values)], default=0.0))
+    chart: Any = horizontal_bars(words, labels, parts, axis_title=axis_title, number=number, size=size, most=most)
+    frames: Any = bar_chart("", "bar", size, "clustered", 100)
+    series = bar_series(limit.header, labels, limit.values, limit.colour)
+    series.graphicalProperties = GraphicalProperties(noFill=True, ln=LineProperties(solidFill=limit.colour, w=15875))
+    frames.series.append(series)
+    draw_horizontal_axes(frames, "", number)
+    frames.y_axis.majorGridlines = None
+    frames.y_axis.scaling.min, frames.y_axis.scaling.max = 0, most
+    for axis, own, other in ((frames.x_axis, 500, 600), (frames.y_axis, 600, 500)):
+        axis.axId, axis.crossAx, axis.delete = own, other, True
+    chart += frames
+    place_plot(chart, _beside(labels, size), 1.2, 0.6, 1.7 + legend_height(chart))
+    bars: BarChart = chart
+    return bars
 
 
 @dataclass(frozen=True)
@@ -379,8 +381,8 @@ def waterfall(
     number: str,
     size: tuple[float, float],
 ) -> BarChart:
-    """A waterfall chart: each part stands on the sum of those before it, totals start at zero."""
-    chart = bar_chart(words, "col", size, "stacked", 100, gap=35)
+    """A waterfall chart, the first step on top: each part begins where those before it end, totals at zero."""
+    chart = bar_chart(words, "bar", size, "stacked", 100, gap=35)
     chart.legend = None
     for (header, values), look in (
         (below, GraphicalProperties(noFill=True, ln=LineProperties(noFill=True))),
@@ -392,9 +394,8 @@ def waterfall(
     for index, colour in enumerate(colours):
         fill = GraphicalProperties(solidFill=colour, ln=LineProperties(noFill=True))
         shown.dPt.append(DataPoint(idx=index, invertIfNegative=False, spPr=fill))
-    draw_axis(chart.x_axis, "", degrees=-60, size=8)
-    draw_axis(chart.y_axis, axis_title, number, lines=True)
-    place_plot(chart, 2.3, 1.2, 0.4, min(0.125 * longest(labels) + 0.6, 0.5 * size[1]))
+    draw_horizontal_axes(chart, axis_title, number)
+    place_plot(chart, _beside(labels, size), 1.2, 0.6, 1.7)
     columns: BarChart = chart
     return columns
 

@@ -131,6 +131,7 @@ def _numbers(data: Any, kind: str, chosen: Sequence[str], live: Live) -> dict[st
     for head, letter, cell in zip(heads, values, chosen, strict=True):
         live.put(data[f"{head}2"], "row")
         live.put(data[f"{letter}2"], f"=IFERROR(MATCH({cell},{names},0),0)")
+    data[f"{differs}1"].value = "differ so far"
     live.put(data[f"{differs}2"], 0)
     place = f"'{data.title}'!"
     found = {"row": (f"{place}{rows[first]}", f"{place}{rows[second]}")}
@@ -141,6 +142,7 @@ def _numbers(data: Any, kind: str, chosen: Sequence[str], live: Live) -> dict[st
             live.put(data[f"{letter}{row}"], pulled_cell(column, rows[letter]))
         same = "1" if column.name == "name" else f"IF({first}{row}={second}{row},1,0)"
         live.put(data[f"{differs}{row}"], f"={differs}{row - 1}+1-{same}")
+        data[f"{differs}{row}"].number_format = "0"
     last = len(inputs) + 2
     parts = [name for names in TIME[kind].values() for name in names]
     memory = [name for _, name in _MEMORY[kind] if name]

@@ -110,8 +110,12 @@ def numbers_look(data: Any) -> None:
             if cell.number_format == "General" and (cell.data_type == "f" or isinstance(cell.value, float)):
                 cell.number_format = _DIGITS
     wide = {"A": 34, "B": 26, "D": 20}
-    for letters in {cell.column_letter for row in data.iter_rows() for cell in row if cell.value is not None}:
-        data.column_dimensions[letters].width = wide.get(letters, 16)
+    longest: dict[str, int] = {}
+    for cell in (cell for row in data.iter_rows() for cell in row if cell.value is not None):
+        words = cell.value if cell.data_type == "s" else ""
+        longest[cell.column_letter] = max(longest.get(cell.column_letter, 0), len(str(words)))
+    for letters, most in longest.items():
+        data.column_dimensions[letters].width = max(wide.get(letters, 16), min(most, 34))
     page_setup(data, pages_high=1)
 
 

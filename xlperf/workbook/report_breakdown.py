@@ -13,7 +13,7 @@ from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.base.arrays import added
 from xlperf.catalog.schema import Column
-from xlperf.workbook.charts import Cells, Part, colour, columns_with_line, horizontal_bars
+from xlperf.workbook.charts import Cells, Part, bars_in_a_limit, colour, horizontal_bars
 from xlperf.workbook.package import write_table
 from xlperf.workbook.report_data import GOOD, TOO_LARGE, Plans, extra_column, number_words, plural, short
 from xlperf.workbook.style import CM_PER_LETTER, chart_rows, even_rows, page_setup, place_chart, put, width_of
@@ -162,6 +162,11 @@ class _Block:
         """Last row of the table."""
         return self.header_row + max(1, self.count)
 
+    @property
+    def _height(self) -> float:
+        """Height of a chart with a bar for each plan of a page. [cm]"""
+        return max(7.0, 4.2 + 0.55 * max((last - first for first, last in self.pages), default=0))
+
     def _write(self, height: float) -> None:
         """Write the table below as many charts of one height as there are pages."""
         self.chart_rows = chart_rows(height)
@@ -195,7 +200,7 @@ class _Block:
 
     def share_charts(self, words: str, shares: int, beside: str, axis: str, number: str, *, stacked: bool) -> None:
         """Shares of a whole as stacked bars, and a second chart beside them."""
-        height = max(7.0, 4.2 + 0.55 * max((last - first for first, last in self.pages), default=0))
+        height = self._height
         self._write(height)
         for place, page in enumerate(self.pages):
             labels = self._cells(1, page)
@@ -225,8 +230,8 @@ class _Block:
                 self._place(side, place, _SHARE_WIDTH + _GAP)
 
     def memory_charts(self, words: str, parts: int) -> None:
-        """Memory by part as stacked columns, with the capacity as a line."""
-        height = 17.0
+        """Memory by part as stacked bars, each in a frame as long as the capacity."""
+        height = self._height
         self._write(height)
         capacities = [value for value in self.fields[parts].values if value is not None]
         needs = [
@@ -237,8 +242,8 @@ class _Block:
             note = ""
             if capacities and max(needs[page[0] : page[1]]) > 2 * max(capacities):
                 most = 20.0 * ceil(2 * max(capacities) / 20.0)
-                note = f" (columns above {most:,.0f} GiB are cut off)"
-            chart = columns_with_line(
+                note = f" (bars above {most:,.0f} GiB are cut off)"
+            chart = bars_in_a_limit(
                 words + self._of(page) + note,
                 self._cells(1, page),
                 [self._part(position, page) for position in range(parts)],

@@ -388,7 +388,7 @@ def _token_block(sheet: Worksheet, group: Plans, costs: Table, top: int) -> int:
 def bridge_sheet(sheet: Worksheet, catalog: Catalog, groups: Sequence[tuple[Plans, Table]]) -> None:
     """Fill the sheet that goes from cost and energy at the sheet prices to those of the owner, line by line."""
     top = _TOP
-    column_widths(sheet, 54, 66, 14, 14, 14, 14)
+    column_widths(sheet, 54, 66, 17, 17, 14, 14)
     for group, _ in groups:
         named = Table(
             group.kind, {**group.plans.columns, "name": np.array(group.names, dtype=object)}, group.plans.place

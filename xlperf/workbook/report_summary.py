@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from xlperf.studies.outcome import Finding
 
 
-_LETTERS = (25, 50, 22, 13, 13, 13, 13, 13, 13, 13)
+_LETTERS = (25, 50, 22, 13, 13, 13, 13, 13, 16, 10)
 _LAST = len(_LETTERS)
 _ACROSS = round(1.1 * sum(_LETTERS[1:]))  # letters are narrower than digits in the mean
 _TONES = {"good": style.GOOD_INK, "plain": style.NAVY, "warning": style.WARN_INK, "bad": style.BAD_INK}

@@ -73,6 +73,11 @@ class Kind:
     descending: bool = False
     answer: str = ""
 
+    @property
+    def of_one(self) -> bool:
+        """Whether the values are shares of a whole, which are said in per cent."""
+        return self.words.startswith("Share of")
+
 
 KINDS = (
     Kind("Time of operators, all calls", "bars", ("phase", "operator"), ("total_time",), "", True, "Longest operator"),
@@ -90,7 +95,7 @@ KINDS = (
     Kind("An hour of one accelerator by part", "stacked", (), _HOUR_OF_SERVER),
     Kind("An hour of one accelerator by part", "stacked", (), _HOUR_OF_PLAN),
     Kind("Cost of a unit", "bars", ("device",), ("unit_cost",)),
-    Kind("Time of the operation", "bars", ("operation",), ("time",)),
+    Kind("Time of the operation", "bars", (), ("time",)),
     Kind("How likely each cause is", "bars", ("cause",), ("probability",), "", True, "Most likely"),
     Kind("Share of each budget in use", "bars", (), ("memory_used", "speed_used", "ttft_used", "users_used")),
     Kind("Share of a step by part", "stacked", (), _SHARES_OF_STEP),
@@ -214,13 +219,17 @@ def row_names(columns: Sequence[Column], rows: Rows) -> list[str]:
     if len(set(names)) == len(names) and all(names):
         return [short(name, 60) for name in names]
     places = differing(columns, rows)
+    if key is not None:  # what a name says need not be said again
+        groups = [[row for row, own in zip(rows, names, strict=True) if own == name] for name in dict.fromkeys(names)]
+        inside = [i for i in places if any(len({row[i] for row in group}) > 1 for group in groups)]
+        places = inside or places
     said = []
     for name, row in zip(names, rows, strict=True):
         parts = [
             f"{columns[i].name.replace('_', ' ').split('.')[-1]} {_shown(row[i])}" for i in places if row[i] is not None
         ]
         own = [name] if len(set(names)) > 1 and name else []
-        said.append(short(", ".join([*own, *parts]) or name or "row", 72))
+        said.append(short(", ".join([*own, *parts]) or name or "this answer", 72))
     return [f"{i}: {text}" if said.count(text) > 1 else text for i, text in enumerate(said, start=1)]
 
 
@@ -250,8 +259,10 @@ def _bars(kind: Kind, columns: Sequence[Column], rows: Rows) -> Drawing | None:
     title = f"{kind.words}{left}"
     if kind.within and len({row[place[kind.within]] for row in rows}) == 1:
         title = f"{title}: {short(str(rows[0][place[kind.within]]), 40)}"
-    own = [columns[i] for i in at]
-    values = [[numbers[i] for _, numbers in shown] for i in range(len(at))]
+    used = [i for i in range(len(at)) if kind.look != "stacked" or any(numbers[i] for _, numbers in shown)]
+    used = used or list(range(len(at)))
+    own = [columns[at[i]] for i in used]
+    values = [[numbers[i] for _, numbers in shown] for i in used]
     subject = str(rows[0][place[kind.within]]) if kind.within else ""
     return Drawing(kind, [name for name, _ in shown], own, values, [], title, _answer(kind, own, found, subject))
 

@@ -55,6 +55,8 @@ ASKED = "asked"
 _WIDTH = 30.0
 _MARKERS = ("circle", "square", "diamond", "triangle")
 _MORE, _LESS = "D55E00", "009E73"
+_FEW = 10.0
+"""Counts up to which an axis is labelled at every one. [-]"""
 
 
 def add_front(
@@ -109,7 +111,7 @@ def add_front(
         chart, below = _drawn(front, drawing, below)
         place_chart(front, chart, top)
         top += chart_rows(chart.height) + 1
-    page_setup(front, pages_high=1)
+    page_setup(front, area=f"A1:J{top}" if drawn else None, pages_high=1)  # what the charts are drawn from is not
     workbook.active = len(workbook.sheetnames) - 1
     for sheet in workbook.worksheets:  # one sheet is selected, or typing would go into several at once
         view: Any = sheet.sheet_view
@@ -186,8 +188,11 @@ def _chart(sheet: Worksheet, drawing: Drawing, header: int, values: Sequence[Seq
     reached = [added(v or 0.0 for v in row) for row in zip(*values, strict=True)] if stacked else known
     chart: Any = horizontal_bars(
         drawing.title, labels, parts, axis_title=unit if len(parts) == 1 else drawing.columns[-1].unit.strip("-"),
-        number=axis_number(reached), stacked=stacked, size=size,
+        number="0%" if drawing.kind.of_one else axis_number(reached), stacked=stacked, size=size,
+        most=1.0 if drawing.kind.of_one and max(reached, default=0.0) <= 1.0 + 1e-9 else None,
     )  # fmt: skip
+    if known and max(known) <= _FEW and all(value.is_integer() for value in known):
+        chart.y_axis.majorUnit, chart.y_axis.number_format = 1, "#,##0"
     if len(parts) == 1:
         chart.legend = None
     if any(value < 0.0 for value in known):

@@ -91,9 +91,10 @@ def curve(data: Any, cells: dict[str, str], r: dict[str, str], live: Live) -> No
         ("data parallel attention", given(cells["data_parallel_attention"])),
         ("prompt length", given(cells["prompt_length"])),
         ("output length", given(cells["output_length"])),
-        ("precision", given(cells["precision"])),
+        ("precision", f"={r['precision']}"),
         ("kv precision", f'=IF({cells["kv_precision"]}="auto","",{cells["kv_precision"]})'),
         ("mode", "continuous"),
+        ("software", f"={r['software']}"),
     )
     for row, (name, value) in enumerate(card, start=10):
         live.put(data[f"D{row}"], name)
@@ -103,7 +104,7 @@ def curve(data: Any, cells: dict[str, str], r: dict[str, str], live: Live) -> No
     shown = '"tokens per second per user, tokens per second per accelerator"'
     for row in range(25, 25 + CURVE):
         for letter, column in (("D", 1), ("E", 2)):
-            spilled = f"XLPERF_FRONTIER($D$10:$E$20,,{shown},catalog)"
+            spilled = f"XLPERF_FRONTIER($D$10:$E$21,,{shown},catalog)"
             live.put(data[f"{letter}{row}"], f"=IFERROR(INDEX({spilled},{row - 23},{column}),NA())")
     points: tuple[tuple[str, Any], ...] = (
         ("G24", "x"),

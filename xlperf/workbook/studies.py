@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from openpyxl.chart import LineChart
@@ -21,7 +22,7 @@ from openpyxl.utils.cell import coordinate_from_string
 from xlperf.base.arrays import added
 from xlperf.studies import NAMES, study
 from xlperf.studies.inputs import SHEET, study_workbook
-from xlperf.studies.outcome import Finding, Study, setting_text
+from xlperf.studies.outcome import Finding, SettingValue, Study, setting_text
 from xlperf.workbook import style
 from xlperf.workbook.axes import axis_number, draw_axis, log_axis
 from xlperf.workbook.charts import (
@@ -80,18 +81,12 @@ def study_package(study: Study) -> bytes:
     add_styles(book)
     sheet = book.create_sheet(SHEET)
     title(sheet, study.title, study.question)
-    column_widths(sheet, 34, 44, 12, 100)
+    column_widths(sheet, *_LETTERS)
     what = "settings, plans and rows" if study.settings else "plans and rows (this study has no settings)"
     put(sheet["A3"], f"Change {what}, then: xlperf report FILE --study {study.name} -o report.xlsx", "xlperf note")
     sheet["A3"].alignment = Alignment(horizontal="left", wrap_text=False)
-    for column, words in enumerate(("setting", "value", "unit", "meaning") if study.settings else (), start=1):
-        put(sheet.cell(_TOP, column), words, "xlperf header")
-    for row, setting in enumerate(study.settings, start=_TOP + 1):
-        entries = (setting.name.replace("_", " "), setting_text(setting.default), setting.unit, setting.meaning)
-        for column, (value, look) in enumerate(
-            zip(entries, ("xlperf key", "xlperf input", "xlperf text", "xlperf text"), strict=True), start=1
-        ):
-            put(sheet.cell(row, column), value, look, "General" if column == 2 else None)
+    if study.settings:
+        _settings(sheet, study, {setting.name: setting.default for setting in study.settings}, _TOP)
     page_setup(sheet)
     for kind, rows in study.rows().items():
         table = table_of(kind, rows)
@@ -126,26 +121,36 @@ def build_studies(*names: str) -> list[Path]:
     return targets
 
 
-_TOP = 4
-
-
 def study_sheets(workbook: Workbook, study: Study, inputs: Inputs, outcome: Outcome) -> None:
     """Add the sheets of a study before those that any report has; the workbook opens on the first."""
     front = workbook.create_sheet("study", 0)
     drawn: list[tuple[Chart, StudySheet, Worksheet, int]] = []
+    machines = _colours_of_machines(outcome)
     for place, source in enumerate(outcome.sheets, start=1):
         sheet = workbook.create_sheet(source.name, place)
-        top = _table_sheet(sheet, source)
+        top = _table_sheet(sheet, source, machines)
         drawn += [(chart, source, sheet, top) for chart in source.charts]
     firsts = [one for i, one in enumerate(drawn) if i == 0 or one[2] is not drawn[i - 1][2]]
     lead = (firsts if len(firsts) > 1 else drawn)[:_LEAD]
     high = max((_height(chart, source) for chart, source, _, _ in lead), default=0.0)
     size = _LEAD_SIZE[0], min(max(_LEAD_SIZE[1], high), _MOST_HIGH)
-    _study_sheet(front, study, inputs, outcome, [study_chart(*_named(one), size=size) for one in lead])
+    _study_sheet(front, study, inputs, outcome, [study_chart(*_named(one), size, machines) for one in lead])
     workbook.active = 0
     for sheet in workbook.worksheets:  # one sheet is selected, or typing would go into several at once
         view: Any = sheet.sheet_view
         view.tabSelected = sheet is front
+
+
+def _colours_of_machines(outcome: Outcome) -> dict[str, str]:
+    """A colour for each accelerator that a chart of a study names, the same in all of them."""
+    known = set(outcome.catalog.tables["accelerators"].text("accelerator").tolist())
+    series = [
+        str(name)
+        for source in outcome.sheets
+        for chart in source.charts
+        for name in (source.values(chart.by) if chart.by else chart.y)
+    ]
+    return dict(zip([name for name in dict.fromkeys(series) if name in known], SERIES, strict=False))
 
 
 def _named(one: tuple[Chart, StudySheet, Worksheet, int]) -> tuple[Chart, StudySheet, Worksheet, int]:
@@ -177,7 +182,7 @@ def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcom
         return end + 1
 
     row = finding_rows(sheet, [Finding("Question", study.question), *outcome.short], 3, last, across)
-    row = began(3, finding_rows(sheet, [Finding("What to do", study.advice)], row, last, across))
+    row = began(3, finding_rows(sheet, [Finding("What to do", study.advised(outcome.facts))], row, last, across))
     if lead:
         end = row + chart_rows(lead[0].height)
         even_rows(sheet, row, end)
@@ -188,7 +193,7 @@ def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcom
         row = began(row, finding_rows(sheet, rest, heading(sheet, row, "Findings"), last, across), False)
     row = began(row, wide_text(sheet, heading(sheet, row, "Published"), 1, last, study.published, sum(_LETTERS)))
     if study.settings:
-        row = began(row, _settings(sheet, study, inputs, heading(sheet, row, "Settings")))
+        row = began(row, _settings(sheet, study, inputs.settings, heading(sheet, row, "Settings")))
     printed = f"A1:{get_column_letter(last)}{row - 1}"  # links are of no use on paper
     row = heading(sheet, row, "Sheets of this study")
     for source in outcome.sheets:
@@ -209,13 +214,13 @@ def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcom
     page_setup(sheet, area=printed, pages_high=int(short))
 
 
-def _settings(sheet: Worksheet, study: Study, inputs: Inputs, row: int) -> int:
-    """The settings of a study as they were; the row below them."""
+def _settings(sheet: Worksheet, study: Study, values: Mapping[str, SettingValue], row: int) -> int:
+    """The settings of a study, those of ``values``; the row below them."""
     for column, words in enumerate(("setting", "value", "unit", "meaning"), start=1):
         put(sheet.cell(row, column), words, "xlperf header")
     for setting in study.settings:
         row += 1
-        value = setting_text(inputs.settings[setting.name])
+        value = setting_text(values[setting.name])
         put(sheet.cell(row, 1), setting.name.replace("_", " "), "xlperf key")
         put(sheet.cell(row, 2), value, "xlperf input", "General")
         put(sheet.cell(row, 3), setting.unit if setting.unit != "-" else None, "xlperf text")
@@ -229,7 +234,7 @@ def _settings(sheet: Worksheet, study: Study, inputs: Inputs, row: int) -> int:
     return row + 1
 
 
-def _table_sheet(sheet: Worksheet, source: StudySheet) -> int:
+def _table_sheet(sheet: Worksheet, source: StudySheet, machines: Mapping[str, str]) -> int:
     """Charts with their table below; the row of its headers."""
     colour: Any = sheet.sheet_properties
     colour.tabColor = style.TEAL
@@ -248,7 +253,8 @@ def _table_sheet(sheet: Worksheet, source: StudySheet) -> int:
         _shade(sheet, source, source.shaded, top)
     for place, chart in enumerate(source.charts):
         down, across = divmod(place, 2)
-        place_chart(sheet, study_chart(chart, source, sheet, top, size), _TOP + down * each, across * (size[0] + _GAP))
+        made = study_chart(chart, source, sheet, top, size, machines)
+        place_chart(sheet, made, _TOP + down * each, across * (size[0] + _GAP))
     if not deep:
         page_setup(sheet, top, area=_below(sheet, area, source))
         first_rows(sheet)
@@ -297,7 +303,6 @@ def _anchor(sheet: Worksheet, width: float) -> str:
     return get_column_letter(column)
 
 
-_PALETTE = SERIES
 _MARKERS = ("circle", "square", "diamond", "triangle", "x", "plus", "star", "dash", "circle", "square")
 SIZE = (22.0, 11.0)
 _PAIR, _GAP = (17.0, 9.5), 0.6
@@ -330,8 +335,18 @@ def _height(chart: Chart, source: StudySheet) -> float:
     return 4.2 + _BARS * (last - first) * each if chart.kind == "bars" else 0.0
 
 
-def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int, size: tuple[float, float] = SIZE) -> Any:
-    """A native chart of some columns of a table on a sheet with its headers in the row ``top``."""
+def study_chart(
+    chart: Chart,
+    source: StudySheet,
+    sheet: Worksheet,
+    top: int,
+    size: tuple[float, float] = SIZE,
+    machines: Mapping[str, str] = MappingProxyType({}),
+) -> Any:
+    """A native chart of some columns of a table on a sheet with its headers in the row ``top``.
+
+    ``machines``: colours of series that keep theirs in all charts of a study.
+    """
     names = [column.name for column in source.columns]
     first, last = chart.rows or (0, len(source.rows))
 
@@ -341,10 +356,7 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int, si
     def header(name: str) -> Cells:
         return Cells(sheet, names.index(name) + 1, top, top)
 
-    shades = {
-        name: colour(name, place) if name.startswith(("time_", "memory_")) else _PALETTE[place % len(_PALETTE)]
-        for place, name in enumerate(chart.y)
-    }  # of a machine the same on all sheets of a study that name the same machines
+    shades = _shades(chart.y, machines)
     every = [name for name in chart.y if any(source.values(name)[first:last])]  # no legend for what is nothing
     if every and len(every) < len(chart.y):
         chart = replace(chart, y=every)
@@ -384,9 +396,10 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int, si
         ]
     else:
         drawn_from = [(header(name), cells(chart.x), cells(name)) for name in chart.y]
+    by_name = _shades(dict.fromkeys(str(own[0].values[0]) for own in drawn_from), machines)
     for place, own in enumerate(drawn_from):
         points = point_series(*own)
-        shade = _PALETTE[place % len(_PALETTE)] if chart.by else shades[chart.y[place]]
+        shade = by_name[str(own[0].values[0])] if chart.by else shades[chart.y[place]]
         _drawn(points, shade, _MARKERS[place % len(_MARKERS)], chart.kind == "lines")
         drawn.series.append(points)
     draw_axis(drawn.x_axis, chart.x_title, axis_number(values), lines=True)
@@ -398,6 +411,18 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int, si
     _finished(drawn, chart, [value for name in chart.y for value in cells(name).values])
     place_plot(drawn, 2.2, 1.2, 0.6, 1.7 + legend_height(drawn))
     return drawn
+
+
+def _shades(names: Collection[str], machines: Mapping[str, str]) -> dict[str, str]:
+    """Colours of series: of parts of time and memory and of machines their own, of others those that are free."""
+    taken = set(machines.values()) if any(name in machines for name in names) else set()
+    free = [shade for shade in SERIES if shade not in taken] or list(SERIES)
+    own = {
+        name: machines.get(name) or (colour(name, place) if name.startswith(("time_", "memory_")) else "")
+        for place, name in enumerate(names)
+    }
+    others = [name for name, shade in own.items() if not shade]
+    return own | {name: free[place % len(free)] for place, name in enumerate(others)}
 
 
 def _runs(values: Sequence[Any], first: int) -> list[tuple[int, int]]:

@@ -142,6 +142,22 @@ def server_terms(server: Columns, power_limit: Array, period: Numeric = YEAR) ->
     -------
     Terms
         (rows,).
+
+    Examples
+    --------
+    Servers of eight accelerators at 1,000 W each, of which the accelerator draws 700 W at its limit: 0.7 of the power.
+
+    >>> from types import SimpleNamespace
+    >>> sizes = {"num_accelerators": 8.0, "accelerator_price": 30000.0, "server_price": 80000.0, "server_power": 8000.0}
+    >>> sizes |= {"life": 4 * YEAR, "building_life": 10 * YEAR, "power_usage_effectiveness": 1.25, "utilization": 0.5}
+    >>> network = {"cluster_size": 8.0, "links_per_accelerator": 1.0, "switch_ports": 64.0, "oversubscription": 1.0}
+    >>> none = "storage_share discount_rate residual_share maintenance_share network_power rack_cost staff_cost"
+    >>> none += " energy_price building_price carbon_intensity"
+    >>> none += " switch_price cable_price transceiver_price adapter_price"
+    >>> server = SimpleNamespace(**sizes, **network, **dict.fromkeys(none.split(), 0.0))
+    >>> server.load_share, server.topology = 1.0, "switch"
+    >>> server_terms(server, np.array([700.0])).accelerator_share.tolist()
+    [0.7]
     """
     pool = _cluster(server, DrawnPower(power_limit, power_limit, power_limit))
     full = working_terms(pool, period)

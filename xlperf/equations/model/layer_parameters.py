@@ -1,10 +1,11 @@
-"""Parameters of the parts of a layer and of embeddings, as plain equations on arrays."""
+"""Parameters of the parts of a layer and of embeddings: plain equations on arrays, and those of a model."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array
+from xlperf.base.arrays import Array, Numeric, array, some
+from xlperf.equations.model.model import Model
 
 
 def layer_matrix_parameters(
@@ -329,3 +330,134 @@ def grouped_output_parameters(
     """
     rank = array(output_lora_rank)
     return np.asarray(array(attention_size) * rank + array(output_groups) * rank * array(hidden_size))
+
+
+def attention_matrix_parameters(model: Model) -> Array:
+    """GEMM weights of one attention block, plain or latent (MLA).
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        Plain or latent attention, (rows,). [-]
+
+    Examples
+    --------
+    Llama 3.1 8B, 32 heads and 8 key-value heads of 128: 4096 x (32 + 8 + 8 + 32) x 128.
+
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> attention_matrix_parameters(llama).tolist()
+    [41943040.0]
+    """
+    plain = layer_matrix_parameters(
+        model.hidden_size, model.num_attention_heads, model.num_query_groups, model.head_size, 0.0, 0.0
+    )
+    latent = latent_attention_parameters(
+        model.hidden_size,
+        model.num_attention_heads,
+        model.q_lora_rank,
+        model.kv_lora_rank,
+        model.qk_head_size,
+        model.qk_rope_head_size,
+        model.v_head_size,
+    )
+    gate = model.attention_gate * model.hidden_size * model.num_attention_heads * model.head_size
+    found = np.where(model.latent_attention > 0, latent, plain + gate)
+    if not some(model.shared_key_value):
+        return found
+    width = model.num_attention_heads * model.head_size
+    shared = model.hidden_size * (model.q_lora_rank + model.head_size) + model.q_lora_rank * width
+    shared = shared + grouped_output_parameters(model.hidden_size, width, model.output_lora_rank, model.output_groups)
+    return np.where(model.shared_key_value > 0, shared, found)
+
+
+def layer_small_parameters(model: Model) -> Array:
+    """Scales and biases of one layer with a dense feed-forward layer.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        Norms, biases, and the norms of compressed queries, keys and values, (rows,). [-]
+
+    Examples
+    --------
+    Two RMSNorms of Llama 3.1 8B: 2 x 4096.
+
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> layer_small_parameters(llama).tolist()
+    [8192.0]
+    """
+    plain = layer_vector_parameters(
+        model.hidden_size,
+        model.num_attention_heads,
+        model.num_query_groups,
+        model.head_size,
+        model.ffn_hidden_size,
+        model.gated_mlp,
+        model.layer_norm,
+        model.bias_qkv,
+        model.bias_all,
+        model.query_key_norm,
+    )
+    return np.asarray(plain + model.q_lora_rank + model.kv_lora_rank)
+
+
+def router_parameters(model: Model) -> Array:
+    """Router weights of one mixture-of-experts layer.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        One row per expert, and one for a gate of the shared ones, (rows,). [-]
+
+    Examples
+    --------
+    DeepSeek-V3: 7,168 x 256.
+
+    >>> from types import SimpleNamespace
+    >>> float(router_parameters(SimpleNamespace(hidden_size=7168.0, num_experts=256.0, shared_gate=0.0)))
+    1835008.0
+    """
+    return np.asarray(model.hidden_size * (model.num_experts + model.shared_gate))
+
+
+def latent_projection_parameters(model: Model) -> Array:
+    """Projections of one mixture-of-experts layer into the latent space of its routed experts and back.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        Two matrices of hidden size x latent size; 0 where experts work on the hidden size, (rows,). [-]
+
+    References
+    ----------
+    .. [1] NVIDIA, "Nemotron 3 Super", 2025, model card and configuration (moe_latent_size).
+
+    Examples
+    --------
+    2 x 4,096 x 1,024:
+
+    >>> from types import SimpleNamespace
+    >>> float(latent_projection_parameters(SimpleNamespace(hidden_size=4096.0, moe_latent_size=1024.0)))
+    8388608.0
+    """
+    return np.asarray(2.0 * model.hidden_size * model.moe_latent_size)

@@ -18,9 +18,8 @@ from xlperf.equations.model.linear import (
     state_space_scan_flop,
     state_space_scan_traffic,
 )
-from xlperf.equations.model.memory_bound import Vectors
 from xlperf.equations.model.model import Model
-from xlperf.equations.model.operators import Gemms
+from xlperf.equations.model.operators import Gemms, Vectors
 
 PROJECTIONS = ("linear attention input", "linear attention gates", "linear attention output")
 _BACKWARD_WORK, _BACKWARD_CHUNKS = 2.5, 2.0

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, beside, ceil_div, ones, side_by_side
+from xlperf.base.arrays import Array, Numeric, array, beside, ceil_div, ones, side_by_side
 from xlperf.equations.model.model import Model
 
 
@@ -120,133 +120,6 @@ def mlp_gemms(model: Model, tokens: Array, ffn_size: Array, name: str) -> Gemms:
     n = side_by_side((1.0 + model.gated_mlp) * ffn_size, model.hidden_size)
     k = side_by_side(model.hidden_size, ffn_size)
     return Gemms((f"{name} up", f"{name} down"), side_by_side(tokens, tokens), n, k, ones(n))
-
-
-def expert_gemms(model: Model, tokens_per_expert: Array, experts_per_rank: Array, ffn_size: Array) -> Gemms:
-    """Grouped up and down GEMMs of the routed experts of one rank.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    tokens_per_expert : Array
-        Tokens that one expert sees, (rows,). [-]
-    experts_per_rank : Array
-        Experts that the rank holds: products of one grouped call, (rows,). [-]
-    ffn_size : Array
-        Width of an expert on one rank, (rows,). [-]
-
-    Returns
-    -------
-    Gemms
-        Up (with the gate) and down. [-]
-
-    Examples
-    --------
-    Eight experts of width 1,024 with a gate, four tokens of width 2,048 each: 2 x 4 x 2048 x 2048 x 8, and half of it.
-
-    >>> from types import SimpleNamespace
-    >>> model = SimpleNamespace(gated_mlp=np.ones(1), expert_hidden_size=np.array([2048.0]))
-    >>> expert_gemms(model, np.array([4.0]), np.array([8.0]), np.array([1024.0])).flop.tolist()
-    [[268435456.0, 134217728.0]]
-    """
-    n = side_by_side((1.0 + model.gated_mlp) * ffn_size, model.expert_hidden_size)
-    k = side_by_side(model.expert_hidden_size, ffn_size)
-    tokens = side_by_side(tokens_per_expert, tokens_per_expert)
-    return Gemms(("experts up", "experts down"), tokens, n, k, side_by_side(experts_per_rank, experts_per_rank))
-
-
-def latent_gemms(model: Model, tokens: Array) -> Gemms:
-    """Down and up projections between the hidden size and the latent space of the routed experts.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    tokens : Array
-        Tokens that the rank projects, (rows,); every rank holds both matrices whole. [-]
-
-    Returns
-    -------
-    Gemms
-        Compression and expansion. [-]
-
-    References
-    ----------
-    .. [1] NVIDIA, "Nemotron 3 Super", 2025, model card and configuration (moe_latent_size).
-
-    Examples
-    --------
-    From 4,096 to 1,024 and back:
-
-    >>> from types import SimpleNamespace
-    >>> model = SimpleNamespace(hidden_size=np.array([4096.0]), moe_latent_size=np.array([1024.0]))
-    >>> found = latent_gemms(model, np.array([16.0]))
-    >>> found.n.tolist(), found.k.tolist()
-    ([[1024.0, 4096.0]], [[4096.0, 1024.0]])
-    """
-    hidden, latent = model.hidden_size, np.maximum(model.moe_latent_size, 1.0)
-    present = np.where(model.moe_latent_size > 0.0, 1.0, 0.0)
-    columns = (tokens, tokens), (latent, hidden), (hidden, latent), (present, present)
-    return Gemms(("expert compression", "expert expansion"), *(side_by_side(*pair) for pair in columns))
-
-
-def router_gemm(model: Model, tokens: Array) -> Gemms:
-    """Router GEMM: scores of the experts for every token.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    tokens : Array
-        Tokens that the rank routes, (rows,). [-]
-
-    Returns
-    -------
-    Gemms
-        One product. [-]
-
-    Examples
-    --------
-    Ten tokens of DeepSeek-V3: 2 x 10 x 256 x 7168.
-
-    >>> from types import SimpleNamespace
-    >>> model = SimpleNamespace(hidden_size=np.array([7168.0]), num_experts=np.array([256.0]))
-    >>> router_gemm(model, np.array([10.0])).flop.tolist()
-    [[36700160.0]]
-    """
-    n = model.num_experts[:, None]
-    return Gemms(("router",), tokens[:, None], n, model.hidden_size[:, None], ones(n))
-
-
-def mtp_gemm(model: Model, tokens: Array, tensor_parallel: Array) -> Gemms:
-    """Input projection of an MTP module: hidden state and embedding, concatenated, to the hidden size.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    tokens : Array
-        Tokens of one pass, (rows,). [-]
-    tensor_parallel : Array
-        Ranks that share the matrix, (rows,). [-]
-
-    Returns
-    -------
-    Gemms
-        One product. [-]
-
-    Examples
-    --------
-    Width 4,096 on two ranks: 2 x 4,096 deep, 2,048 columns.
-
-    >>> from types import SimpleNamespace
-    >>> found = mtp_gemm(SimpleNamespace(hidden_size=np.array([4096.0])), np.array([8.0]), np.array([2.0]))
-    >>> found.n.tolist(), found.k.tolist()
-    ([[2048.0]], [[8192.0]])
-    """
-    n = (model.hidden_size / tensor_parallel)[:, None]
-    return Gemms(("mtp projection",), tokens[:, None], n, 2.0 * model.hidden_size[:, None], ones(n))
 
 
 def concatenated(*groups: Gemms) -> Gemms:
@@ -374,3 +247,170 @@ def attention_gemms(model: Model, batch_size: Array, sequence_length: Array, ten
         side_by_side(model.qk_head_size, length),
         side_by_side(products, products),
     )
+
+
+class Vectors(NamedTuple):
+    """Memory-bound kernels (rows, operators): traffic of one call. [B]"""
+
+    names: tuple[str, ...]
+    traffic: Array
+
+
+def _rotated(model: Model, tokens: Array, tensor_parallel: Array, latent: bool) -> Array:
+    heads = ceil_div(model.num_attention_heads, tensor_parallel)
+    if latent:
+        return np.asarray(tokens * (heads + 1.0) * model.qk_rope_head_size)
+    return np.asarray(tokens * (heads + ceil_div(model.num_query_groups, tensor_parallel)) * model.head_size)
+
+
+def attention_vectors(
+    model: Model,
+    tokens: Array,
+    score_elements: Array,
+    tensor_parallel: Array,
+    sequence_parallel: Array,
+    element_size: Array,
+    mask_size: Numeric,
+    latent: bool,
+    backward: bool,
+) -> Vectors:
+    """Memory-bound kernels of one attention block: norm, residual, rotary embedding, softmax, dropout.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    tokens : Array
+        Tokens of one pass, (rows,). [-]
+    score_elements : Array
+        Attention scores written to memory, (rows,): heads x queries x keys with standard attention, else 0. [-]
+    tensor_parallel : Array
+        Ranks that share each matrix, (rows,). [-]
+    sequence_parallel : Array
+        1 where the kernels between the matrices are split over those ranks too, (rows,). [-]
+    element_size : Array
+        Bytes of an activation, (rows,). [B]
+    mask_size : Array
+        Bytes of an element of a dropout mask, (rows,). [B]
+    latent : bool
+        Multi-head latent attention: heads are assembled from compressed parts. [-]
+    backward : bool
+        The gradients of these kernels instead. [-]
+
+    Returns
+    -------
+    Vectors
+        Norm, residual addition with dropout, rotary embedding, softmax, its dropout; backward also biases. [B]
+
+    Examples
+    --------
+    A token of Llama 3.1 8B: the norm moves 2 x 4096 elements of 2 bytes, the residual 3 x 4096, rotation 2 x 40 x 128.
+
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> one, none = np.ones(1), np.zeros(1)
+    >>> attention_vectors(llama, one, none, one, none, 2.0 * one, 1.0, latent=False, backward=False).traffic.tolist()
+    [[16384.0, 24576.0, 20480.0, 0.0, 0.0]]
+    """
+    shared = 1.0 + (tensor_parallel - 1.0) * sequence_parallel
+    stream = tokens * model.hidden_size / shared
+    rotated = _rotated(model, tokens, tensor_parallel, latent)
+    dropped, mask = model.dropout, model.dropout * array(mask_size)
+    heads = ceil_div(model.num_attention_heads, tensor_parallel)
+    compressed = (model.q_lora_rank + model.kv_lora_rank) * tokens
+    assembled = tokens * heads * (2.0 * model.qk_head_size + model.v_head_size) if latent else 0.0 * tokens
+    if not backward:
+        columns = (
+            (2.0 * stream + 2.0 * compressed) * element_size,
+            stream * (3.0 * element_size + mask),
+            2.0 * ((model.rotary + model.query_key_norm) * rotated + assembled) * element_size,
+            2.0 * score_elements * element_size,
+            score_elements * (2.0 * dropped * element_size + mask),
+        )
+        return Vectors(("attention norm", "attention residual", "rotary embedding", "softmax", "attention dropout"),
+                       side_by_side(*columns))  # fmt: skip
+    groups = ceil_div(model.num_query_groups, tensor_parallel)
+    projected = tokens * (heads + 2.0 * groups) * model.head_size
+    gradients = (
+        (3.0 * stream + 3.0 * compressed) * element_size,
+        stream * ((1.0 + 2.0 * dropped) * element_size + mask),
+        2.0 * ((model.rotary + 1.5 * model.query_key_norm) * rotated + assembled) * element_size,
+        3.0 * score_elements * element_size,
+        score_elements * (2.0 * dropped * element_size + mask),
+        (model.bias_qkv * projected + model.bias_all * stream) * element_size,
+    )
+    names = ("attention norm gradient", "attention residual gradient", "rotary embedding gradient", "softmax gradient",
+             "attention dropout gradient", "attention bias gradients")  # fmt: skip
+    return Vectors(names, side_by_side(*gradients))
+
+
+def mlp_vectors(
+    model: Model,
+    tokens: Array,
+    inner_elements: Array,
+    copied_elements: Array,
+    tensor_parallel: Array,
+    sequence_parallel: Array,
+    element_size: Array,
+    mask_size: Numeric,
+    backward: bool,
+) -> Vectors:
+    """Memory-bound kernels of one feed-forward block: norm, residual, activation, token permutation.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    tokens : Array
+        Tokens of one pass, (rows,). [-]
+    inner_elements : Array
+        Outputs of the activation function, (rows,): tokens x width, over all experts of the rank. [-]
+    copied_elements : Array
+        Elements of the copies of tokens that are sent to experts, (rows,); 0 in a dense block. [-]
+    tensor_parallel : Array
+        Ranks that share each matrix, (rows,). [-]
+    sequence_parallel : Array
+        1 where the kernels between the matrices are split over those ranks too, (rows,). [-]
+    element_size : Array
+        Bytes of an activation, (rows,). [B]
+    mask_size : Array
+        Bytes of an element of a dropout mask, (rows,). [B]
+    backward : bool
+        The gradients of these kernels instead. [-]
+
+    Returns
+    -------
+    Vectors
+        Norm, residual addition with dropout, activation function, moves of tokens to and from experts. [B]
+
+    Examples
+    --------
+    A token of Llama 3.1 8B: the norm moves 2 x 4096 elements of 2 bytes, the residual 3 x 4096, SwiGLU 3 x 14336.
+
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> one, none = np.ones(1), np.zeros(1)
+    >>> found = mlp_vectors(llama, one, 14336.0 * one, none, one, none, 2.0 * one, 1.0, backward=False)
+    >>> found.traffic.tolist()
+    [[16384.0, 24576.0, 86016.0, 0.0]]
+    """
+    shared = 1.0 + (tensor_parallel - 1.0) * sequence_parallel
+    stream = tokens * model.hidden_size / shared
+    dropped, mask = model.dropout, model.dropout * array(mask_size)
+    moved = 4.0 * copied_elements * element_size
+    if not backward:
+        columns = (
+            2.0 * stream * element_size,
+            stream * (3.0 * element_size + mask),
+            (2.0 + model.gated_mlp) * inner_elements * element_size,
+            moved,
+        )
+        return Vectors(("mlp norm", "mlp residual", "activation", "moves of tokens"), side_by_side(*columns))
+    gradients = (
+        3.0 * stream * element_size,
+        stream * ((1.0 + 2.0 * dropped) * element_size + mask),
+        (3.0 + 2.0 * model.gated_mlp) * inner_elements * element_size,
+        moved,
+        model.bias_all * (inner_elements + stream) * element_size,
+    )
+    names = ("mlp norm gradient", "mlp residual gradient", "activation gradient", "moves of tokens gradient",
+             "mlp bias gradients")  # fmt: skip
+    return Vectors(names, side_by_side(*gradients))

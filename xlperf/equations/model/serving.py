@@ -14,6 +14,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, beside, ceil_div, divide, side_by_side, some
 from xlperf.equations.model.linear_blocks import PROJECTIONS, linear_gemms, linear_widths
+from xlperf.equations.model.mixtures import expert_gemms, latent_gemms, router_gemm
 from xlperf.equations.model.model import (
     Architecture,
     Model,
@@ -22,15 +23,7 @@ from xlperf.equations.model.model import (
     linear_share,
     local_share,
 )
-from xlperf.equations.model.operators import (
-    Gemms,
-    concatenated,
-    expert_gemms,
-    latent_gemms,
-    logits_gemm,
-    mlp_gemms,
-    router_gemm,
-)
+from xlperf.equations.model.operators import Gemms, concatenated, logits_gemm, mlp_gemms
 from xlperf.equations.model.sparse import (
     SHARED,
     SPARSE,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, some
-from xlperf.equations.network.topologies import FAT_TREE, Network, TierShape, members_by_tier, tier_shape
+from xlperf.equations.network.topologies import FAT_TREE, Network, TierShape, tier_shape, tree_depth
 
 
 def ring_traffic(message_size: Numeric, group_size: Numeric) -> Array:
@@ -121,36 +121,6 @@ def ring_all_reduce_time(
     9.0
     """
     return np.asarray(2.0 * ring_reduce_scatter_time(message_size, group_size, link_bandwidth, hop_latency))
-
-
-def tree_depth(group_size: Numeric) -> Array:
-    r"""Levels of a binary tree over the ranks.
-
-    .. math:: d = \lceil \log_2 n \rceil
-
-    Parameters
-    ----------
-    group_size : numeric
-        Number of ranks. [-]
-
-    Returns
-    -------
-    depth : numeric
-        0 for one rank. [-]
-
-    References
-    ----------
-    .. [1] R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004,
-       doi:10.1007/978-3-540-24685-5_1.
-
-    2, 4 and then 8 ranks:
-
-    >>> float(tree_depth(5.0))
-    3.0
-    """
-    below = np.ceil(array(group_size)) - 1.0
-    depth = np.frexp(np.maximum(below, 0.0))[1].astype(np.float64)  # frexp is exact; log2 need not be
-    return np.asarray(np.where(np.isnan(below), np.nan, depth))
 
 
 def tree_all_reduce_time(
@@ -466,3 +436,45 @@ OPERATIONS: dict[str, Operation] = {
     "point_to_point": Operation(_point_to_point_time, lambda n: 1.0 + 0.0 * n),
 }
 """Collective operations by name, which is that of the family of their calibration constants."""
+
+
+def members_by_tier(group_size: Numeric, stride: Numeric, network: Network) -> Array:
+    r"""Group size at each tier of a strided group of ranks; the product over tiers is the group size.
+
+    .. math:: c_t = \min\left(\max\left(\frac{s_t}{d}, c_{t-1}\right), n\right), \qquad n_t = \frac{c_t}{c_{t-1}}
+
+    Heuristic, this work: a strided group fills the innermost tier first.
+
+    Parameters
+    ----------
+    group_size : numeric
+        Ranks of the group, (rows, operators). [-]
+    stride : numeric
+        Distance of neighbouring ranks of the group, (rows, operators). [-]
+    network : Network
+        Tiers, (rows, tiers); the outermost takes what is left.
+
+    Returns
+    -------
+    members : numeric
+        Ranks, or groups of the tier below, that each tier joins, (tiers, rows, operators). [-]
+
+    Examples
+    --------
+    32 ranks side by side on nodes of 8 fill 4 nodes; every eighth rank is one of each node:
+
+    >>> size = np.array([[8.0, 512.0]])
+    >>> network = Network(size, *(size for _ in range(10)))
+    >>> [members_by_tier(32.0, stride, network).ravel().tolist() for stride in (1.0, 8.0)]
+    [[8.0, 4.0], [1.0, 32.0]]
+    """
+    group, distance = array(group_size), array(stride)
+    before = np.ones(np.broadcast(group, distance, network.size[:, :1]).shape)
+    last = network.size.shape[1] - 1
+    parts = []
+    for tier in range(last + 1):
+        fits = np.maximum(network.size[:, tier : tier + 1] / distance, before)
+        reach = np.maximum(group, before) if tier == last else np.minimum(fits, group)
+        parts.append(reach / before)
+        before = reach
+    return np.asarray(parts)

@@ -409,3 +409,47 @@ def with_defaults(plan: TrainingPlan, model: Model, max_sequence_length: Array, 
         gradient_size=np.where(np.isnan(plan.gradient_precision), gradient_size, stated),
         **filled,
     )
+
+
+def used_families(model: Model, plan: TrainingPlan) -> dict[str, np.ndarray]:
+    """Which plans use the kernels and collectives that not every step needs.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    plan : TrainingPlan
+        Degrees, (rows,). [-]
+
+    Returns
+    -------
+    dict of str to np.ndarray
+        By family of calibration constants, (rows,).
+
+    Examples
+    --------
+    Tensor and sequence parallelism within stages, ZeRO-1 between replicas:
+
+    >>> from types import SimpleNamespace
+    >>> sizes = {"tensor_parallel": 8, "sequence_parallel": 1, "shards": 4, "zero_stage": 1, "context_parallel": 1}
+    >>> sizes |= {"expert_parallel": 1, "pipeline_parallel": 2, "flash_attention": 1}
+    >>> plan = SimpleNamespace(**{name: np.array([size]) for name, size in sizes.items()})
+    >>> model = SimpleNamespace(num_experts=np.zeros(1), num_linear_layers=np.zeros(1))
+    >>> [family for family, used in used_families(model, plan).items() if used.all()]
+    ['all_gather', 'reduce_scatter', 'point_to_point', 'attention', 'attention_backward']
+    """
+    tensor, shards, split = plan.tensor_parallel > 1, plan.shards > 1, plan.sequence_parallel > 0
+    sharded, context = plan.zero_stage > 0, plan.context_parallel > 1
+    pairs = (tensor & split) | (shards & sharded)
+    flash = plan.flash_attention > 0
+    return {
+        "experts": model.num_experts > 0,
+        "all_reduce": (tensor & ~split) | (shards & ~sharded),
+        "all_gather": pairs,
+        "reduce_scatter": pairs,
+        "all_to_all": (plan.expert_parallel > 1) | context,
+        "point_to_point": (plan.pipeline_parallel > 1) | context,
+        "attention": flash,
+        "attention_backward": flash,
+        "linear_attention": model.num_linear_layers > 0,
+    }

@@ -320,6 +320,7 @@ def batching_of(plan: InferencePlan) -> Batching:
     >>> from types import SimpleNamespace
     >>> sizes = {"batch_size": 8.0, "num_micro_batches": 2.0, "micro_batch_size": 4.0, "data_parallel_attention": 1.0}
     >>> sizes |= {"own_tokens": 1000.0, "prefill_tokens": 2000.0, "prompts_together": 0.0, "two_batch_overlap": 0.0}
+    >>> sizes["pipeline_parallel"] = 1.0
     >>> plan = SimpleNamespace(**{name: np.array([size]) for name, size in sizes.items()})
     >>> batching_of(plan).passes.tolist()
     [4.0]

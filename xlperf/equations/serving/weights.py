@@ -9,8 +9,10 @@ from xlperf.equations.model.layer_parameters import (
     embedding_parameters,
     expert_parameters,
     latent_attention_parameters,
+    latent_projection_parameters,
     layer_matrix_parameters,
     layer_vector_parameters,
+    router_parameters,
 )
 from xlperf.equations.model.linear import (
     linear_attention_parameters,
@@ -20,7 +22,6 @@ from xlperf.equations.model.linear import (
 from xlperf.equations.model.linear_blocks import linear_widths
 from xlperf.equations.model.model import Architecture, Model, linear_share
 from xlperf.equations.model.operators import Gemms
-from xlperf.equations.model.parameters import latent_projection_parameters, router_parameters
 from xlperf.equations.model.sparse import shared_vector_gemms, sparse_gemm_shares, sparse_gemms
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
 from xlperf.equations.serving.kernels import wide_attention

@@ -9,7 +9,9 @@ import numpy as np
 from xlperf.base.arrays import Array, Numeric, array, ones, some
 from xlperf.equations.model.linear_blocks import linear_kept_widths
 from xlperf.equations.plan.records import AdapterModules, ContextMethod, Recompute
-from xlperf.equations.training.setting import MASK, STORED, STORED_OUTPUT, Setting
+from xlperf.equations.plan.training_plan import TrainingPlan
+from xlperf.equations.training.kernels import CORES, LAYER_PLACES
+from xlperf.equations.training.setting import MASK, STORED, STORED_OUTPUT, Part, Setting
 
 
 def attention_activation_size(
@@ -453,3 +455,42 @@ def layer_activations(setting: Setting) -> LayerActivations:
     less = layers(_kept_again(setting, mixers, widths, kept, stream))
     dense, mixture = (np.where(full, mixers.layers * stream, size) for size in less)
     return LayerActivations(dense, mixture, *whole)
+
+
+def selected_share(plan: TrainingPlan, part: Part) -> Array | None:
+    """Share of the operators of a forward part that selective recomputation runs again.
+
+    Parameters
+    ----------
+    plan : TrainingPlan
+        With the modules that it names, (rows,). [-]
+    part : Part
+        Operators of the forward pass. [-]
+
+    Returns
+    -------
+    Array, optional
+        Shares, (rows, operators), 0 for rows that do not recompute selectively; None where it is 0 for all. [-]
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> plan = SimpleNamespace(again=lambda module: np.array([1.0 if module == "core_attention" else 0.0]))
+    >>> selected_share(plan, SimpleNamespace(place="core", time=np.ones((1, 1)))).tolist()
+    [[1.0]]
+    """
+    if part.place in CORES:
+        return np.asarray(plan.again("core_attention")[:, None] * np.ones_like(part.time))
+    if part.place not in LAYER_PLACES or not some(plan.more_modules):
+        return None
+    products = plan.again("products")
+    block = {"mlp": "mlp", "moe": "moe"}.get(part.place)
+    whole = plan.again(block) if block else 0.0 * products
+    is_product = part.family == "gemm"
+    named = {"expansion": "latent"} if is_product else {"norm": "norm", "activation": "activation"}
+    everything = np.maximum(whole, 0.5 * products if is_product else products)
+    share = everything[:, None] * np.ones_like(part.time)
+    for ending, module in named.items():
+        index = [position for position, name in enumerate(part.names) if name.endswith(ending)]
+        share[:, index] = np.maximum(share[:, index], plan.again(module)[:, None])
+    return share

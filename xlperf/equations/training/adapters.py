@@ -7,9 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, some, total
-from xlperf.equations.model.memory_bound import Vectors
 from xlperf.equations.model.model import Model
-from xlperf.equations.model.operators import Gemms, attention_projections, mlp_gemms
+from xlperf.equations.model.operators import Gemms, Vectors, attention_projections, mlp_gemms
 from xlperf.equations.plan.records import AdapterModules
 from xlperf.equations.plan.training_plan import TrainingPlan
 

@@ -14,36 +14,37 @@ from functools import lru_cache
 import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, divide, ones, side_by_side, some, total
+from xlperf.equations.hardware.attention import attention_time
 from xlperf.equations.hardware.gemm import gemm_time, product_traffic
-from xlperf.equations.hardware.roofline import vector_time
-from xlperf.equations.model.linear_blocks import linear_gemms, linear_vectors
-from xlperf.equations.model.memory_bound import (
-    Vectors,
-    attention_vectors,
+from xlperf.equations.hardware.roofline import linear_attention_time, transfer_time, vector_time
+from xlperf.equations.model.linear_blocks import chunked_scan, linear_gemms, linear_vectors, scan_gradient
+from xlperf.equations.model.mixtures import (
     expert_bias_vectors,
-    mlp_vectors,
+    expert_gemms,
+    latent_gemms,
+    mtp_gemm,
     mtp_vectors,
+    router_gemm,
 )
 from xlperf.equations.model.operators import (
     Gemms,
+    Vectors,
     attention_gemms,
     attention_projections,
+    attention_vectors,
     backward_gemms,
     concatenated,
-    expert_gemms,
-    latent_gemms,
     logits_gemm,
     mlp_gemms,
-    mtp_gemm,
-    router_gemm,
+    mlp_vectors,
 )
 from xlperf.equations.model.sparse import SPARSE, shared_vector_gemms, sparse_gemm_shares, sparse_gemms, stream_passes
 from xlperf.equations.plan.records import WORD, ContextMethod, CrossEntropy, Graphs, QuantizedCopies, TokenDispatch
-from xlperf.equations.plan.training_plan import LAYOUTS, TrainingPlan
+from xlperf.equations.plan.training_plan import LAYOUTS
 from xlperf.equations.training.adapters import PLACES as ADAPTED
 from xlperf.equations.training.adapters import adapter_gemms, adapter_vectors, frozen_products
-from xlperf.equations.training.attention import attention_parts
 from xlperf.equations.training.setting import MASK, Part, Setting
+from xlperf.equations.training.sparse import sparse_cores
 
 LAYER_PLACES = ("attention", "core", "local core", "mlp", "moe", "linear")
 CORES = ("core", "local core")
@@ -102,6 +103,95 @@ class _Collected:
             found.append(Part(phase, "gemm", gemms.names, place, calls[:, cut], time[:, cut], gemms, wide=wide))
             start += count
         return found
+
+
+def _local_shape(setting: Setting, length: Array) -> tuple[Array, Array, Array, Array]:
+    """Attention shape (sequences, queries, keys, causal) with as many query-key pairs as a window or chunk."""
+    model = setting.model
+    window = np.minimum(model.window, length)
+    keys = np.where(model.chunked > 0, window, window * (1.0 - window / (2.0 * length)))
+    return length / window, window, keys, model.chunked
+
+
+def _core_parts(setting: Setting) -> list[Part]:
+    model, plan = setting.model, setting.plan
+    heads = setting.heads
+    groups = heads if setting.architecture.latent_attention else setting.key_heads
+    head_size = 0.5 * (model.qk_head_size + model.v_head_size)
+    length = plan.sequence_length
+    once = ones(length)
+    ringed = (plan.context_parallel > 1) & (plan.context_method == ContextMethod.RING)
+    parts_of_ring = np.where(ringed, plan.context_parallel, 1.0)
+    sequences = plan.micro_batch_size / (plan.context_parallel / parts_of_ring)
+    uneven = plan.context_balance < 1
+    if some(uneven):  # the rank with the last part of the sequence sees all keys before it
+        gathered = uneven & (plan.context_parallel > 1) & (plan.context_method == ContextMethod.ALL_GATHER)
+        sequences = np.where(gathered, sequences * (2.0 - 1.0 / plan.context_parallel), sequences)
+    shapes = [("core", sequences, length / parts_of_ring, length / parts_of_ring, once, once)]
+    if some(ringed):
+        piece = length / plan.context_parallel
+        seen = np.where(uneven, piece, 0.5 * piece)
+        shapes.append(("core", sequences, piece, seen, 0.0 * once, np.where(ringed, parts_of_ring - 1.0, 0.0)))
+    if setting.architecture.local_attention:
+        count, queries, keys, causal = _local_shape(setting, length)
+        batch = plan.micro_batch_size / plan.context_parallel * count
+        shapes.append(("local core", batch, queries, keys, causal, once))
+    parts: list[Part] = []
+    sparse = sparse_cores(setting) if setting.architecture.sparse_attention else None
+    for place, batch, queries, keys, causal, calls in shapes:
+        shape = (batch, heads, groups, queries, keys, head_size, causal)
+        often = plan.flash_attention * calls
+        if sparse is not None and place == "core":
+            often = often * sparse.whole
+        parts += _flash_parts(setting, "flash attention", place, often, shape)
+    if sparse is not None:
+        for core in sparse.cores:
+            often = plan.flash_attention * core.share
+            parts += _flash_parts(setting, core.name, "core", often, core.shape, core.gathered)
+        parts += sparse.indexing
+    return parts
+
+
+def _flash_parts(
+    setting: Setting, name: str, place: str, calls: Array, shape: tuple[Array, ...], gathered: Array | None = None
+) -> tuple[Part, Part]:
+    """Core attention, forward and backward, of a shape (batch, heads, groups, queries, keys, width, causal).
+
+    Entries that are gathered go through the last-level cache; backward their gradients are added there too, in FP32.
+    """
+    batch, heads, _, queries, keys, head_size, _ = shape
+    columns = tuple(values[:, None] for values in (*shape, setting.plan.element_size))
+    gemms = Gemms((name,), queries[:, None], keys[:, None], head_size[:, None], (batch * heads)[:, None])
+    forward = attention_time(setting.wide_device, setting.constants["attention"], *columns)
+    backward = attention_time(
+        setting.wide_device, setting.constants["attention_backward"], *columns, direction="backward"
+    )
+    if gathered is not None:
+        moved = transfer_time(gathered[:, None], setting.wide_device.l2_bandwidth)
+        words = 1.0 + 2.0 * WORD / setting.plan.element_size[:, None]
+        forward, backward = np.fmax(forward, moved), np.fmax(backward, words * moved)
+    gradient = f"{name} gradient"
+    return (
+        Part("forward", "attention", (name,), place, calls[:, None], forward, gemms, wide=True),
+        Part("backward", "attention_backward", (gradient,), place, calls[:, None], backward, gemms, wide=True),
+    )
+
+
+def _scan_parts(setting: Setting) -> list[Part]:
+    """Scan of a layer of linear attention, forward and backward: no state comes in or goes out."""
+    model, plan = setting.model, setting.plan
+    none = 0.0 * plan.tokens
+    forward = chunked_scan(model, plan.tokens, none, plan.sequence_length, plan.tensor_parallel, plan.element_size)
+    parts = []
+    for phase, name, scan in (
+        ("forward", "linear attention", forward),
+        ("backward", "linear attention gradient", scan_gradient(forward)),
+    ):
+        flop, traffic, chunks = (values[:, None] for values in scan)
+        constants = setting.constants["linear_attention"]
+        time = linear_attention_time(setting.wide_device, constants, traffic, flop, chunks)
+        parts.append(Part(phase, "linear_attention", (name,), "linear", ones(flop), time, None, traffic, True, flop))
+    return parts
 
 
 def _standard_scores(setting: Setting) -> Array:
@@ -357,7 +447,9 @@ def kernel_parts(setting: Setting) -> list[Part]:
     if setting.architecture.local_attention and some(setting.plan.flash_attention < 1):
         # standard attention masks what a window leaves out: local layers compute every score
         parts += [part._replace(place="local core") for part in parts if part.place == "core"]
-    return parts + attention_parts(setting)
+    if setting.architecture.linear_attention:
+        parts += _scan_parts(setting)
+    return parts + _core_parts(setting)
 
 
 def part_work(setting: Setting, part: Part) -> tuple[Array, Array]:
@@ -398,47 +490,3 @@ def part_work(setting: Setting, part: Part) -> tuple[Array, Array]:
         return part.gemms.flop, product_traffic(m, n, k, batch, size, plan.element_size[:, None])
     products, groups = 2.0 if part.family == "attention" else 5.0, model.num_query_groups / model.num_attention_heads
     return products * m * n * k * batch, products * size * batch * k * (m + n * groups[:, None])
-
-
-def selected_share(plan: TrainingPlan, part: Part) -> Array | None:
-    """Share of the operators of a forward part that selective recomputation runs again.
-
-    Parameters
-    ----------
-    plan : TrainingPlan
-        With the modules that it names, (rows,). [-]
-    part : Part
-        Operators of the forward pass. [-]
-
-    Returns
-    -------
-    Array, optional
-        Shares, (rows, operators), 0 for rows that do not recompute selectively; None where it is 0 for all. [-]
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> plan = SimpleNamespace(again=lambda module: np.array([1.0 if module == "core_attention" else 0.0]))
-    >>> selected_share(plan, SimpleNamespace(place="core", time=np.ones((1, 1)))).tolist()
-    [[1.0]]
-    """
-    if part.place in CORES:
-        return np.asarray(plan.again("core_attention")[:, None] * np.ones_like(part.time))
-    if part.place not in LAYER_PLACES or not some(plan.more_modules):
-        return None
-    products = plan.again("products")
-    block = {"mlp": "mlp", "moe": "moe"}.get(part.place)
-    whole = plan.again(block) if block else 0.0 * products
-    named: tuple[str, ...] = ("norm", "activation")
-    if part.family == "gemm":
-        named = ("expansion",)
-        everything = np.maximum(whole, 0.5 * products)
-        covered = [plan.again("latent")]
-    else:
-        everything = np.maximum(whole, products)
-        covered = [plan.again("norm"), plan.again("activation")]
-    share = everything[:, None] * np.ones_like(part.time)
-    for ending, asked in zip(named, covered, strict=True):
-        index = [position for position, name in enumerate(part.names) if name.endswith(ending)]
-        share[:, index] = np.maximum(share[:, index], asked[:, None])
-    return share

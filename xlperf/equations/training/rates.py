@@ -436,6 +436,24 @@ def training_power(machine: Machine, model: Model, plan: TrainingPlan, results: 
     -------
     Array
         (rows,). [W]
+
+    Examples
+    --------
+    At a third of the peak of 300 FLOP/s of 1 J each, a tenth of 1,000 W idle and as much for clocks:
+
+    >>> from types import SimpleNamespace
+    >>> unknown = dict.fromkeys(("static_power", "idle_power", "num_multiprocessors"), np.array([[np.nan]]))
+    >>> numbers = {"peak_flop_rate": 300.0, "energy_ratio": 1.0, "memory_energy": 0.0, "l2_capacity": 50.0 * 2**20}
+    >>> device = SimpleNamespace(**unknown, **{name: np.array([[value]]) for name, value in numbers.items()})
+    >>> limits = SimpleNamespace(own=np.array([1000.0]), kept=np.array([1000.0]), clock_share=np.ones(1))
+    >>> names = "idle_share active_share flop_energy tile_rows memory_ratio message_share compute_intensity".split()
+    >>> constants = dict(zip(names, np.array([0.1, 0.1, 1.0, 0.0, 1.0, 0.0, 1.0])[:, None, None]))
+    >>> model = SimpleNamespace(ffn_hidden_size=np.array([14336.0]), hidden_size=np.array([4096.0]))
+    >>> plan = SimpleNamespace(tensor_parallel=np.ones(1), tokens=np.array([8192.0]), product_size=np.array([2.0]))
+    >>> results = dict.fromkeys((*MESSAGE_PARTS, "hidden_communication_time"), np.zeros(1))
+    >>> results |= {"step_time": np.ones(1), "hfu": np.array([1.0 / 3.0])}
+    >>> training_power((device, limits, constants), model, plan, results).tolist()
+    [300.0]
     """
     (device, _, constants), step = machine, results["step_time"]
     sending = np.minimum(

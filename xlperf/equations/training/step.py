@@ -15,10 +15,17 @@ from xlperf.equations.hardware.memory import exposed_offload_time, host_update_t
 from xlperf.equations.hardware.roofline import vector_time
 from xlperf.equations.plan.records import WORD, Graphs, OffloadTarget, PipelineSchedule, QuantizedCopies, Recompute
 from xlperf.equations.plan.training_plan import LAYOUTS
-from xlperf.equations.training.communication import Communication, communication_of
-from xlperf.equations.training.kernels import kernel_parts, selected_share
+from xlperf.equations.training.activations import selected_share
+from xlperf.equations.training.communication import (
+    Communication,
+    communication_of,
+    context_time,
+    exposed_transfer_time,
+    tensor_times,
+    waits_of_calls,
+)
+from xlperf.equations.training.kernels import kernel_parts
 from xlperf.equations.training.memory import kept_activations, memory_of
-from xlperf.equations.training.overlap import context_time, exposed_transfer_time, tensor_times, waits_of_calls
 from xlperf.equations.training.setting import (
     Part,
     Setting,

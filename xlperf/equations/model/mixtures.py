@@ -1,0 +1,256 @@
+"""Mixtures of experts and multi-token prediction (MTP) modules: their operators, and where tokens are sent."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from xlperf.base.arrays import Array, Numeric, array, ones, side_by_side
+from xlperf.equations.model.model import Model
+from xlperf.equations.model.operators import Gemms, Vectors
+
+
+def expert_bias_vectors(
+    model: Model, copies: Array, ffn_size: Array, element_size: Array, word_size: Numeric, backward: bool
+) -> Vectors:
+    """Memory-bound kernels of expert biases, weighted by the router's probability.
+
+    No grouped product takes them in: the bias times the probability is made in FP32, added, put together over the
+    experts and rounded, each by a kernel of its own; backward likewise, with sums for bias and probability.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    copies : Array
+        Copies of tokens that the experts of a rank see, 0 without biases, (rows,). [-]
+    ffn_size : Array
+        Width of an expert on one rank, (rows,). [-]
+    element_size : Array
+        Bytes of an activation, (rows,). [B]
+    word_size : numeric
+        Bytes of an element of FP32. [B]
+    backward : bool
+        The gradients of these kernels instead. [-]
+
+    Returns
+    -------
+    Vectors
+        Both products together. [B]
+
+    Examples
+    --------
+    Ten copies of 2 x 500 + 1,000 elements, twice 2 bytes and six times 4: 20,000 x 28.
+
+    >>> from types import SimpleNamespace
+    >>> model = SimpleNamespace(gated_mlp=np.ones(1), hidden_size=np.array([1000.0]))
+    >>> expert_bias_vectors(model, *np.array([[10.0], [500.0], [2.0]]), 4.0, backward=False).traffic.tolist()
+    [[560000.0]]
+    """
+    elements = copies * ((1.0 + model.gated_mlp) * ffn_size + model.hidden_size)
+    words = 8.0 if backward else 6.0
+    traffic = elements * (2.0 * element_size + words * array(word_size))
+    return Vectors(("expert bias gradients" if backward else "expert biases",), traffic[:, None])
+
+
+def mtp_vectors(model: Model, tokens: Array, split: Array, element_size: Array, backward: bool) -> Vectors:
+    """Norms and concatenation of an MTP module (memory-bound kernels).
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    tokens : Array
+        Tokens of one pass, (rows,). [-]
+    split : Array
+        Ranks that share the tokens between the matrices, (rows,). [-]
+    element_size : Array
+        Bytes of an activation, (rows,). [B]
+    backward : bool
+        The gradients of these kernels instead. [-]
+
+    Returns
+    -------
+    Vectors
+        Norms of hidden state, of embedding and of the output; putting the first two side by side. [B]
+
+    Examples
+    --------
+    Ten tokens of 1,000 elements of 2 bytes on two ranks, 10 kB: norms pass over them six times, concatenation four.
+
+    >>> from types import SimpleNamespace
+    >>> model = SimpleNamespace(hidden_size=np.array([1000.0]))
+    >>> mtp_vectors(model, *np.array([[10.0], [2.0], [2.0]]), backward=False).traffic.tolist()
+    [[60000.0, 40000.0]]
+    """
+    stream = tokens * model.hidden_size / split * element_size
+    if backward:
+        return Vectors(("mtp norm gradients", "mtp concatenation gradient"), side_by_side(9.0 * stream, 4.0 * stream))
+    return Vectors(("mtp norms", "mtp concatenation"), side_by_side(6.0 * stream, 4.0 * stream))
+
+
+def expert_gemms(model: Model, tokens_per_expert: Array, experts_per_rank: Array, ffn_size: Array) -> Gemms:
+    """Grouped up and down GEMMs of the routed experts of one rank.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    tokens_per_expert : Array
+        Tokens that one expert sees, (rows,). [-]
+    experts_per_rank : Array
+        Experts that the rank holds: products of one grouped call, (rows,). [-]
+    ffn_size : Array
+        Width of an expert on one rank, (rows,). [-]
+
+    Returns
+    -------
+    Gemms
+        Up (with the gate) and down. [-]
+
+    Examples
+    --------
+    Eight experts of width 1,024 with a gate, four tokens of width 2,048 each: 2 x 4 x 2048 x 2048 x 8, and half of it.
+
+    >>> from types import SimpleNamespace
+    >>> model = SimpleNamespace(gated_mlp=np.ones(1), expert_hidden_size=np.array([2048.0]))
+    >>> expert_gemms(model, np.array([4.0]), np.array([8.0]), np.array([1024.0])).flop.tolist()
+    [[268435456.0, 134217728.0]]
+    """
+    n = side_by_side((1.0 + model.gated_mlp) * ffn_size, model.expert_hidden_size)
+    k = side_by_side(model.expert_hidden_size, ffn_size)
+    tokens = side_by_side(tokens_per_expert, tokens_per_expert)
+    return Gemms(("experts up", "experts down"), tokens, n, k, side_by_side(experts_per_rank, experts_per_rank))
+
+
+def latent_gemms(model: Model, tokens: Array) -> Gemms:
+    """Down and up projections between the hidden size and the latent space of the routed experts.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    tokens : Array
+        Tokens that the rank projects, (rows,); every rank holds both matrices whole. [-]
+
+    Returns
+    -------
+    Gemms
+        Compression and expansion. [-]
+
+    References
+    ----------
+    .. [1] NVIDIA, "Nemotron 3 Super", 2025, model card and configuration (moe_latent_size).
+
+    Examples
+    --------
+    From 4,096 to 1,024 and back:
+
+    >>> from types import SimpleNamespace
+    >>> model = SimpleNamespace(hidden_size=np.array([4096.0]), moe_latent_size=np.array([1024.0]))
+    >>> found = latent_gemms(model, np.array([16.0]))
+    >>> found.n.tolist(), found.k.tolist()
+    ([[1024.0, 4096.0]], [[4096.0, 1024.0]])
+    """
+    hidden, latent = model.hidden_size, np.maximum(model.moe_latent_size, 1.0)
+    present = np.where(model.moe_latent_size > 0.0, 1.0, 0.0)
+    columns = (tokens, tokens), (latent, hidden), (hidden, latent), (present, present)
+    return Gemms(("expert compression", "expert expansion"), *(side_by_side(*pair) for pair in columns))
+
+
+def router_gemm(model: Model, tokens: Array) -> Gemms:
+    """Router GEMM: scores of the experts for every token.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    tokens : Array
+        Tokens that the rank routes, (rows,). [-]
+
+    Returns
+    -------
+    Gemms
+        One product. [-]
+
+    Examples
+    --------
+    Ten tokens of DeepSeek-V3: 2 x 10 x 256 x 7168.
+
+    >>> from types import SimpleNamespace
+    >>> model = SimpleNamespace(hidden_size=np.array([7168.0]), num_experts=np.array([256.0]))
+    >>> router_gemm(model, np.array([10.0])).flop.tolist()
+    [[36700160.0]]
+    """
+    n = model.num_experts[:, None]
+    return Gemms(("router",), tokens[:, None], n, model.hidden_size[:, None], ones(n))
+
+
+def mtp_gemm(model: Model, tokens: Array, tensor_parallel: Array) -> Gemms:
+    """Input projection of an MTP module: hidden state and embedding, concatenated, to the hidden size.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    tokens : Array
+        Tokens of one pass, (rows,). [-]
+    tensor_parallel : Array
+        Ranks that share the matrix, (rows,). [-]
+
+    Returns
+    -------
+    Gemms
+        One product. [-]
+
+    Examples
+    --------
+    Width 4,096 on two ranks: 2 x 4,096 deep, 2,048 columns.
+
+    >>> from types import SimpleNamespace
+    >>> found = mtp_gemm(SimpleNamespace(hidden_size=np.array([4096.0])), np.array([8.0]), np.array([2.0]))
+    >>> found.n.tolist(), found.k.tolist()
+    ([[2048.0]], [[8192.0]])
+    """
+    n = (model.hidden_size / tensor_parallel)[:, None]
+    return Gemms(("mtp projection",), tokens[:, None], n, 2.0 * model.hidden_size[:, None], ones(n))
+
+
+def distinct_share(num_places: Numeric, top_k: Numeric) -> Array:
+    r"""Share of a token's copies that are sent when it goes once to each place that holds any of its experts.
+
+    Experts are chosen evenly; a place is a rank, or a node where the group spans several. None of k experts is at a
+    place with probability (1 - 1/n)^k, so that a token goes to n (1 - (1 - 1/n)^k) places, out of k copies.
+
+    .. math:: f = \frac{n}{k} \left(1 - \left(1 - \frac{1}{n}\right)^k\right)
+
+    Parameters
+    ----------
+    num_places : numeric
+        Places n that share the experts. [-]
+    top_k : numeric
+        Experts k of a token. [-]
+
+    Returns
+    -------
+    share : numeric
+        Copies that are sent over the experts of a token. [-]
+
+    References
+    ----------
+    .. [1] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 3.2.2.
+
+    Examples
+    --------
+    Two experts on 8 ranks: 4 (1 - 49/64).
+
+    >>> float(distinct_share(8, 2))
+    0.9375
+    """
+    places, chosen = array(num_places), array(top_k)
+    missed = np.ones(np.broadcast(places, chosen).shape)
+    others = 1.0 - 1.0 / places
+    most = np.fmax.reduce(chosen, axis=None, initial=0.0)
+    least = np.fmin.reduce(chosen, axis=None, initial=most)
+    for count in range(int(most)):
+        missed = np.where(chosen > count, missed * others, missed) if count >= least else missed * others
+    return np.asarray(places / np.maximum(chosen, 1.0) * (1.0 - missed))

@@ -1,0 +1,119 @@
+"""Kernels of sparse attention in training: scores over the visible entries, forward and backward, and the index."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array, divide
+from xlperf.equations.hardware.roofline import vector_time
+from xlperf.equations.model.sparse import entries_seen, index_flop, index_ranks, index_traffic, sparse_shares
+from xlperf.equations.plan.records import WORD
+from xlperf.equations.training.setting import Part, Setting
+
+_GRADIENT_WORK = 2.0
+
+
+class Core(NamedTuple):
+    """Attention of one kind: its name, the share of the layers that have it, the shape of a call, bytes it gathers."""
+
+    name: str
+    share: Array
+    shape: tuple[Array, ...]
+    gathered: Array
+
+
+class SparseCores(NamedTuple):
+    """Sparse attention of a layer: share that attends to everything, the other kinds, and the kernels of the index."""
+
+    whole: Array
+    cores: list[Core]
+    indexing: list[Part]
+
+
+def selected_everything(setting: Setting) -> np.ndarray:
+    """Plans whose index selects the whole sequence: their selected layers are full attention.
+
+    Parameters
+    ----------
+    setting : Setting
+        Model and plan. [-]
+
+    Returns
+    -------
+    array of bool
+        Shape (rows,). [-]
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> model = SimpleNamespace(selected_ratio=np.ones(2), index_top_k=np.full(2, 2048.0))
+    >>> plan = SimpleNamespace(sequence_length=np.array([2048.0, 4096.0]))
+    >>> selected_everything(SimpleNamespace(model=model, plan=plan)).tolist()
+    [True, False]
+    """
+    model = setting.model
+    return np.asarray((model.selected_ratio == 1.0) & (model.index_top_k >= setting.plan.sequence_length))
+
+
+def sparse_cores(setting: Setting) -> SparseCores:
+    """Core attention and index kernels of sparse layers, for one micro-batch.
+
+    Latent attention is absorbed: the compressed vector is key and value of all heads. Every query gathers entries of
+    its own through the last-level cache. The index is trained beside the model by a loss of its own, which takes two
+    products more.
+
+    Parameters
+    ----------
+    setting : Setting
+        Model, devices, plan and calibration. [-]
+
+    Returns
+    -------
+    SparseCores
+        Shares are of the layers with attention that is not local. [-]
+    """
+    model, plan = setting.model, setting.plan
+    none, length, batch = 0.0 * plan.tokens, plan.sequence_length, plan.micro_batch_size
+    attended = divide(model.num_layers, model.num_attention_layers - model.num_local_layers)
+    shares = sparse_shares(model)
+    covered = selected_everything(setting)
+    groups, head_size = setting.key_heads, model.head_size + none
+    if setting.architecture.latent_attention:
+        groups, head_size = none + 1.0, model.kv_lora_rank + 0.5 * model.qk_rope_head_size
+    near = entries_seen(none, length, 1.0, model.sparse_window)
+    kinds = (
+        ("selected attention", np.where(covered, 0.0, shares.selected), model.selected_ratio, model.index_top_k),
+        ("compressed attention", shares.compressed, model.compressed_ratio, none + np.inf),
+    )
+    vectors = np.where(model.shared_key_value > 0.0, 0.5, 1.0) if setting.architecture.shared_key_value else 1.0
+    vectors = 0.5 if setting.architecture.latent_attention else vectors
+    cores = []
+    for name, share, ratio, most in kinds:
+        entries = entries_seen(none, length, ratio, most) + near
+        gathered = 2.0 * vectors * plan.tokens * groups * entries * head_size * plan.element_size
+        gathered = np.where(most < np.inf, gathered, 0.0)
+        shape = (batch, setting.heads, groups, length, entries, head_size, none)
+        cores.append(Core(name, share * attended, shape, gathered))
+    others = model.num_global_layers / model.num_layers + np.where(covered, shares.selected, 0.0)
+    return SparseCores(others * attended, cores, _index_parts(setting, shares.indexed * attended))
+
+
+def _index_parts(setting: Setting, calls: Array) -> list[Part]:
+    """Scores and selection of the index of a layer, and the gradients of its own loss."""
+    model, plan = setting.model, setting.plan
+    heads, length = index_ranks(model, plan.tensor_parallel), plan.sequence_length
+    seen = entries_seen(0.0 * length, length, model.selected_ratio, np.inf)
+    scores = np.where(model.index_block > 1.0, heads / model.index_block, 1.0)
+    cached = plan.tokens / model.selected_ratio
+    flop = index_flop(plan.tokens, seen, heads, model.index_size)[:, None]
+    traffic = index_traffic(plan.tokens, seen, cached, model.index_size, plan.element_size, scores, WORD)[:, None]
+    parts = []
+    for phase, name, times in (("forward", "index", 1.0), ("backward", "index gradient", _GRADIENT_WORK)):
+        constants = setting.constants["attention"]
+        compute = times * flop / (constants["compute_efficiency"] * setting.wide_device.peak_flop_rate)
+        moved = vector_time(setting.wide_device, setting.constants["vector"], times * traffic, 0.0)
+        part = Part(phase, "vector", (name,), "core", calls[:, None], np.maximum(compute, moved), None, times * traffic)
+        parts.append(part._replace(wide=True, flop=times * flop))
+    return parts
