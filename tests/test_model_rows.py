@@ -306,6 +306,11 @@ def test_a_model_goes_into_a_new_workbook_and_into_one_of_your_own(command: Comm
     shipped = load_catalog().tables["models"]
     assert models["model"][len(shipped) :].tolist() == ["first", "second"]
     assert command("check", study).code == 0
+    before = study.read_bytes()
+    again = command("model", tmp_path / "config.json", "--name", "llama3-70b", "-o", study)  # an alias on the sheet
+    assert (again.code, len(again.err.splitlines())) == (2, 1)
+    assert 'is another spelling of "Meta-Llama-3.1-70B"' in again.err
+    assert study.read_bytes() == before
 
 
 # --- accelerators

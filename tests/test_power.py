@@ -238,6 +238,30 @@ def test_a_lower_power_limit_slows_and_saves(catalog: Catalog, kind: str) -> Non
     assert "power limit" not in str(found["reason"][1])
 
 
+def test_every_pool_says_what_a_limit_does_to_it(catalog: Catalog) -> None:
+    row = {**BASE, "num_accelerators": 16, "mode": "disaggregated", "concurrency": 32, "power_limit": 500}
+    pools = [row, {**row, "prefill_accelerator": "B200-SXM-180GB"}, {**row, "power_limit": ""}]
+    same, mixed, none = (str(words) for words in results(catalog, pools)["reason"])
+    assert same.count("power limit 500 W") == 1 and "prefill pool" not in same
+    assert "power limit 500 W: the clock of long products falls to 88 % of that at 700 W" in mixed
+    assert "prefill pool: power limit 500 W: the clock" in mixed and "of that at 1000 W" in mixed
+    assert "power limit" not in none
+    experts = {**BASE, "model": "DeepSeek-V3", "accelerator": "H200-SXM-141GB", "num_accelerators": 48,
+               "precision": "fp8", "mode": "disaggregated", "concurrency": 64, "prefill_accelerators": 16,
+               "expert_accelerators": 16, "expert_accelerator": "MI300X", "expert_parallel": 8,
+               "power_limit": 450}  # fmt: skip
+    said = str(results(catalog, [experts])["reason"][0])
+    assert "expert pool: power limit 450 W" in said and "of that at 750 W" in said
+
+
+@pytest.mark.parametrize("kind", ["inference", "training"])
+def test_a_limit_below_idle_power_is_said(catalog: Catalog, kind: str) -> None:
+    row = {**BASE, "batch_size": 8} if kind == "inference" else TRAINING
+    found = results(catalog, [{**row, "power_limit": limit} for limit in (100, 130)], kind)["reason"]
+    assert "power limit 100 W is below the 116 W that it draws with nothing to run" in str(found[0])
+    assert "nothing to run" not in str(found[1])
+
+
 def test_the_node_of_a_chip_is_in_its_joules(catalog: Catalog) -> None:
     """The same accelerator on a node of a third of the energy draws less for the same work."""
     table = catalog.tables["accelerators"]

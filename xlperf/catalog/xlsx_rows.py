@@ -95,6 +95,11 @@ def _values(kind: str, block: Block, row: Mapping[str, Value]) -> tuple[dict[int
         if isinstance(own, str) and own.strip().casefold() == name:
             problem = f'"{own}" is there already; give the new row another name'
             raise InputError(Fault(block.locate(number, at), problem))
+        at = known["aliases"].position if "aliases" in known else len(cells)
+        words = str(cells[at]).casefold().split(";") if at < len(cells) and cells[at] else []
+        if name in (word.strip() for word in words):
+            problem = f'"{row[key]}" is another spelling of "{own}"; give the new row another name'
+            raise InputError(Fault(block.locate(number, at), problem))
     found: dict[int, Value] = {}
     for column, value in row.items():
         if column not in known:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, some
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import shown
@@ -14,14 +14,21 @@ from xlperf.equations.hardware.power import PowerLimits
 from xlperf.equations.plan.records import Remark
 
 
-def slowed_clock(limits: PowerLimits, illegal: np.ndarray) -> Remark:
-    """Where a lowered power limit slows long products, and to what share of their clock.
+def limit_notes(limits: PowerLimits, idle_power: Array, illegal: np.ndarray) -> list[Remark]:
+    """Where a lowered power limit slows long products and to what share of their clock, and where none can keep it.
 
-    ``limits``: of the plans, (rows,).
+    ``limits``: of the plans, (rows,). ``idle_power``: with nothing to run, NaN where it is not known, (rows,). [W]
     """
-    said = ~illegal & (limits.clock_share < 1.0)
+    lowered = ~illegal & (limits.kept < limits.own)
+    if not some(lowered):
+        return []
     numbers = limits.kept, np.round(100.0 * limits.clock_share), limits.own
-    return Remark(said, "power limit {} W: the clock of long products falls to {} % of that at {} W", numbers)
+    slowed = "power limit {} W: the clock of long products falls to {} % of that at {} W"
+    idle = "power limit {} W is below the {} W that it draws with nothing to run: no clock keeps it"
+    return [
+        Remark(lowered & (limits.clock_share < 1.0), slowed, numbers),
+        Remark(lowered & (limits.kept < idle_power), idle, (limits.kept, idle_power)),
+    ]
 
 
 _HOURS = 24

@@ -10,7 +10,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, divide, exp, log, total
 from xlperf.catalog.catalog import Catalog
-from xlperf.engine.energy import slowed_clock
+from xlperf.engine.energy import limit_notes
 from xlperf.engine.notes import (
     add_notes,
     basis_words,
@@ -153,9 +153,27 @@ def _notes(served: Served, catalog: Catalog, needed: Array, illegal: np.ndarray)
         *notes,
         *(Remark(each.rows & ~illegal, each.sentence, each.values) for each in warnings),
         *unpriced_notes(illegal, catalog, _pool_prices(served)),
-        slowed_clock(setting.limits, illegal),
+        *_limit_notes(served, illegal),
         *extrapolation_notes(setting.extrapolated, illegal),
     ]
+
+
+def _limit_notes(served: Served, illegal: np.ndarray) -> list[Remark]:
+    """What a lowered power limit does to each pool; one whose accelerators are those that decode says it with them."""
+
+    def of_pool(setting: ServingSetting, unsaid: np.ndarray) -> list[Remark]:
+        return limit_notes(setting.limits, setting.deployment.device.idle_power[:, 0], unsaid)
+
+    decoding, number = served.setting, len(illegal)
+    found = of_pool(decoding, illegal)
+    for words, pool, rows in (
+        ("prefill pool: ", served.prefilling, np.arange(number)),
+        ("expert pool: ", served.experts, served.split),
+    ):
+        if pool is not None:
+            same = pool.accelerators == decoding.accelerators[rows]
+            found += [note.of_rows(rows, number, words) for note in of_pool(pool, illegal[rows] | same)]
+    return found
 
 
 def _memory_note(lacking: np.ndarray, pool: str, used: Array, usable: Array, capacity: Array) -> Remark:

@@ -10,7 +10,7 @@ from xlperf.base.arrays import Array, exp, some, total
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Keys, Table
-from xlperf.engine.energy import run_carbon_share, slowed_clock
+from xlperf.engine.energy import limit_notes, run_carbon_share
 from xlperf.engine.join import (
     Joined,
     Named,
@@ -313,7 +313,7 @@ def _evaluate(
         Remark(~illegal & (results["fits"] < 1), "needs {} GiB of {} GiB", sizes),
         Remark(longer, "sequence length {} is beyond the model's {}", lengths),
         *unpriced_notes(illegal, catalog, {"": (joined.accelerators, joined.terms.cost_rate)}),
-        slowed_clock(joined.power, illegal),
+        *limit_notes(joined.power, joined.device.idle_power[:, 0], illegal),
         *extrapolation_notes(_used(extrapolated, plan, joined.model), illegal),
         *([] if own is None else [own_runs_note(own, illegal)]),
     ]
