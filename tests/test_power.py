@@ -238,6 +238,15 @@ def test_a_lower_power_limit_slows_and_saves(catalog: Catalog, kind: str) -> Non
     assert "power limit" not in str(found["reason"][1])
 
 
+def test_a_server_draws_the_same_by_its_price_and_by_its_row(catalog: Catalog) -> None:
+    """Power with the share of the server: sheet prices and sheet servers, so that watts of two machines compare."""
+    prices, servers = catalog.tables["prices"], catalog.tables["servers"]
+    by_price = dict(zip(prices.text("price"), prices.number("server_power"), strict=True))
+    each = servers.number("server_power") / servers.filled("num_accelerators")
+    for name, watts in zip(servers.text("accelerator").tolist(), each.tolist(), strict=True):
+        assert by_price[name] == pytest.approx(watts, rel=0.01), name
+
+
 def test_every_pool_says_what_a_limit_does_to_it(catalog: Catalog) -> None:
     row = {**BASE, "num_accelerators": 16, "mode": "disaggregated", "concurrency": 32, "power_limit": 500}
     pools = [row, {**row, "prefill_accelerator": "B200-SXM-180GB"}, {**row, "power_limit": ""}]

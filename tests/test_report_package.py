@@ -145,15 +145,15 @@ def test_capacity_is_a_frame_around_the_bars_of_memory(parts: dict[str, bytes]) 
         bars, frame = root.findall(f".//{CHART}barChart")
         name = frame.findtext(f"./{CHART}ser/{CHART}tx/{CHART}strRef/{CHART}strCache/{CHART}pt/{CHART}v")
         assert name == "memory capacity (GiB)" and frame.find(f"./{CHART}ser/{CHART}spPr/{DRAWING}noFill") is not None
-        axes = {axis.find(f"{CHART}axId").attrib["val"]: axis for axis in root.findall(f".//{CHART}valAx")}  # type: ignore[union-attr]
+        axes = {axis.find(f"{CHART}axId").attrib["val"]: axis for axis in root.findall(f".//{CHART}valAx")}
         own, other = (next(axes[e.attrib["val"]] for e in one.findall(f"{CHART}axId") if e.attrib["val"] in axes)
                       for one in (bars, frame))  # fmt: skip
-        ends = [[axis.find(f"{CHART}scaling/{CHART}{end}").attrib["val"] for end in ("min", "max")]  # type: ignore[union-attr]
+        ends = [[axis.find(f"{CHART}scaling/{CHART}{end}").attrib["val"] for end in ("min", "max")]
                 for axis in (own, other)]  # fmt: skip
         assert ends[0] == ends[1] and own is not other
-        assert other.find(f"{CHART}delete").attrib["val"] == "1"  # type: ignore[union-attr]
+        assert other.find(f"{CHART}delete").attrib["val"] == "1"
         for one in (bars, frame):
-            assert one.find(f"{CHART}barDir").attrib["val"] == "bar"  # type: ignore[union-attr]
+            assert one.find(f"{CHART}barDir").attrib["val"] == "bar"
 
 
 def test_same_input_gives_the_same_bytes(path: Path, tmp_path: Path) -> None:
