@@ -60,18 +60,25 @@ def tpot(software: str, chunks: list[int], **more: Any) -> np.ndarray:
     return np.asarray(found[next(name for name in found.columns if name.startswith("tpot"))], dtype=float)
 
 
+CHUNKS = [128, 256, 512, 2048, 8192]
+
+
 @pytest.mark.parametrize("software", ["vllm", "tensorrt-llm"])
 @pytest.mark.parametrize(
     "lengths", [{"prompt_length": 1000, "output_length": 1000}, {"prompt_length": 4096, "output_length": 256}]
 )
 @pytest.mark.parametrize("more", [{}, {"concurrency": 128}, {"concurrency": "", "request_rate": 0.5}])
-def test_small_chunks_hardly_lengthen_a_token_where_they_share_steps(
+def test_small_chunks_lengthen_a_token_less_where_passes_and_steps_share(
     software: str, lengths: dict[str, Any], more: dict[str, Any]
 ) -> None:
-    """With 128 in place of 8,192 tokens a pass: 1.2 to 2.9 times before passes and steps shared what they read."""
-    found = tpot(software, [128, 256, 512, 2048, 8192], **lengths, **more)
-    assert (found < 1.25 * found[-1]).all()
-    assert (found[1:] < 1.02 * found[-1]).all()
+    """With 128 in place of 8,192 tokens a pass a token takes 1.2 to 5.3 times as long where they alternate (SGLang).
+
+    A pass is not replayed as a graph, and the launches of its kernels are what keeps small chunks from being free.
+    """
+    found, alternating = (tpot(name, CHUNKS, **lengths, **more) for name in (software, "sglang"))
+    ratio, other = found / found[-1], alternating / alternating[-1]
+    assert (ratio[:3] < other[:3]).all()
+    assert (ratio < [1.92, 1.36, 1.17, 1.01, 1.01]).all()
 
 
 def test_engines_that_alternate_share_nothing() -> None:

@@ -102,7 +102,7 @@ def test_a_larger_share_never_has_less_room() -> None:
         assert (np.diff(found.number("max_batch_size")) > 0.0).all()
         rates = found.number("tokens_per_second")
         # Steps of more requests cost the host more, so that the last of the gain may be lost again.
-        assert (np.diff(rates) > -1e-3 * rates[1:]).all() and rates[-1] > rates[0]
+        assert (np.diff(rates) > -3e-3 * rates[1:]).all() and rates[-1] > rates[0]
 
 
 def test_an_older_calibration_sheet_may_have_the_share_under_its_old_family() -> None:

@@ -344,17 +344,20 @@ def waits_of_calls(setting: Setting, layers: Array, reserved: Array) -> Array | 
 
     Examples
     --------
-    Ten layers with slices for eight shards at 1 ms each, and an allocator with room:
+    Ten layers with slices for sixteen shards on two machines of eight, at 1 ms for each machine on the ring, and an
+    allocator with room:
 
     >>> from types import SimpleNamespace
-    >>> counts = {"zero_stage": 1, "zero_shards": 8.0, "shards": 8.0, "num_micro_batches": 4.0}
-    >>> plan = SimpleNamespace(**{name: np.array([count]) for name, count in counts.items()})
+    >>> counts = {"zero_stage": 1, "zero_shards": 16.0, "shards": 16.0, "num_micro_batches": 4.0}
+    >>> strides = {"dp": np.array([1.0])}
+    >>> plan = SimpleNamespace(strides=strides, **{name: np.array([count]) for name, count in counts.items()})
     >>> times = {"reduction_time": np.zeros((1, 1)), "retry_time": np.zeros((1, 1))}
     >>> constants = {"training_calls": times, "training_software": {"shard_overhead_time": np.array([[0.001]])}}
     >>> device = SimpleNamespace(memory_capacity=np.array([[100.0]]))
-    >>> setting = SimpleNamespace(plan=plan, constants=constants, device=device)
+    >>> network = SimpleNamespace(size=np.array([[8.0]]))
+    >>> setting = SimpleNamespace(plan=plan, constants=constants, device=device, network=network)
     >>> waits_of_calls(setting, np.array([10.0]), np.array([50.0])).tolist()
-    [0.08]
+    [0.02]
     """
     plan, calls = setting.plan, setting.constants["training_calls"]
     shard = setting.constants["training_software"]["shard_overhead_time"][:, 0]
