@@ -261,6 +261,8 @@ def test_every_workbook_of_results_opens_with_what_was_asked_its_answer_and_a_ch
         for column in sheet.iter_cols(min_row=2):
             odd = [c.value for c in column if isinstance(c.value, float) and not c.value.is_integer()]
             assert not odd or all(c.number_format != "General" for c in column if c.value in odd), (case, sheet.title)
+            cut = [c.coordinate for c in column if c.value in odd and c.number_format == "#,##0" and abs(c.value) < 20]
+            assert not cut, (case, sheet.title, cut, "shown as whole numbers")
 
 
 def test_a_workbook_of_results_is_a_file_of_plans_again(command: Callable[..., Outcome], tmp_path: Path) -> None:

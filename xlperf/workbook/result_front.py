@@ -245,7 +245,7 @@ def write_diagnosis(path: str, found: Diagnosis, command: str, asked: Mapping[st
         columns = table.schema.columns
         tables[name] = columns, data_rows(table, columns)
         at = sheet if name == "diagnosis" else book.create_sheet(name)
-        write_table(at, columns, tables[name][1], f"A{first}", table.kind, fitted=name == "waterfall")
+        write_table(at, columns, tables[name][1], f"A{first}", table.kind, fitted=True)
         if name == "waterfall":
             for row in at.iter_rows(min_row=2, min_col=3):
                 for cell in row:

@@ -341,7 +341,7 @@ def number_format(column: Column) -> str:
 
 
 def fitted_format(column: Column, shown: Iterable[Any]) -> str:
-    """Number format of a result column with as many decimals as its values ask for, so that points stand in a line.
+    """Number format of a column of results or fractions with the decimals that its values ask for, points in a line.
 
     >>> from xlperf.catalog.schema import column
     >>> fitted_format(column("training_results", "step_time"), [5.2148, 39.08, 0.0])
@@ -354,17 +354,15 @@ def fitted_format(column: Column, shown: Iterable[Any]) -> str:
     """
     own = [v for v in shown if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)]
     numbers = sorted(abs(v) for v in own if v)
-    if (
-        column.table == "study"
-        and column.unit == "-"
-        and numbers
-        and all(number.is_integer() for number in map(float, numbers))
-    ):
+    whole = all(float(number).is_integer() for number in numbers)
+    if column.table == "study" and column.unit == "-" and numbers and whole:
         return _COUNT
-    if not column.is_result or column.unit in ("", "%") or not numbers:
-        return number_format(column)
-    if column.unit == "-" and column.table != "study":
-        return number_format(column)
+    usual = number_format(column)
+    broken = usual == _COUNT and not whole
+    if not numbers or (not broken and (not column.is_result or column.unit in ("", "%"))):
+        return usual
+    if column.unit == "-" and column.table != "study" and not broken:
+        return usual
     decimals = min(max(2 - math.floor(math.log10(numbers[len(numbers) // 10])), 0), 4)
     decimals = next((own for own in range(decimals) if all(round(v, own) == v for v in numbers)), decimals)
     digits = f"#,##0.{'0' * decimals}" if decimals else "#,##0"
