@@ -221,6 +221,10 @@ _ROOM = 0.94
 """Share of the memory beyond which an allocator finds no room: the rest is of buffers of communication. [-]"""
 
 
+_STEP_INSIDE = 3.4 / 9.6
+"""Latency of a step of a ring over NVLink over that of one over a network, by NCCL's own table for large messages. [-]"""
+
+
 _CERTAINTY = 40.0
 """Steepness of the chance that an allocator finds no room: 1.7 over the error of 4 % of what it holds. [-]"""
 
@@ -320,13 +324,13 @@ def context_time(setting: Setting, communication: Communication, forward_core: A
 def waits_of_calls(setting: Setting, layers: Array, reserved: Array) -> Array | float:
     r"""Exposed host time of a step: collectives called tensor by tensor, and retries of an allocator without room.
 
-    .. math:: t = L\,(n_{machines} t_{shard} + n_{replicas} t_{reduction}) + \frac{m\,t_{retry}}{1 + (0.94 M / R)^{k}}
+    .. math:: t = L\,\left((M - 1 + 0.35 (n - M)) t_{shard} + n_{replicas} t_{reduction}\right) + \frac{m\,t_{retry}}{1 + (0.94 M / R)^{k}}
 
-    With ZeRO 1 and 2 slices of tensors may be handed to collectives one by one: each is a ring of its own, which takes
-    a hop for every machine that the shards lie on, none within one. Where nothing is sharded, gradients may be added up
-    tensor by tensor in rings. Where the allocator holds all that buffers of communication leave, it gives its cache
-    back to the driver and asks for it again in each of the m micro-batches. What it holds is known to some 4 % (k =
-    40): the time is the expected one. Heuristic, this work.
+    With ZeRO 1 and 2 slices of tensors may be handed to collectives one by one: each is a ring of its own, whose n - 1
+    steps over M machines are M - 1 between machines and n - M within one, of a third of the latency [1]_. Where
+    nothing is sharded, gradients may be added up tensor by tensor in rings. Where the allocator holds all that buffers
+    of communication leave, it gives its cache back to the driver and asks for it again in each of the m micro-batches.
+    What it holds is known to some 4 % (k = 40): the time is the expected one. Heuristic, this work.
 
     Parameters
     ----------
@@ -342,10 +346,14 @@ def waits_of_calls(setting: Setting, layers: Array, reserved: Array) -> Array | 
     Array or float
         (rows,). [s]
 
+    References
+    ----------
+    .. [1] NVIDIA, NCCL 2.8, src/graph/tuning.cc: latencies of the steps of a ring over NVLink and over a network.
+
     Examples
     --------
-    Ten layers with slices for sixteen shards on two machines of eight, at 1 ms for each machine on the ring, and an
-    allocator with room:
+    Ten layers with slices for sixteen shards on two machines of eight, at 1 ms for a step between machines: each layer
+    takes one such step and fourteen within a machine of 3.4 / 9.6 ms. The allocator has room:
 
     >>> from types import SimpleNamespace
     >>> counts = {"zero_stage": 1, "zero_shards": 16.0, "shards": 16.0, "num_micro_batches": 4.0}
@@ -357,7 +365,7 @@ def waits_of_calls(setting: Setting, layers: Array, reserved: Array) -> Array | 
     >>> network = SimpleNamespace(size=np.array([[8.0]]))
     >>> setting = SimpleNamespace(plan=plan, constants=constants, device=device, network=network)
     >>> waits_of_calls(setting, np.array([10.0]), np.array([50.0])).tolist()
-    [0.02]
+    [0.0595]
     """
     plan, calls = setting.plan, setting.constants["training_calls"]
     shard = setting.constants["training_software"]["shard_overhead_time"][:, 0]
@@ -365,7 +373,8 @@ def waits_of_calls(setting: Setting, layers: Array, reserved: Array) -> Array | 
     if not some(shard + reduction + retry):
         return 0.0
     inside = np.maximum(setting.network.size[:, 0] / plan.strides["dp"], 1.0)
-    hops = np.where(inside < plan.zero_shards, plan.zero_shards / inside, 0.0)
+    machines = np.maximum(plan.zero_shards / inside, 1.0)
+    hops = machines - 1.0 + _STEP_INSIDE * np.maximum(plan.zero_shards - machines, 0.0)
     between = (plan.zero_stage > 0) & (plan.zero_stage < 3)
     apart = (plan.zero_stage < 1) & (plan.shards > 1)
     filled = power(np.minimum(reserved / (_ROOM * setting.device.memory_capacity[:, 0]), 2.0), _CERTAINTY)
