@@ -14,6 +14,8 @@ UNBOUNDED = 65536.0
 """Requests in flight at most where requests arrive and the memory has room for none: numbers are kept. [-]"""
 _RARE = 0.05
 """Prompts that come with another one and are left out. [-]"""
+_LENGTHS = 0.1
+"""Share by which prompts of one load differ in length, at the least. [-]"""
 _MANY_ROWS = 32768.0
 """Rows of a product from which on the padding of a tile is a small part. [-]"""
 
@@ -111,9 +113,9 @@ class RequestLoad(NamedTuple):
         return Service(cycle.prefill, share, *line, self.decode_steps, self.burst_fraction, wait, cycle.saving, longest)
 
     def passes(self, prompts: Array) -> Array:
-        """Prefill passes of some prompts. [-]"""
+        """Prefill passes of some prompts; the next prompt fills up the last one. [-]"""
         own = np.ceil(prompts / self.attention_replicas) * self.own_tokens
-        return np.asarray(np.maximum(np.ceil(own / self.pass_tokens), 1.0))
+        return np.asarray(np.maximum(own / self.pass_tokens, 1.0))
 
     def mixed_times(
         self, batch: Array, prompts: Array, prefill: Array, step_parts: Array, prefill_parts: Array
@@ -299,6 +301,30 @@ def bounded_rise(lower: Array, upper: Array, time: Array, upper_time: Array) -> 
     return np.asarray(np.minimum(np.maximum(upper_time, least), least * (array(upper) / array(lower))))
 
 
+def whole_of(prompts: Array) -> Array:
+    r"""Whole prompts of a pass, mean over prompts that are not all of the same length.
+
+    Heuristic, this work: where almost one more would fit, some passes take it: those of the shorter prompts.
+
+    .. math:: n = \lfloor x \rfloor + \max\left(1 - \frac{1 - (x - \lfloor x \rfloor)}{w}, 0\right)
+
+    >>> whole_of(np.array([2.0, 2.5, 2.95, 3.0])).round(9).tolist()  # 2.95: 0.05 / 0.1 are lacking
+    [2.0, 2.0, 2.5, 3.0]
+
+    Parameters
+    ----------
+    prompts : Array
+        Prompts x of the mean length that a pass has tokens for. [-]
+
+    Returns
+    -------
+    Array
+        Mean number n. [-]
+    """
+    least = np.floor(prompts)
+    return np.asarray(least + np.maximum(1.0 - (1.0 + least - prompts) / _LENGTHS, 0.0))
+
+
 def request_load(
     plan: InferencePlan,
     prefilling: InferencePlan,
@@ -345,7 +371,7 @@ def request_load(
     (99.0, 16.384)
     """
     taken = np.maximum(prefilling.prefill_tokens / prefilling.own_tokens, 1.0)
-    taken = np.floor(taken) if whole_prompts else taken
+    taken = whole_of(taken) if whole_prompts else taken
     return RequestLoad(
         plan.tokens_after_first / plan.tokens_per_step,
         prefilling.data_parallel_attention * taken,
