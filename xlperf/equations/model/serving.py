@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, beside, ceil_div, divide, side_by_side, some
-from xlperf.equations.model.linear_blocks import PROJECTIONS, linear_gemms, linear_widths
+from xlperf.equations.model.linear import PROJECTIONS, linear_gemms, linear_widths
 from xlperf.equations.model.mixtures import expert_gemms, latent_gemms, router_gemm
 from xlperf.equations.model.model import (
     Architecture,

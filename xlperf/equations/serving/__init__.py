@@ -7,10 +7,10 @@ stages; a decode step takes as long as the longer of a walk through all stages a
 slowest stage. All functions are vectorised over plans (rows,); phases are an axis of two: prefill, decode step.
 """
 
-from xlperf.equations.serving.batch_times import BatchTimes
 from xlperf.equations.serving.continuous import loaded_results, operating
 from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.limits import pooled_target_results, target_results
+from xlperf.equations.serving.load import BatchTimes
 from xlperf.equations.serving.memory import memory_of
 from xlperf.equations.serving.phases import BOUNDS, ServingWork, phase_times, serving_bound, serving_work
 from xlperf.equations.serving.pools import pool_state, pooled_results, pools_of

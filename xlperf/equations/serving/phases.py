@@ -38,7 +38,7 @@ from xlperf.equations.serving.communication import (
 )
 from xlperf.equations.serving.deployment import Batching, Deployment, batching_of, serving_shape
 from xlperf.equations.serving.kernels import KernelTimes, attention_kernels, by_phase, of_part, product_times
-from xlperf.equations.serving.weights import rank_weights_size
+from xlperf.equations.serving.memory import rank_weights_size
 
 MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
 BOUNDS = ("compute", "memory", "network", "overhead")

@@ -17,7 +17,7 @@ from xlperf.base.arrays import Array, ceil_div, divide, ones, side_by_side, some
 from xlperf.equations.hardware.attention import attention_time
 from xlperf.equations.hardware.gemm import gemm_time, product_traffic
 from xlperf.equations.hardware.roofline import linear_attention_time, transfer_time, vector_time
-from xlperf.equations.model.linear_blocks import chunked_scan, linear_gemms, linear_vectors, scan_gradient
+from xlperf.equations.model.linear import chunked_scan, linear_gemms, linear_vectors, scan_gradient
 from xlperf.equations.model.mixtures import (
     expert_bias_vectors,
     expert_gemms,

@@ -18,7 +18,7 @@ from xlperf.equations.model.layer_parameters import (
     layer_small_parameters,
     router_parameters,
 )
-from xlperf.equations.model.linear_blocks import linear_layer_parameters
+from xlperf.equations.model.linear import linear_layer_parameters
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.sparse import sparse_attention_parameters
