@@ -12,7 +12,7 @@ from xlperf.base.arrays import Array, beside, ceil_div, total
 from xlperf.equations.hardware.attention import attention_time, decode_attention_time, visible_pairs
 from xlperf.equations.hardware.gemm import gemm_time
 from xlperf.equations.hardware.roofline import Device, linear_attention_time, transfer_time, vector_time
-from xlperf.equations.model.linear import (
+from xlperf.equations.model.linear_attention import (
     chunked_scan,
     convolution_state_size,
     linear_widths,
@@ -29,7 +29,13 @@ from xlperf.equations.model.serving import (
     attention_calls,
     cache_elements,
 )
-from xlperf.equations.model.sparse import ATTENTION_KINDS, entries_seen, index_flop, index_ranks, index_traffic
+from xlperf.equations.model.sparse_attention import (
+    ATTENTION_KINDS,
+    entries_seen,
+    index_flop,
+    index_ranks,
+    index_traffic,
+)
 from xlperf.equations.plan.records import WORD
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
 from xlperf.equations.serving.deployment import Batching, Deployment

@@ -7,7 +7,15 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, ones, side_by_side, total
-from xlperf.equations.model.layer_parameters import (
+from xlperf.equations.model.linear_attention import (
+    linear_attention_parameters,
+    linear_attention_small_parameters,
+    linear_gate_parameters,
+    linear_widths,
+)
+from xlperf.equations.model.model import Architecture, Model, linear_share
+from xlperf.equations.model.operators import Gemms
+from xlperf.equations.model.parameters import (
     embedding_parameters,
     expert_parameters,
     latent_attention_parameters,
@@ -16,16 +24,13 @@ from xlperf.equations.model.layer_parameters import (
     layer_vector_parameters,
     router_parameters,
 )
-from xlperf.equations.model.linear import (
-    linear_attention_parameters,
-    linear_attention_small_parameters,
-    linear_gate_parameters,
-    linear_widths,
-)
-from xlperf.equations.model.model import Architecture, Model, linear_share
-from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.serving import cache_elements
-from xlperf.equations.model.sparse import shared_vector_gemms, sparse_cache_entries, sparse_gemm_shares, sparse_gemms
+from xlperf.equations.model.sparse_attention import (
+    shared_vector_gemms,
+    sparse_cache_entries,
+    sparse_gemm_shares,
+    sparse_gemms,
+)
 from xlperf.equations.plan.records import WORD
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
 from xlperf.equations.serving.deployment import Deployment

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, power, side_by_side, some
-from xlperf.equations.model.mixtures import distinct_share
+from xlperf.equations.model.experts import distinct_share
 from xlperf.equations.network.collectives import collective_time
 from xlperf.equations.plan.records import ContextMethod, QuantizedCopies, Recompute, TensorOverlap, TokenDispatch
 from xlperf.equations.training.setting import Setting, StageParameters, quantized_weights
