@@ -24,7 +24,7 @@ from xlperf.calibrate.accuracy import (
 )
 from xlperf.calibrate.bands import POOLING, bands_left_out, checked_widths, fit_bands, half_widths, with_checks
 from xlperf.calibrate.comparison import STEP_TIME, TIME_PER_TOKEN
-from xlperf.calibrate.cross_validation import cross_validated, not_published, of_unknown_software, refitted, rows_of
+from xlperf.calibrate.cross_validation import cross_validated, not_published, of_what_was_not_measured, refitted, rows_of
 from xlperf.calibrate.fit import (
     SOURCES,
     Measured,
@@ -190,9 +190,9 @@ def test_unknown_software_takes_what_a_fit_says_of_it() -> None:
         return dict(zip(zip(*(of.text(name) for name in names), strict=True), of.number("value"), strict=True))
 
     before, slowdown = values(table), ("training_software", ANY, ANY, ANY, "kernel_slowdown")
-    assert values(of_unknown_software(table)) == before
+    assert values(of_what_was_not_measured(table)) == before
     others = table.take([row for row in range(len(table)) if table.text("software")[row] != "nemo"])
-    after = values(of_unknown_software(others))
+    after = values(of_what_was_not_measured(others))
     assert {key for key, value in after.items() if value != before[key]} == {slowdown}, "no shared value is a median"
 
 

@@ -30,7 +30,13 @@ from xlperf.calibrate.fit import (
 )
 from xlperf.calibrate.fit_kernels import fit_kernels
 from xlperf.calibrate.fit_machines import accelerators_by_line, machine_constants
-from xlperf.calibrate.fit_published import TURNS, Responses, of_other_software, responses_of
+from xlperf.calibrate.fit_published import (
+    TURNS,
+    Responses,
+    kernels_of_other_generations,
+    of_other_software,
+    responses_of,
+)
 from xlperf.calibrate.fitted_constants import calibration_table, joined_tables
 from xlperf.calibrate.fitter import FEWEST_ROWS, SPREADS, solve
 from xlperf.calibrate.published import Published, PublishedPlans
@@ -206,7 +212,7 @@ def left_out(catalog: Catalog, name: str, path: str | Path | None = None) -> Cat
     known = catalog.with_tables([joined_tables(base, table.take(remaining))])
     for rows in (kept.training, kept.inference):
         known = refitted(rows, known, unknown=True)
-    return known.with_tables([of_unknown_software(known.tables["calibration"])])
+    return known.with_tables([of_what_was_not_measured(known.tables["calibration"])])
 
 
 def not_published(table: Table) -> list[int]:
@@ -221,7 +227,8 @@ def _concerns(table: Table, row: int, name: str, software: bool) -> bool:
     return str(table.text("generation", ANY)[row]).casefold() == name
 
 
-def of_unknown_software(table: Table) -> Table:
-    """The slowdown of software that nobody has measured as a fit has it: median of the software that remains."""
-    known = [one for one in training_constants(table, "") if one.software != ANY]
-    return joined_tables(table, calibration_table(of_other_software(known)))
+def of_what_was_not_measured(table: Table) -> Table:
+    """What a fit has for generations and software that nobody has measured: means and medians of those that remain."""
+    known = training_constants(table, "")
+    unknown = kernels_of_other_generations(known) + of_other_software([one for one in known if one.software != ANY])
+    return joined_tables(table, calibration_table(unknown))

@@ -162,7 +162,9 @@ class _Scaled:
         self.size: Array = np.array([one.size for one in parameters])
         self.log: np.ndarray = self.size == 0.0
         self.free = np.flatnonzero(~held)
-        bounds = np.array([one.bounds for one in parameters]).reshape(-1, 2)
+        declared = [(one.declared.low, one.declared.high) for one in parameters]
+        own = [one.bounds for one in parameters]  # what is held at its parent may lie beyond what was sampled
+        bounds = np.array([a if away else b for a, b, away in zip(declared, own, held, strict=True)]).reshape(-1, 2)
         self.low, self.high = self.unknowns(bounds[:, 0]), self.unknowns(bounds[:, 1])
         self.bounds = bounds
         self.target = self.unknowns(np.array([one.target for one in parameters]))
