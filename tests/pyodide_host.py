@@ -43,8 +43,8 @@ fs.writeFileSync(folder + "/answers.json", py.FS.readFile("/answers.json"));
 """
 PROGRAM = """\
 import json, os
-from xlperf.addin.lite import write
-write("/lite")
+from xlperf.addin.excel import write_lite
+write_lite("/lite")
 assert os.stat("/lite/main.py").st_mode & 0o600 == 0o600
 space = {}
 exec(open("/lite/main.py").read(), space)

@@ -52,8 +52,8 @@ def test_a_robust_choice_keeps_the_limits_in_nine_draws_of_ten(catalog: Catalog)
 @pytest.mark.parametrize("measure", ["average", "p90", "regret"])
 def test_a_robust_order_is_that_of_draws_computed_one_by_one(catalog: Catalog, measure: str) -> None:
     """Each draw as an edited sheet, without bands: mean, 90th percentile and mean regret of every plan."""
-    from xlperf.explore.samples import LATIN_HYPERCUBE, Sampling, uniforms
     from xlperf.explore.uncertainty import Uncertainty
+    from xlperf.explore.vary import LATIN_HYPERCUBE, Sampling, uniforms
 
     plan = with_mapping(table({**TRAIN, "tensor parallel": ""}))
     found = search(plan, catalog, top=12)

@@ -35,7 +35,7 @@ from xlperf.calibrate.fit import (
     training_constants,
 )
 from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
-from xlperf.calibrate.fit_published import MOST_OF_SOFTWARE
+from xlperf.calibrate.fit_published import MOST_OF_SOFTWARE, trial_values
 from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables
 from xlperf.calibrate.fitter import FEWEST_ROWS
 from xlperf.calibrate.kernel_measurements import read_kernels
@@ -43,7 +43,6 @@ from xlperf.calibrate.published import Published, package_rows, published_column
 from xlperf.calibrate.published_errors import Errors, plans_to_fit
 from xlperf.calibrate.published_errors import errors_of as published_entries
 from xlperf.calibrate.published_inference import inference_plans, prefill_utilization
-from xlperf.calibrate.responses import trial_values
 from xlperf.catalog.calibration import ANY, SOFTWARE_FAMILIES, declared_constants, generation_line
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.table import Table

@@ -18,7 +18,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
 from xlperf.engine.catalog_arrays import catalog_arrays, catalog_models
 from xlperf.equations.hardware.roofline import Device, linear_attention_time, vector_time
-from xlperf.equations.model.linear import (
+from xlperf.equations.model.linear_attention import (
     CHUNK,
     chunk_scan_flop,
     chunk_scan_traffic,

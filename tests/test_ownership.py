@@ -19,7 +19,7 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, evaluate_designs, evaluate_ownership, evaluate_servers
 from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS
-from xlperf.equations.cost.network import network_parts
+from xlperf.equations.cost.servers import network_parts
 from xlperf.workbook.build import read_tables, workbook_package
 from xlperf.workbook.data_sheets import table_of
 

@@ -12,9 +12,8 @@ import pytest
 
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
-from xlperf.calibrate.comparison import Record
+from xlperf.calibrate.comparison import AT_MEASURED_RATE, JOULES, WATTS, Record, power_records
 from xlperf.calibrate.published import read_power
-from xlperf.calibrate.published_power import AT_MEASURED_RATE, JOULES, WATTS, power_records
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table

@@ -9,9 +9,8 @@ import pytest
 from serving_simulator import Outcome, pools, replica
 
 from xlperf.base.arrays import Array
-from xlperf.equations.serving.batch_times import BatchTimes, Times
 from xlperf.equations.serving.continuous import Replicas
-from xlperf.equations.serving.load import RequestLoad
+from xlperf.equations.serving.load import BatchTimes, RequestLoad, Times
 from xlperf.equations.serving.pools import PoolLoad, PoolState, pool_state
 from xlperf.equations.serving.queueing import Service, Steady, closed_state, spread_quantiles
 

@@ -21,8 +21,8 @@ from test_solve import H100, SERVE, TRAIN, table, varied
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine import evaluate
 from xlperf.explore.changed_catalogs import changed_catalog
-from xlperf.explore.samples import LATIN_HYPERCUBE, RANDOM, Sampling, uniforms
 from xlperf.explore.sweep import BLOCK, Sweep, sweep
+from xlperf.explore.vary import LATIN_HYPERCUBE, RANDOM, Sampling, uniforms
 
 LINES = (
     "accelerators.memory bandwidth=x0.5,x1",

@@ -16,7 +16,7 @@ from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.engine.join import architecture_codes, named_rows
 from xlperf.engine.models import architecture_of
 from xlperf.engine.training import training_setting
-from xlperf.equations.model.mixtures import distinct_share
+from xlperf.equations.model.experts import distinct_share
 from xlperf.equations.model.parameters import mtp_parameters, parameter_count
 from xlperf.equations.training.stages import stages_of
 

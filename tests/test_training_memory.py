@@ -10,7 +10,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate, explain
 from xlperf.engine.catalog_arrays import catalog_models
-from xlperf.equations.model.layer_parameters import attention_matrix_parameters, expert_parameters
+from xlperf.equations.model.parameters import attention_matrix_parameters, expert_parameters
 from xlperf.equations.training.memory import logits_size
 from xlperf.equations.training.setting import optimizer_element_size
 

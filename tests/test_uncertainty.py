@@ -18,9 +18,9 @@ from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import column, unit_of
 from xlperf.engine import evaluate
-from xlperf.explore.samples import LATIN_HYPERCUBE, Sampling
 from xlperf.explore.sweep import Sweep
 from xlperf.explore.uncertainty import SHARED, Uncertainty, sheet_ranges
+from xlperf.explore.vary import LATIN_HYPERCUBE, Sampling
 
 COST = "cost_per_million_tokens"
 OTHER = {**TRAIN, "name": "b", "tensor parallel": 8}

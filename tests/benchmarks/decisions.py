@@ -15,10 +15,9 @@ from benchmarks import shadow
 from benchmarks.plans import columns_of
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
-from xlperf.explore.samples import LATIN_HYPERCUBE, Sampling
 from xlperf.explore.sweep import Sweep
 from xlperf.explore.uncertainty import Uncertainty
-from xlperf.explore.vary import Variation, read_variation
+from xlperf.explore.vary import LATIN_HYPERCUBE, Sampling, Variation, read_variation
 
 TRAIN = "name,model,accelerator,num accelerators,global batch size,sequence length\n"
 SPACES = {

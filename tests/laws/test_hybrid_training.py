@@ -18,7 +18,7 @@ from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.engine.join import named_rows
 from xlperf.engine.models import architecture_of
 from xlperf.engine.training import training_setting
-from xlperf.equations.model.linear_blocks import Scan, chunked_scan, scan_gradient
+from xlperf.equations.model.linear_attention import Scan, chunked_scan, scan_gradient
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.parameters import matrix_parameters, parameter_count
 from xlperf.equations.training import step

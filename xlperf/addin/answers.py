@@ -177,10 +177,9 @@ def _points(session: Session, plans: Plans, catalog: Catalog, given: Given) -> B
 def _drawn(session: Session, given: Given, banded: bool = True) -> Uncertainty:
     """Plans with their uncertain inputs; of a sensitivity the usual ones where none are given."""
     from xlperf.explore.objectives import limits_of
-    from xlperf.explore.samples import LATIN_HYPERCUBE, Sampling
     from xlperf.explore.sweep import Sweep
     from xlperf.explore.uncertainty import DRAWS, Uncertainty, sheet_ranges, usual_ranges
-    from xlperf.explore.vary import read_variation
+    from xlperf.explore.vary import LATIN_HYPERCUBE, Sampling, read_variation
 
     catalog = given["catalog"][1]
     plans = session.engine.resolve(read_plans_of(given["rows"]), catalog)

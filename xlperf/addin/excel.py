@@ -1,9 +1,12 @@
-"""The Excel add-in ``xlperf.xlam`` for Windows, built from the add-in file of the installed xlwings; its installation.
+"""The Excel add-in ``xlperf.xlam`` for Windows, its installation, and the functions in xlwings Lite.
 
-The file is built on the machine that uses it, because xlwings names its library by its version; nothing of xlwings is
-passed on. Our module of VBA, made from the registry, hands cells to xlwings, which runs Python. What is changed in
-xlwings' own module keeps other workbooks out of it: settings and paths come from the add-in file alone, so that a
-workbook can neither bring code along nor start a Python process of its own.
+The add-in is built from the add-in file of the installed xlwings, on the machine that uses it, because xlwings names
+its library by its version; nothing of xlwings is passed on. Our module of VBA, made from the registry, hands cells to
+xlwings, which runs Python. What is changed in xlwings' own module keeps other workbooks out of it: settings and paths
+come from the add-in file alone, so that a workbook can neither bring code along nor start a Python process of its own.
+
+xlwings Lite (Excel on the web, on a Mac, on Windows) runs Python inside Excel, without a process of its own; a workbook
+brings its code along, as two texts to paste into its editor. The engine runs there unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from xml.sax.saxutils import escape
 from xlperf import __version__
 from xlperf.addin.functions import Function, functions
 from xlperf.addin.vba_project import Project, VbaError
-from xlperf.base.errors import HostError
+from xlperf.base.errors import Fault, HostError, InputError
 from xlperf.base.files import replaced
 
 NAME = "xlperf.xlam"
@@ -344,3 +347,54 @@ def _policy_faults(_python: str, _built: str) -> list[str]:
 
 
 _FINDERS: tuple[Callable[[str, str], list[str]], ...] = (_interpreter_faults, _library_faults, _policy_faults)
+
+
+LITE_MAIN = """\
+# The worksheet functions of xlperf. What XLPERF_CATALOG has read lives as long as the session:
+# recalculate all cells after Python was restarted.
+
+from xlperf.addin.xlwings_functions import *
+"""
+
+
+def requirements(wheel: str | None = None) -> str:
+    """What the workbook's Python needs: xlwings and the wheel of xlperf.
+
+    >>> print(requirements("https://example.com/xlperf-0.1.0-py3-none-any.whl"))
+    xlwings
+    xlperf @ https://example.com/xlperf-0.1.0-py3-none-any.whl
+    <BLANKLINE>
+    """
+    place = f"xlperf=={__version__}" if wheel is None else f"xlperf @ {wheel}"
+    return f"xlwings\n{place}\n"
+
+
+def write_lite(folder: str, wheel: str | None = None) -> str:
+    """Write ``main.py`` and ``requirements.txt`` into a folder; what to do with them, in one line.
+
+    ``folder``: made where it does not exist. ``wheel``: address of the wheel of xlperf; by default the package index.
+    Raises InputError where FOLDER is a file, or holds files of these names that are not of an earlier run; nothing is
+    written then.
+    """
+    place = Path(folder)
+    if place.exists() and not place.is_dir():
+        raise InputError(Fault(folder, "is a file; give the name of a folder"))
+    texts = {"main.py": LITE_MAIN, "requirements.txt": requirements(wheel)}
+    own = {"main.py": LITE_MAIN.encode(), "requirements.txt": b"xlwings\nxlperf"}
+    foreign = [name for name in texts if (place / name).exists() and not _starts_with(place / name, own[name])]
+    if foreign:
+        raise InputError([Fault(str(place / name), "is not of an earlier run; give a folder without it")
+                          for name in foreign])  # fmt: skip
+    place.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        with replaced(place / name) as part:
+            part.write_text(text, encoding="utf-8")
+    return f"{place}: paste main.py and requirements.txt into the editor of xlwings Lite and restart its Python"
+
+
+def _starts_with(path: Path, start: bytes) -> bool:
+    """Whether a file begins as one that this module wrote."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(start)) == start

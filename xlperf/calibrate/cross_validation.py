@@ -3,7 +3,7 @@
 Models are left out one by one, all with layers of one shape together: the constants that their rows use are fitted
 again without them, and they are predicted. Kernels keep their constants: they were fitted on measurements of kernels
 alone. A refit is cheap because the response of every row to every constant is sampled once
-(:mod:`xlperf.calibrate.responses`); the rows left out are then predicted in full. Which constants a software has is
+(:mod:`xlperf.calibrate.fit_published`); the rows left out are then predicted in full. Which constants a software has is
 not chosen again.
 """
 
@@ -30,7 +30,7 @@ from xlperf.calibrate.fit import (
 )
 from xlperf.calibrate.fit_kernels import fit_kernels
 from xlperf.calibrate.fit_machines import accelerators_by_line, machine_constants
-from xlperf.calibrate.fit_published import TURNS, of_other_software
+from xlperf.calibrate.fit_published import TURNS, Responses, of_other_software, responses_of
 from xlperf.calibrate.fitted_constants import calibration_table, joined_tables
 from xlperf.calibrate.fitter import FEWEST_ROWS, SPREADS, solve
 from xlperf.calibrate.published import Published, PublishedPlans
@@ -45,7 +45,6 @@ from xlperf.calibrate.published_errors import (
     plans_to_fit,
     taken,
 )
-from xlperf.calibrate.responses import Responses, responses_of
 from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table

@@ -13,8 +13,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
-from xlperf.calibrate.published import Published, PublishedPlans, package_rows
-from xlperf.calibrate.published_models import ModelNames
+from xlperf.calibrate.published import ModelNames, Published, PublishedPlans, package_rows
 from xlperf.calibrate.published_training import Refusal, plan_table, precision_choice
 from xlperf.catalog.catalog import Catalog
 from xlperf.equations.plan.records import PRECISIONS

@@ -8,8 +8,7 @@ from functools import cache, lru_cache
 
 import numpy as np
 
-from xlperf.calibrate.published import Published, PublishedPlans, package_rows
-from xlperf.calibrate.published_models import ModelNames
+from xlperf.calibrate.published import ModelNames, Published, PublishedPlans, package_rows
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table

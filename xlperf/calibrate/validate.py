@@ -15,12 +15,11 @@ import numpy as np
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import workbook
 from xlperf.base.units import factor
-from xlperf.calibrate.comparison import RATES, STEP_TIME, Record, compare, predicted
+from xlperf.calibrate.comparison import QUANTITIES as POWER_QUANTITIES
+from xlperf.calibrate.comparison import RATES, STEP_TIME, Record, compare, power_records, predicted
 from xlperf.calibrate.own_runs import has_measured_plans, records_of_plans
 from xlperf.calibrate.published import POWER, Published, read_power, read_published, sheet_rows
 from xlperf.calibrate.published_errors import NEVER_FITTED, plans_of
-from xlperf.calibrate.published_power import QUANTITIES as POWER_QUANTITIES
-from xlperf.calibrate.published_power import power_records
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.csv_files import harmless
 from xlperf.catalog.read import read_plans

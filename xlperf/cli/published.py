@@ -243,9 +243,8 @@ def calibrate(
         return
     table = known.tables["calibration"]
     if fit:
-        from xlperf.calibrate.bands import fitted_calibration
+        from xlperf.calibrate.bands import fitted_calibration, refit_machines
         from xlperf.calibrate.fit import read_measured
-        from xlperf.calibrate.machines import refit_machines
 
         day = f"{date or datetime.datetime.now():%Y-%m-%d}"
         if not machines:
@@ -335,9 +334,9 @@ def _cross_validate(catalog: Catalog, readme: str | None) -> int:
 
 
 def _machines(catalog: Catalog, readme: str | None) -> int:
+    from xlperf.calibrate.bands import machines_table
     from xlperf.calibrate.fit import read_measured
     from xlperf.calibrate.fit_machines import errors_left_out
-    from xlperf.calibrate.machines import machines_table
 
     measured = read_measured()
     table = machines_table(errors_left_out(measured.machines, catalog, measured.kernels), measured, catalog)

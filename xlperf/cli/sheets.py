@@ -187,7 +187,7 @@ def install(
         if given and host != only:
             raise click.UsageError(f"{name} is for xlperf install {only}")
     if host == "lite":
-        from xlperf.addin.lite import write as write_lite
+        from xlperf.addin.excel import write_lite
 
         if folder is None:
             raise click.UsageError("say which folder: xlperf install lite FOLDER")

@@ -129,9 +129,8 @@ def sweep(
     from xlperf.cli.blocks import Blocks, write_sweep
     from xlperf.explore.candidates import with_auto
     from xlperf.explore.objectives import default_objective, limits_of, objective_of
-    from xlperf.explore.samples import Sampling
     from xlperf.explore.sweep import Best, Sweep, best_rows
-    from xlperf.explore.vary import read_variation
+    from xlperf.explore.vary import Sampling, read_variation
     from xlperf.explore.workers import all_processes
 
     table = read_one_kind(plans, chosen)

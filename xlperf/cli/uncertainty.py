@@ -108,10 +108,9 @@ def uncertainty(
     auto are chosen once, for the inputs as they are in the sheets.
     """
     from xlperf.explore.objectives import limits_of
-    from xlperf.explore.samples import LATIN_HYPERCUBE, Sampling
     from xlperf.explore.sweep import Sweep
     from xlperf.explore.uncertainty import Uncertainty, sheet_ranges
-    from xlperf.explore.vary import read_variation
+    from xlperf.explore.vary import LATIN_HYPERCUBE, Sampling, read_variation
     from xlperf.explore.workers import all_processes
 
     table = read_one_kind(plans, chosen)

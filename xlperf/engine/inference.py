@@ -11,7 +11,6 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.engine.energy import load_carbon_share
 from xlperf.engine.join import (
     POOLS,
     Joined,
@@ -21,6 +20,7 @@ from xlperf.engine.join import (
     groups_of,
     in_batches,
     join,
+    load_carbon_share,
     named_rows,
     plan_columns,
     pool_rows,

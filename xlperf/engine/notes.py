@@ -9,6 +9,7 @@ import numpy as np
 from xlperf.base.arrays import Array, decade, some
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.equations.hardware.power import PowerLimits
 from xlperf.equations.plan.records import Remark, remarks_of_rows
 
 
@@ -58,6 +59,23 @@ def extrapolation_notes(extrapolated: list[tuple[str, np.ndarray]], illegal: np.
     }
     named = np.array([names[value] for value in values], dtype=object)
     return [Remark(pattern > 0, "calibration extrapolated: {}", (named,))]
+
+
+def limit_notes(limits: PowerLimits, idle_power: Array, illegal: np.ndarray) -> list[Remark]:
+    """Where a lowered power limit slows long products and to what share of their clock, and where none can keep it.
+
+    ``limits``: of the plans, (rows,). ``idle_power``: with nothing to run, NaN where it is not known, (rows,). [W]
+    """
+    lowered = ~illegal & (limits.kept < limits.own)
+    if not some(lowered):
+        return []
+    numbers = limits.kept, np.round(100.0 * limits.clock_share), limits.own
+    slowed = "power limit {} W: the clock of long products falls to {} % of that at {} W"
+    idle = "power limit {} W is below the {} W that it draws with nothing to run: no clock keeps it"
+    return [
+        Remark(lowered & (limits.clock_share < 1.0), slowed, numbers),
+        Remark(lowered & (limits.kept < idle_power), idle, (limits.kept, idle_power)),
+    ]
 
 
 def name_notes(plans: Table, catalog: Catalog, illegal: np.ndarray) -> list[Remark]:

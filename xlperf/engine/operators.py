@@ -26,7 +26,7 @@ from xlperf.equations.serving.kernels import by_phase
 from xlperf.equations.serving.phases import FIXED
 from xlperf.equations.training import Part, Setting, Step, step
 from xlperf.equations.training.activations import selected_share
-from xlperf.equations.training.collective_calls import collective_calls
+from xlperf.equations.training.communication import collective_calls
 from xlperf.equations.training.kernels import LAYER_PLACES, kernel_parts, part_work
 
 Row = dict[str, object]

@@ -10,12 +10,12 @@ import numpy as np
 
 from xlperf.base.arrays import Array, divide, exp, log, total
 from xlperf.catalog.catalog import Catalog
-from xlperf.engine.energy import limit_notes
 from xlperf.engine.notes import (
     add_notes,
     basis_words,
     extrapolation_notes,
     gibibytes,
+    limit_notes,
     unpriced_notes,
 )
 from xlperf.engine.own_runs import narrowed, own_runs_note

@@ -10,7 +10,6 @@ from xlperf.base.arrays import Array, exp, some, total
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Keys, Table
-from xlperf.engine.energy import limit_notes, run_carbon_share
 from xlperf.engine.join import (
     Joined,
     Named,
@@ -21,9 +20,18 @@ from xlperf.engine.join import (
     join,
     named_rows,
     plan_columns,
+    run_carbon_share,
 )
 from xlperf.engine.models import architecture_of
-from xlperf.engine.notes import add_notes, basis_words, extrapolation_notes, gibibytes, name_notes, unpriced_notes
+from xlperf.engine.notes import (
+    add_notes,
+    basis_words,
+    extrapolation_notes,
+    gibibytes,
+    limit_notes,
+    name_notes,
+    unpriced_notes,
+)
 from xlperf.engine.own_runs import RATES, SHEET, Corrections, corrected_step, corrections, narrowed, own_runs_note
 from xlperf.engine.trust import band_ends, coordinates, ends_together, trust
 from xlperf.equations.cost.tco import carbon_of_energy

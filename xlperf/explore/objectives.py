@@ -14,7 +14,7 @@ from xlperf.base.units import UNITS
 from xlperf.catalog.cells import number_of
 from xlperf.catalog.schema import Column, results_of, split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
-from xlperf.explore.samples import normal_scores
+from xlperf.explore.vary import normal_scores
 
 LARGER = frozenset(
     {

@@ -22,10 +22,9 @@ from xlperf.explore.auto import evaluate_resolved
 from xlperf.explore.candidates import Bounds
 from xlperf.explore.changed_catalogs import changed_catalog, multiplied, row_catalog, unmarked
 from xlperf.explore.objectives import Limit, Objective
-from xlperf.explore.samples import Sampling, uniforms
 from xlperf.explore.search import stacked
 from xlperf.explore.space import MOST_PLANS
-from xlperf.explore.vary import CALIBRATION, NAMING, Varied, picked
+from xlperf.explore.vary import CALIBRATION, NAMING, Sampling, Varied, picked, uniforms
 from xlperf.explore.workers import worked
 
 BLOCK = 32_768

@@ -17,10 +17,20 @@ from xlperf.catalog.table import Table, uncertain_columns, values_in_case
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.changed_catalogs import blanked_prices, sheet_rows
 from xlperf.explore.objectives import TIMES, Limit, band_factor, is_rate, objective_of
-from xlperf.explore.samples import LATIN_HYPERCUBE, RANDOM, Sampling, normal_scores, uniforms
 from xlperf.explore.search_results import Search
 from xlperf.explore.sweep import BLOCK, Sweep
-from xlperf.explore.vary import REACHED, SHEETS, TRIANGULAR, UNIFORM, Varied
+from xlperf.explore.vary import (
+    LATIN_HYPERCUBE,
+    RANDOM,
+    REACHED,
+    SHEETS,
+    TRIANGULAR,
+    UNIFORM,
+    Sampling,
+    Varied,
+    normal_scores,
+    uniforms,
+)
 from xlperf.explore.workers import worked
 
 BAND = "calibration band"

@@ -332,9 +332,9 @@ def uncertainty_sheet(sheet: Worksheet, groups: Sequence[Plans], catalog: Catalo
 def _drawn(group: Plans, rows: np.ndarray, catalog: Catalog) -> tuple[list[Column], list[list[object]]]:
     """Columns of the table of one kind of plan, and their values as cells show them."""
     from xlperf.equations.cost.tokens import ALL_IN
-    from xlperf.explore.samples import LATIN_HYPERCUBE, Sampling
     from xlperf.explore.sweep import Sweep
     from xlperf.explore.uncertainty import Uncertainty, sheet_ranges
+    from xlperf.explore.vary import LATIN_HYPERCUBE, Sampling
 
     plans = group.plans.take(rows)
     ranges = sheet_ranges(plans, catalog)

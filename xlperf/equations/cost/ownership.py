@@ -8,8 +8,15 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Columns, Numeric, array, ceil_div
 from xlperf.base.units import YEAR
-from xlperf.equations.cost.network import NetworkParts, Words, server_network
-from xlperf.equations.cost.servers import DrawnPower, OwnerTerms, owner_terms, server_hour
+from xlperf.equations.cost.servers import (
+    DrawnPower,
+    NetworkParts,
+    OwnerTerms,
+    Words,
+    owner_terms,
+    server_hour,
+    server_network,
+)
 from xlperf.equations.cost.tco import building_power
 from xlperf.equations.cost.tokens import Terms, pool_mean, token_rate_per_power
 
@@ -181,7 +188,7 @@ def owned_pool(
     server : Columns
         Rows of the sheet ``servers``.
     topology : {"fat-tree", "switch", "rail", "dragonfly", "fully-connected", "ring", "torus", "mesh"}
-        As in :func:`xlperf.equations.cost.network.network_parts`.
+        As in :func:`xlperf.equations.cost.servers.network_parts`.
     num_endpoints : numeric
         Links into the network; 0 within one server. [-]
     oversubscription : numeric

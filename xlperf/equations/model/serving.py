@@ -13,18 +13,17 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, beside, ceil_div, divide, side_by_side, some
-from xlperf.equations.model.linear_blocks import PROJECTIONS, linear_gemms, linear_widths
-from xlperf.equations.model.mixtures import expert_gemms, latent_gemms, router_gemm
-from xlperf.equations.model.model import (
-    Architecture,
-    Model,
+from xlperf.equations.model.experts import (
     activated_experts,
     busiest_rank_factor,
-    linear_share,
-    local_share,
+    expert_gemms,
+    latent_gemms,
+    router_gemm,
 )
+from xlperf.equations.model.linear_attention import PROJECTIONS, linear_gemms, linear_widths
+from xlperf.equations.model.model import Architecture, Model, linear_share, local_share
 from xlperf.equations.model.operators import Gemms, concatenated, logits_gemm, mlp_gemms
-from xlperf.equations.model.sparse import (
+from xlperf.equations.model.sparse_attention import (
     SHARED,
     SPARSE,
     shared_vector_gemms,

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, divide, some
-from xlperf.equations.serving.batch_times import BatchTimes
 from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.load import (
     UNBOUNDED,
+    BatchTimes,
     Cycle,
     RequestLoad,
     bounded_rise,

@@ -375,8 +375,8 @@ def batching_of(plan: InferencePlan) -> Batching:
     fuller = prompts - rounds * fewest
     own = fuller * np.ceil((fewest + 1.0) / replicas) + (rounds - fuller) * np.ceil(fewest / replicas)
     passes = own * plan.own_tokens / plan.prefill_tokens
-    # Stages are filled by a full pass; the last one counts by its tokens, or one token more would be faster.
-    passes = np.maximum(np.where(plan.pipeline_parallel > 1.0, passes, np.ceil(passes)), rounds)
+    # Stages are filled by a full pass, and under load the next prompt fills up the last one: it counts by its tokens.
+    passes = np.maximum(np.where((plan.pipeline_parallel > 1.0) | apart, passes, np.ceil(passes)), rounds)
     if not np.any(plan.two_batch_overlap > 0.0):
         one = np.ones_like(passes)
         return Batching(plan.num_micro_batches, rounds, prompts, own, passes, plan.micro_batch_size, one, one)

@@ -10,9 +10,9 @@ import numpy as np
 from xlperf.base.arrays import Array, divide
 from xlperf.equations.hardware.memory import resident_share
 from xlperf.equations.hardware.power import Machine, WorkRates, accelerator_power, traffic_from_memory
-from xlperf.equations.model.layer_parameters import expert_parameters
-from xlperf.equations.model.model import Architecture, Model, activated_experts
-from xlperf.equations.model.parameters import matrix_parameters
+from xlperf.equations.model.experts import activated_experts
+from xlperf.equations.model.model import Architecture, Model
+from xlperf.equations.model.parameters import expert_parameters, matrix_parameters
 from xlperf.equations.model.serving import SAMPLING_PASSES
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.kernels import wide_attention

@@ -24,7 +24,7 @@ from xlperf.equations.model.serving import (
     serving_gemms,
     serving_vectors,
 )
-from xlperf.equations.model.sparse import sparse_shares
+from xlperf.equations.model.sparse_attention import sparse_shares
 from xlperf.equations.plan.records import WORD, OffloadTarget
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
 from xlperf.equations.serving.communication import (
@@ -39,7 +39,7 @@ from xlperf.equations.serving.communication import (
 )
 from xlperf.equations.serving.deployment import Batching, Deployment, batching_of, serving_shape
 from xlperf.equations.serving.kernels import KernelTimes, attention_kernels, by_phase, of_part, product_times
-from xlperf.equations.serving.weights import rank_weights_size
+from xlperf.equations.serving.memory import rank_weights_size
 
 MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
 BOUNDS = ("compute", "memory", "network", "overhead")

@@ -10,11 +10,19 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, divide
-from xlperf.equations.serving.batch_times import BatchTimes, Times
 from xlperf.equations.serving.communication import pool_message_time
 from xlperf.equations.serving.deployment import Deployment, RequestLatency
 from xlperf.equations.serving.expert_pools import POOL_SHARES, expert_pool_memory, split_step
-from xlperf.equations.serving.load import UNBOUNDED, RequestLoad, bounded_rise, half_of, octave, request_load
+from xlperf.equations.serving.load import (
+    UNBOUNDED,
+    BatchTimes,
+    RequestLoad,
+    Times,
+    bounded_rise,
+    half_of,
+    octave,
+    request_load,
+)
 from xlperf.equations.serving.memory import ReplicaMemory, memory_of
 from xlperf.equations.serving.pool_queueing import Curve, PoolTimes, pooled_open_state, pooled_state
 from xlperf.equations.serving.queueing import Service, Steady, first_of_run, step_line

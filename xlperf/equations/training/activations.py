@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ones, some
-from xlperf.equations.model.linear_blocks import linear_kept_widths
+from xlperf.equations.model.linear_attention import linear_kept_widths
 from xlperf.equations.plan.records import AdapterModules, ContextMethod, Recompute
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.kernels import CORES, LAYER_PLACES

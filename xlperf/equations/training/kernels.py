@@ -17,8 +17,7 @@ from xlperf.base.arrays import Array, ceil_div, divide, ones, side_by_side, some
 from xlperf.equations.hardware.attention import attention_time
 from xlperf.equations.hardware.gemm import gemm_time, product_traffic
 from xlperf.equations.hardware.roofline import linear_attention_time, transfer_time, vector_time
-from xlperf.equations.model.linear_blocks import chunked_scan, linear_gemms, linear_vectors, scan_gradient
-from xlperf.equations.model.mixtures import (
+from xlperf.equations.model.experts import (
     expert_bias_vectors,
     expert_gemms,
     latent_gemms,
@@ -26,6 +25,7 @@ from xlperf.equations.model.mixtures import (
     mtp_vectors,
     router_gemm,
 )
+from xlperf.equations.model.linear_attention import chunked_scan, linear_gemms, linear_vectors, scan_gradient
 from xlperf.equations.model.operators import (
     Gemms,
     Vectors,
@@ -38,13 +38,19 @@ from xlperf.equations.model.operators import (
     mlp_gemms,
     mlp_vectors,
 )
-from xlperf.equations.model.sparse import SPARSE, shared_vector_gemms, sparse_gemm_shares, sparse_gemms, stream_passes
+from xlperf.equations.model.sparse_attention import (
+    SPARSE,
+    shared_vector_gemms,
+    sparse_gemm_shares,
+    sparse_gemms,
+    stream_passes,
+)
 from xlperf.equations.plan.records import WORD, ContextMethod, CrossEntropy, Graphs, QuantizedCopies, TokenDispatch
 from xlperf.equations.plan.training_plan import LAYOUTS
 from xlperf.equations.training.adapters import PLACES as ADAPTED
 from xlperf.equations.training.adapters import adapter_gemms, adapter_vectors, frozen_products
 from xlperf.equations.training.setting import MASK, Part, Setting
-from xlperf.equations.training.sparse import sparse_cores
+from xlperf.equations.training.sparse_attention import sparse_cores
 
 LAYER_PLACES = ("attention", "core", "local core", "mlp", "moe", "linear")
 CORES = ("core", "local core")

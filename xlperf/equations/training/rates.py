@@ -8,11 +8,16 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, log, power, some
 from xlperf.equations.hardware.power import Machine, WorkRates, accelerator_power, traffic_from_memory
-from xlperf.equations.model.layer_parameters import expert_parameters
-from xlperf.equations.model.linear import recurrent_step_flop
+from xlperf.equations.model.linear_attention import recurrent_step_flop
 from xlperf.equations.model.model import Model, attention_flop, training_flop_per_token
-from xlperf.equations.model.parameters import layer_matrices, matrix_parameters, mtp_parameters, parameter_count
-from xlperf.equations.model.sparse import index_flop, sparse_keys
+from xlperf.equations.model.parameters import (
+    expert_parameters,
+    layer_matrices,
+    matrix_parameters,
+    mtp_parameters,
+    parameter_count,
+)
+from xlperf.equations.model.sparse_attention import index_flop, sparse_keys
 from xlperf.equations.plan.records import WORD, Recompute
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.adapters import model_adapters

@@ -11,17 +11,17 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, distinct_rows, divide, ones, some, total
 from xlperf.equations.hardware.roofline import Device
-from xlperf.equations.model.layer_parameters import (
+from xlperf.equations.model.linear_attention import linear_layer_parameters
+from xlperf.equations.model.model import Architecture, Model
+from xlperf.equations.model.operators import Gemms
+from xlperf.equations.model.parameters import (
     attention_matrix_parameters,
     expert_parameters,
     latent_projection_parameters,
     layer_small_parameters,
     router_parameters,
 )
-from xlperf.equations.model.linear_blocks import linear_layer_parameters
-from xlperf.equations.model.model import Architecture, Model
-from xlperf.equations.model.operators import Gemms
-from xlperf.equations.model.sparse import sparse_attention_parameters
+from xlperf.equations.model.sparse_attention import sparse_attention_parameters
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.records import WORD, Recompute, derived
 from xlperf.equations.plan.training_plan import TrainingPlan

@@ -7,10 +7,9 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.equations.serving.batch_times import BatchTimes
 from xlperf.equations.serving.continuous import Replicas
 from xlperf.equations.serving.deployment import Deployment, RequestLatency
-from xlperf.equations.serving.load import RequestLoad, half_of, request_load
+from xlperf.equations.serving.load import BatchTimes, RequestLoad, half_of, request_load
 from xlperf.equations.serving.pools import PoolLoad, Pools, pool_state
 from xlperf.equations.serving.queueing import Service, Steady, closed_state
 

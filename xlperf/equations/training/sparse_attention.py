@@ -8,7 +8,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, divide
 from xlperf.equations.hardware.roofline import vector_time
-from xlperf.equations.model.sparse import entries_seen, index_flop, index_ranks, index_traffic, sparse_shares
+from xlperf.equations.model.sparse_attention import entries_seen, index_flop, index_ranks, index_traffic, sparse_shares
 from xlperf.equations.plan.records import WORD
 from xlperf.equations.training.setting import Part, Setting
 

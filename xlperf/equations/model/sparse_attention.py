@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, side_by_side
-from xlperf.equations.model.layer_parameters import index_parameters
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.operators import Gemms
 
@@ -490,3 +489,50 @@ def sparse_attention_parameters(model: Model) -> Array:
     )  # fmt: skip
     pools = np.where(pooled, 4.0 * model.num_selected_layers, 0.0) + 2.0 * model.num_compressed_layers
     return np.asarray(model.num_index_layers * index + pools * model.hidden_size * model.head_size)
+
+
+def index_parameters(
+    hidden_size: Numeric,
+    query_size: Numeric,
+    index_heads: Numeric,
+    index_size: Numeric,
+    key_width: Numeric,
+    weighted: Numeric,
+) -> Array:
+    r"""Weights of the index of one layer: its queries, its keys, and weights of its heads.
+
+    .. math:: P = q H d + h n_k d + \omega h H
+
+    Parameters
+    ----------
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    query_size : numeric
+        Width q that queries are made from: the rank of their compression, or the hidden size. [-]
+    index_heads : numeric
+        Heads H of the index. [-]
+    index_size : numeric
+        Width d of an index key. [-]
+    key_width : numeric
+        Widths n_k of the projection of keys over that of a key: 1, or 4 with overlapping compression and its gate. [-]
+    weighted : numeric
+        Omega: 1 where scores of heads are added up with weights that depend on the token. [-]
+
+    Returns
+    -------
+    parameters : numeric
+        Weights. [-]
+
+    References
+    ----------
+    .. [1] DeepSeek-AI, "DeepSeek-V3.2: pushing the frontier of open large language models", 2025, arXiv:2512.02556,
+       section 2.1.
+
+    DeepSeek-V3.2: 1,536 x 64 x 128 + 7,168 x 128 + 7,168 x 64.
+
+    >>> float(index_parameters(7168.0, 1536.0, 64.0, 128.0, 1.0, 1.0))
+    13959168.0
+    """
+    heads, size, hidden = array(index_heads), array(index_size), array(hidden_size)
+    queries = array(query_size) * heads * size
+    return np.asarray(queries + hidden * array(key_width) * size + array(weighted) * hidden * heads)
