@@ -24,19 +24,20 @@ from xlperf.equations.plan.serving_plan import with_defaults as served
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.plan.training_plan import with_defaults as trained
 from xlperf.equations.serving import Deployment, pools_of
+from xlperf.equations.serving.deployment import engine_constants
 from xlperf.equations.serving.pools import Pools
 from xlperf.equations.training import Setting
 
 ONE = np.ones(1)
 _ONES = ("_efficiency", "_slowdown", "_factor")
 _SET = {"memory_fraction": 1.0, "of_free_memory": 1.0, "favoured_share": 1.0, "largest_tile_rows": 512.0}
-_SET |= {"gradient_size": 4.0, "tile_rows": 1.0, "energy_per_flop": 0.0}
+_SET |= {"gradient_size": 4.0, "tile_rows": 1.0, "ranks": 1.0, "energy_per_flop": 0.0}
 
 
 def constants(family: str, **changed: float) -> dict[str, Array]:
     """Constants of a family of kernels or of software: efficiencies and slowdowns 1, all that takes time or room 0."""
     found = {}
-    for name in declared_constants()[family]:
+    for name in declared_constants()[family.removesuffix("_wide")]:
         value = changed.get(name, _SET.get(name, 1.0 if name.endswith(_ONES) else 0.0))
         found[name] = np.full((1, 1), value)
     return found
@@ -103,15 +104,13 @@ def deployment(shapes: Model | None = None, plan: InferencePlan | None = None, *
     ``plan``: plans with their defaults, in place of what ``columns`` say of one.
     """
     shapes = shapes or model()
-    families = [name for name in declared_constants() if not name.startswith(("serving_", "training_", "power"))]
-    kernels = {family: constants(family) for family in (*families, "serving_experts")}
-    software: dict[str, Array] = {}
-    for family in ("serving_software", "serving_memory", "serving_load"):
-        software |= constants(family)
-    own = device()
-    kernels["gemm_wide"] = kernels["gemm"]
+    outside = ("training_", "power", "capacity_band", "serving_band")
+    families = [name for name in declared_constants() if not name.startswith(outside)]
+    own, architecture = device(), _architecture(shapes)
+    found = {family: constants(family) for family in (*families, "gemm_wide")}
+    kernels, software = engine_constants(found, architecture)
     plan = plan or served(inference_plan(**columns))
-    whole = Deployment(shapes, own, own, own, network(), plan, kernels, software, 0.0 * ONE, _architecture(shapes))
+    whole = Deployment(shapes, own, own, own, network(), plan, kernels, software, 0.0 * ONE, architecture)
     if len(plan) > 1:
         one = whole.take(slice(0, 1))
         rows = np.zeros(len(plan), dtype=int)
