@@ -23,15 +23,17 @@ import numpy as np
 
 from xlperf.base.arrays import Array, added
 from xlperf.calibrate.comparison import MEMORY, STEP_TIME
-from xlperf.calibrate.fitted_constants import FittedConstant, fit_set, rounded
 from xlperf.calibrate.fitter import (
     FEWEST_ROWS,
     SPREADS,
+    FittedConstant,
     Parameter,
     Problem,
     Solution,
+    fit_set,
     most_telling,
     pooled_parameters,
+    rounded,
     solve,
 )
 from xlperf.calibrate.published import Published, PublishedPlans, package_rows

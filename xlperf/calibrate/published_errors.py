@@ -22,8 +22,7 @@ from xlperf.calibrate.comparison import (
     predicted,
     result_column,
 )
-from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables
-from xlperf.calibrate.fitter import Parameter, Problem
+from xlperf.calibrate.fitter import FittedConstant, Parameter, Problem, calibration_table, joined_tables
 from xlperf.calibrate.published import POWER, Published, PublishedPlans
 from xlperf.calibrate.published_inference import inference_plans
 from xlperf.calibrate.published_training import training_plans
