@@ -161,15 +161,7 @@ def read_kernels(path: str | Path) -> list[dict[str, str]]:
 def machine_lines(catalog: Catalog) -> dict[str, str]:
     """Generations of accelerators that are fitted by line, and the line of each.
 
-    Parameters
-    ----------
-    catalog : Catalog
-        Accelerators with their vendors.
-
-    Returns
-    -------
-    dict of str to str
-        Generation to line, casefolded.
+    ``catalog``: accelerators with their vendors. Returns generation to line, casefolded.
 
     >>> from xlperf.catalog.catalog import load_catalog
     >>> machine_lines(load_catalog())["cdna3"]

@@ -91,17 +91,8 @@ def server_sizes(plans: Table, catalog: Catalog) -> tuple[Array, Array]:
 def sold_counts(unit: float, total: float, most: float) -> Array:
     """Numbers of accelerators to try: powers of two, what divides a server, and whole servers.
 
-    Parameters
-    ----------
-    unit, total : float
-        Accelerators of a server and of the whole network. [-]
-    most : float
-        Largest number. [-]
-
-    Returns
-    -------
-    array
-        From the smallest. [-]
+    ``unit``, ``total``: accelerators of a server and of the whole network [-]. ``most``: largest number [-]. The smallest
+    comes first.
 
     >>> sold_counts(8.0, 65536.0, 40.0).tolist()
     [1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 40.0]
@@ -119,12 +110,8 @@ def sold_counts(unit: float, total: float, most: float) -> Array:
 def thinned(counts: Array, step: float) -> Array:
     """Some of the numbers: the first, powers of two, and of the others those larger than the one before by a ratio.
 
-    Parameters
-    ----------
-    counts : array
-        From the smallest. [-]
-    step : float
-        Least ratio of neighbours; 1 keeps all, from 2 on powers of two and the ends stay. [-]
+    ``counts``: from the smallest [-]. ``step``: least ratio of neighbours; 1 keeps all, from 2 on powers of two and the
+    ends stay [-].
 
     >>> thinned(sold_counts(8.0, 65536.0, 100.0), 1.5).tolist()
     [1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0]

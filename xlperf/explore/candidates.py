@@ -188,36 +188,18 @@ def candidates(
     requests in flight in up to 24 steps of equal ratio up to what memory holds and targets allow. What the
     rules of plans forbid by these columns alone is left out, and so is what makes the same plan again.
 
-    Parameters
-    ----------
-    plan : Table
-        One training or inference plan.
-    catalog : Catalog
-        What it refers to.
-    values : mapping of str to array, optional
-        Values to try for columns, in the units used inside: in place of ``auto`` or of a value.
-    counts : array, optional
-        The only numbers of accelerators tried for ``auto``. [-]
-    num_points : int
-        Loads that each plan gets afterwards. [-]
-    most : int
-        Plans at the most.
-    most_accelerators : float
-        Largest number of accelerators tried for ``auto``. [-]
-    part : Part, optional
-        Which part of them, where they are too many to be made at once.
-    limits : sequence of Limit
-        What results must keep; those on times bound the loads that are tried for ``auto``.
+    - ``plan``: one training or inference plan.
+    - ``catalog``: what it refers to.
+    - ``values``: values to try for columns, in the units used inside: in place of ``auto`` or of a value.
+    - ``counts``: the only numbers of accelerators tried for ``auto`` [-].
+    - ``num_points``: loads that each plan gets afterwards [-].
+    - ``most``: plans at the most.
+    - ``most_accelerators``: largest number of accelerators tried for ``auto`` [-].
+    - ``part``: which part of them, where they are too many to be made at once.
+    - ``limits``: what results must keep; those on times bound the loads that are tried for ``auto``.
 
-    Returns
-    -------
-    Candidates
-        Where nothing is left, the plan with its defaults: its evaluation says what is wrong.
-
-    Raises
-    ------
-    InputError
-        Where there are too many, a name is unknown, or ``auto`` stands in a column that is not searched.
+    Where nothing is left, the plan with its defaults is returned: its evaluation says what is wrong. Raises InputError
+    where there are too many, a name is unknown, or ``auto`` stands in a column that is not searched.
     """
     values = values or {}
     faults = auto_faults(plan)

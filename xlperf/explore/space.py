@@ -57,15 +57,7 @@ Mask = npt.NDArray[np.bool_]
 def divisors(*counts: float) -> list[float]:
     """Whole numbers that divide any of some counts, from the smallest.
 
-    Parameters
-    ----------
-    *counts : float
-        Whole numbers; those below 1 and NaN have no divisors. [-]
-
-    Returns
-    -------
-    list of float
-        Each once.
+    ``*counts``: whole numbers; those below 1 and NaN have no divisors [-]. Each is returned once.
 
     >>> divisors(12.0, 8.0)
     [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0]

@@ -397,27 +397,15 @@ def robust(
     Plans that do not fit or miss a limit in more than a tenth of the draws come last; draws in which a plan does so are
     left out. A number of accelerators that is to be the least comes before the measure.
 
-    Parameters
-    ----------
-    found : Search
-        Its plans, the best by the prediction first.
-    catalog : Catalog
-        What they refer to.
-    measure : str
-        What makes a plan best: "average", "p90" (the 90th percentile) or "regret" (the least mean regret).
-    varied : sequence of Varied
-        Uncertain numbers of the plans and of catalog sheets, beside the bands of the calibration.
-    draws, seed : int
-        How many, and of which random numbers. [-]
-    top : int, optional
-        Plans to keep.
-    processes : int, default 1
-        Processes that evaluate the draws. [-]
+    - ``found``: its plans, the best by the prediction first.
+    - ``catalog``: what they refer to.
+    - ``measure``: what makes a plan best: "average", "p90" (the 90th percentile) or "regret" (the least mean regret).
+    - ``varied``: uncertain numbers of the plans and of catalog sheets, beside the bands of the calibration.
+    - ``draws``, ``seed``: how many, and of which random numbers [-].
+    - ``top``: plans to keep.
+    - ``processes``: processes that evaluate the draws [-].
 
-    Returns
-    -------
-    Robust
-        At most :data:`MOST_DRAWN` plans.
+    Returns at most :data:`MOST_DRAWN` plans.
     """
     plans = found.plans.take(slice(MOST_DRAWN))
     name, larger = found.objective.column.name, found.objective.larger

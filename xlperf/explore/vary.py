@@ -374,19 +374,8 @@ def uniforms(sampling: Sampling, column: int, index: np.ndarray) -> Array:
 
     Of a Latin hypercube each of ``number`` equal parts of the range holds exactly one sample.
 
-    Parameters
-    ----------
-    sampling : Sampling
-        Seed, number and method.
-    column : int
-        Which column: those of unlike columns are independent.
-    index : np.ndarray
-        Numbers of the samples, from 0. [-]
-
-    Returns
-    -------
-    Array
-        One for each. [-]
+    ``sampling``: seed, number and method. ``column``: which column: those of unlike columns are independent. ``index``:
+    numbers of the samples, from 0 [-]. Returns one number for each sample.
 
     >>> parts = np.floor(4 * uniforms(Sampling(4, LATIN_HYPERCUBE), 0, np.arange(4)))
     >>> sorted(parts.tolist())

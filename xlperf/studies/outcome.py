@@ -266,14 +266,8 @@ def _setting(line: Mapping[str, str]) -> Setting:
 def setting_value(kind: str, text: object, number: Callable[[object], float] | None = None) -> SettingValue:
     """The value of a setting from the text of its cell.
 
-    Parameters
-    ----------
-    kind : str
-        number, text, numbers or texts.
-    text : object
-        The cell; a list has commas between its entries.
-    number : callable, optional
-        From a cell to a number; default: ``float``.
+    ``kind``: number, text, numbers or texts. ``text``: the cell; a list has commas between its entries. ``number``:
+    from a cell to a number; default: ``float``.
 
     >>> setting_value("numbers", "1, 2.5")
     (1.0, 2.5)
@@ -315,19 +309,7 @@ def _study(name: str) -> Study:
 def study(name: str) -> Study:
     """The study of a name, without regard to case; its module is imported when it is asked for.
 
-    Parameters
-    ----------
-    name : str
-        One of :data:`NAMES`.
-
-    Returns
-    -------
-    Study
-
-    Raises
-    ------
-    InputError
-        When there is none of that name.
+    ``name``: one of :data:`NAMES`. Raises InputError when there is none of that name.
 
     >>> study("Recompute").name
     'recompute'
@@ -388,19 +370,11 @@ def pivot_of(
 ) -> StudySheet:
     """A sheet with a row for each key and a column for each of some series of one quantity.
 
-    Parameters
-    ----------
-    name, heading, charts
-        As in :class:`StudySheet`.
-    key : (Column or str, values)
-    series : sequence of str
-        Names of the columns.
-    values : array
-        (keys, series); NaN where there is none.
-    unit, meaning : str
-        Of the quantity.
-    shaded : bool
-        Whether the series are shaded together.
+    - ``name``, ``heading``, ``charts``: as in :class:`StudySheet`.
+    - ``series``: names of the columns.
+    - ``values``: (keys, series); NaN where there is none.
+    - ``unit``, ``meaning``: of the quantity.
+    - ``shaded``: whether the series are shaded together.
     """
     columns = [(own_column(entry, unit, meaning), [row[i] for row in values]) for i, entry in enumerate(series)]
     return sheet_of(name, heading, [key, *columns], charts, series if shaded else ())
@@ -450,16 +424,7 @@ def result_columns(
 def span(values: Iterable[float], digits: int = 0) -> str:
     """Smallest and largest of the finite ones of some values, as ``4 to 8``.
 
-    Parameters
-    ----------
-    values : iterable of float
-        Values.
-    digits : int
-        Digits behind the point.
-
-    Returns
-    -------
-    str
+    ``values``: values. ``digits``: digits behind the point.
 
     >>> span([8.0, 4.0]), span([2.0])
     ('4 to 8', '2')
