@@ -91,8 +91,8 @@ def server_sizes(plans: Table, catalog: Catalog) -> tuple[Array, Array]:
 def sold_counts(unit: float, total: float, most: float) -> Array:
     """Numbers of accelerators to try: powers of two, what divides a server, and whole servers.
 
-    ``unit``, ``total``: accelerators of a server and of the whole network [-]. ``most``: largest number [-]. The smallest
-    comes first.
+    ``unit``, ``total``: accelerators of a server and of the whole network [-]. ``most``: largest number [-]. The
+    smallest comes first.
 
     >>> sold_counts(8.0, 65536.0, 40.0).tolist()
     [1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 40.0]
