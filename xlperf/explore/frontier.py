@@ -17,8 +17,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress
-from xlperf.explore.auto_values import LOADS, NUM_POINTS, load_steps
-from xlperf.explore.candidates import Bounds, expanded
+from xlperf.explore.candidates import LOADS, NUM_POINTS, Bounds, expanded, load_steps
 from xlperf.explore.space import MOST_PLANS, grid
 
 SHOWN = ("tokens_per_second_per_user", "tokens_per_second_per_accelerator", "ttft", "tpot", "running_batch")

@@ -15,18 +15,19 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress, fitting, numbers
-from xlperf.explore.auto_values import MOST_ACCELERATORS, finer_loads
 from xlperf.explore.candidates import (
     MOST_CANDIDATES,
     Bounds,
     Candidates,
     candidate_parts,
     candidates,
+    finer_loads,
     first_of_each,
     open_load,
     uneven_chunks,
 )
 from xlperf.explore.frontier import unbeaten_rows
+from xlperf.explore.mappings import MOST_ACCELERATORS
 from xlperf.explore.objectives import (
     AT_TARGETS,
     COUNT,

@@ -14,7 +14,7 @@ from xlperf.catalog.schema import Column, column, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.trust import RANGES
 from xlperf.engine.trust import trust as trust_of
-from xlperf.explore.auto_values import Counts
+from xlperf.explore.mappings import Counts
 from xlperf.explore.objectives import BANDED, TOLD_APART, Limit, Objective, most_robust, num_alike
 
 GOOD, BEYOND_LIMITS, TOO_LARGE, ILLEGAL = range(4)
