@@ -17,6 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import groupby
 
 import numpy as np
 
@@ -104,18 +105,12 @@ class Parameter:
 class Problem:
     """Residuals as a function of the parameters.
 
-    Attributes
-    ----------
-    residuals : callable
-        From trial values (trials, parameters) to residuals (trials, rows); NaN where there is no prediction.
-    weights : Array
-        Weight of each row; rows of weight 0 are not fitted. [-]
-    users : np.ndarray, optional
-        Which rows depend on which parameter, (parameters, rows); None: all on all.
-    colours : np.ndarray, optional
-        Parameters of one colour have no row in common and are perturbed together in finite differences.
-    step : float
-        Step of the finite differences, in usual sizes or in the logarithm. [-]
+    - ``residuals``: from trial values (trials, parameters) to residuals (trials, rows); NaN where there is no
+      prediction.
+    - ``weights``: weight of each row; rows of weight 0 are not fitted [-].
+    - ``users``: which rows depend on which parameter, (parameters, rows); None: all on all.
+    - ``colours``: parameters of one colour have no row in common and are perturbed together in finite differences.
+    - ``step``: step of the finite differences, in usual sizes or in the logarithm [-].
     """
 
     residuals: Callable[[Array], Array]
@@ -129,23 +124,14 @@ class Problem:
 class Solution:
     """Values that a fit found.
 
-    Attributes
-    ----------
-    values : Array
-        Of each parameter, in the unit used inside.
-    residuals : Array
-        Of each row under them; NaN where there is no prediction. [-]
-    identified : np.ndarray
-        Whether the rows say more about a parameter than the pooling does; others are unidentifiable and held fixed at
-        what they are pooled towards.
-    gain : Array
-        Cost that a parameter saves over the value that it is pooled towards (Wald). [-]
-    information : Array
-        Second derivatives of the cost by the free unknowns, others 0, (parameters, parameters). [-]
-    offsets : Array
-        Offsets of the unknowns from the values they are pooled towards. [-]
-    cost : float
-        Weighted sum of the loss of the rows. [-]
+    - ``values``: of each parameter, in the unit used inside.
+    - ``residuals``: of each row under them; NaN where there is no prediction [-].
+    - ``identified``: whether the rows say more about a parameter than the pooling does; others are unidentifiable and
+      held fixed at what they are pooled towards.
+    - ``gain``: cost that a parameter saves over the value that it is pooled towards (Wald) [-].
+    - ``information``: second derivatives of the cost by the free unknowns, others 0, (parameters, parameters) [-].
+    - ``offsets``: offsets of the unknowns from the values they are pooled towards [-].
+    - ``cost``: weighted sum of the loss of the rows [-].
     """
 
     values: Array
@@ -382,9 +368,8 @@ def most_telling(
 def _links(parameters: Sequence[Parameter]) -> Array:
     """Unknowns as sums of offsets: those of a parameter and of all that it is pooled towards."""
     apart = np.eye(len(parameters))
-    for row, one in enumerate(parameters):
-        if one.parent >= 0:
-            apart[row, one.parent] = -1.0
+    children = [row for row, one in enumerate(parameters) if one.parent >= 0]
+    apart[children, [parameters[row].parent for row in children]] = -1.0
     return np.asarray(np.linalg.inv(apart))
 
 
@@ -469,10 +454,7 @@ def without_repeats(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
 
 
 def calibration_table(rows: Sequence[FittedConstant]) -> Table:
-    """Fitted constants as a calibration table.
-
-    ``rows``: in the order of the sheet.
-    """
+    """Fitted constants as a calibration table, in their order."""
     columns: dict[str, np.ndarray] = {}
     known = {field.name for field in fields(FittedConstant)} | {"calibration", "unit"}
     for column in table_schema("calibration").columns:
@@ -526,14 +508,5 @@ def fit_set(chosen: Iterable[str], rows: Sequence[str]) -> str:
     >>> fit_set(["a", "b", "c", "e"], ["a", "b", "c", "d", "e"])
     'a-c e'
     """
-    wanted = set(chosen)
-    runs: list[list[str]] = []
-    before = False
-    for name in rows:
-        if name in wanted:
-            if before:
-                runs[-1][1:] = [name]
-            else:
-                runs.append([name])
-        before = name in wanted
-    return " ".join("-".join(run) for run in runs)
+    runs = [list(run) for inside, run in groupby(rows, set(chosen).__contains__) if inside]
+    return " ".join("-".join(dict.fromkeys((run[0], run[-1]))) for run in runs)

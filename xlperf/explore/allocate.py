@@ -110,19 +110,12 @@ Progress = Callable[[int], None]
 class Allocation:
     """The best shares that were found.
 
-    Attributes
-    ----------
-    device : Table
-        The device with these shares, one row of kind ``devices``.
-    derived : Table
-        What it becomes, one row of ``devices_results``.
-    plan, outcome : Table
-        Its best plan of the grid, and the results of that.
-    value, start : float
-        Objective with these shares and with those that were given, each with its best plan; in the unit used inside.
-        ``start`` is NaN where the device as given cannot run any plan.
-    num_evaluations : int
-        Plans evaluated.
+    - ``device``: the device with these shares, one row of kind ``devices``.
+    - ``derived``: what it becomes, one row of ``devices_results``.
+    - ``plan``, ``outcome``: its best plan of the grid, and the results of that.
+    - ``value``, ``start``: objective with these shares and with those that were given, each with its best plan; in the
+      unit used inside. ``start`` is NaN where the device as given cannot run any plan.
+    - ``num_evaluations``: plans evaluated.
     """
 
     device: Table

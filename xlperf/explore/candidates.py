@@ -82,16 +82,11 @@ class Bounds(TypedDict, total=False):
 class Candidates(NamedTuple):
     """Candidates of a plan with ``auto`` cells.
 
-    Attributes
-    ----------
-    plans : Table
-        One row for each, in the order in which equal ones are preferred: at least one.
-    searched : tuple of str
-        Columns whose values were tried, in the order of the sheet.
-    counts : Counts, optional
-        Numbers of accelerators, where they are searched.
-    even : bool
-        Whether numbers of chunks of a stage were left out where chunks are not of one size, to have fewer plans.
+    - ``plans``: one row for each, in the order in which equal ones are preferred: at least one.
+    - ``searched``: columns whose values were tried, in the order of the sheet.
+    - ``counts``: numbers of accelerators, where they are searched.
+    - ``even``: whether numbers of chunks of a stage were left out where chunks are not of one size, to have fewer
+      plans.
     """
 
     plans: Table

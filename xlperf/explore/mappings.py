@@ -375,12 +375,8 @@ _CUBES = re.compile(r"\s*(\d+)\s*d\s*of\s*(\d+)\s*", re.IGNORECASE)
 class Counts(NamedTuple):
     """Numbers of accelerators as machines are sold, and those of them that were tried.
 
-    Attributes
-    ----------
-    sold, tried : array
-        From the smallest. [-]
-    unit : float
-        Accelerators of a server or pod; NaN where machines differ in it. [-]
+    - ``sold``, ``tried``: from the smallest [-].
+    - ``unit``: accelerators of a server or pod; NaN where machines differ in it [-].
     """
 
     sold: Array

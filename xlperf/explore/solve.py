@@ -27,12 +27,8 @@ PRECISION = 1e-3
 class Solution:
     """The answer to an inverse question.
 
-    Attributes
-    ----------
-    value : float
-        Least (or largest) value that reaches the targets, in the unit used inside; NaN where none does.
-    best : Search
-        The best plan with that value; where none reaches the targets the one that comes nearest.
+    - ``value``: least (or largest) value that reaches the targets, in the unit used inside; NaN where none does.
+    - ``best``: the best plan with that value; where none reaches the targets the one that comes nearest.
     """
 
     value: float

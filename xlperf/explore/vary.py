@@ -43,18 +43,12 @@ def picked(values: np.ndarray, share: Array) -> np.ndarray:
 class Varied:
     """One column of a catalog sheet and the values that it takes.
 
-    Attributes
-    ----------
-    sheet, name : str
-        Which column.
-    values : Array
-        In the unit used inside; factors have none. Of a column of words the words.
-    factors : bool
-        Whether they multiply what the sheet has.
-    shape : str
-        What the values are: "" a list; the ends of a range, ``uniform``; least, likeliest and largest value,
-        ``triangular``; mean and standard deviation, ``normal``; median and standard deviation of the logarithm,
-        ``lognormal``.
+    - ``sheet``, ``name``: which column.
+    - ``values``: in the unit used inside; factors have none. Of a column of words the words.
+    - ``factors``: whether they multiply what the sheet has.
+    - ``shape``: what the values are: "" a list; the ends of a range, ``uniform``; least, likeliest and largest value,
+      ``triangular``; mean and standard deviation, ``normal``; median and standard deviation of the logarithm,
+      ``lognormal``.
     """
 
     sheet: str
