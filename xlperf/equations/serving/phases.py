@@ -14,6 +14,7 @@ from xlperf.equations.model.model import linear_share
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.serving import (
     BOTH_PHASES,
+    COPIED_VECTORS,
     DECODING,
     ONCE_GEMMS,
     ONCE_VECTORS,
@@ -130,11 +131,13 @@ def _kernels(deployment: Deployment, shape: ServingShape, batching: Batching, ph
     names = products.gemms.names[: len(products.gemms.names) // number]
     traffic, time, calls = (by_phase(values, number) for values in (traffic, time, products.calls))
     vectors = serving_vectors(model, shape, architecture, plan.activation_size, logit_size(plan), phases)
-    work = vectors.traffic * (VECTOR_FLOP / plan.activation_size[:, None])
-    moved = vector_time(deployment.device, deployment.kernels["vector"], vectors.traffic, work)
+    copied = np.array([name in COPIED_VECTORS for name in vectors.names])
+    moving = vectors.traffic * np.where(copied, deployment.software["ranks"], 1.0)
+    work = moving * (VECTOR_FLOP / plan.activation_size[:, None])
+    moved = vector_time(deployment.device, deployment.kernels["vector"], moving, work)
     attention, flop = attention_kernels(deployment, batching, phases)
     others = vectors.names[: len(vectors.names) // number]
-    read, spent, often = (by_phase(values, number) for values in (vectors.traffic, moved, vectors.calls))
+    read, spent, often = (by_phase(values, number) for values in (moving, moved, vectors.calls))
     return _Kernels(
         KernelTimes(names, ONCE_GEMMS, traffic, time, of_part(names, calls, plan)),
         attention,
