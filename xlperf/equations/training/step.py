@@ -436,7 +436,9 @@ def step(setting: Setting) -> Step:
     transfers_per_batch = np.where(stages > 1, 2.0 * chunks, 0.0)
     both_ways = transfers_per_batch * transfer_time
     software = setting.constants["training_software"]
-    transfer_waits = transfers_per_batch * np.where(plan.pipeline_overlap > 0, 0.0, software["transfer_wait_time"][:, 0])
+    transfer_waits = transfers_per_batch * np.where(
+        plan.pipeline_overlap > 0, 0.0, software["transfer_wait_time"][:, 0]
+    )
     overlapped = np.where(((chunks > 1) | plan.dualpipe) & (plan.pipeline_overlap > 0), 1.0, 0.0)
     traffic = _optimizer_traffic(setting)
     optimizer = vector_time(setting.device, setting.constants["vector"], traffic[:, None], 0.0)[:, 0]
