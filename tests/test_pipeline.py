@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from training_samples import results
 
-from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables
+from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
 from xlperf.catalog.catalog import Catalog
 from xlperf.equations.training.communication import exposed_transfer_time
 from xlperf.equations.training.memory import in_flight_micro_batches

@@ -417,6 +417,16 @@ def step(setting: Setting) -> Step:
     -------
     Step
         Pieces and results; ``results`` has the columns of ``training_results`` that are times. [s]
+
+    Examples
+    --------
+    One sequence of 1,000 tokens: the kernels move 140 MB forward and twice as much backward, and the optimizer 38 B for
+    each of 14.0 M parameters, at 1 TB/s.
+
+    >>> from ideal_machine import setting
+    >>> found = step(setting()).results
+    >>> [float(found[name][0]) for name in ("time_forward", "time_backward", "time_optimizer", "step_time")]
+    [0.000140, 0.000280, 0.000532, 0.000952]
     """
     plan = setting.plan
     stages, chunks, batches = plan.pipeline_parallel, plan.virtual_pipeline, plan.num_micro_batches
