@@ -355,6 +355,18 @@ def serving_power(machines: tuple[Machine, Machine], work: ServedWork) -> tuple[
     -------
     tuple of Array
         Decoding and prefilling, (rows,). [W]
+
+    Examples
+    --------
+    Idle 10 % of 1,000 W and running clocks another 10 %. A decode step reads 30 MB in 30 us, at 2 x 10 pJ/B 20 W, and
+    computes next to nothing; the prefill does 28 GFLOP in 126 us at 1 pJ.
+
+    >>> from ideal_machine import ONE, deployment, power_machine
+    >>> from xlperf.equations.serving.results import serving_results
+    >>> served = deployment()
+    >>> work = ServedWork(served.model, served.plan, served.architecture, serving_results(served), ONE)
+    >>> [round(float(power[0])) for power in serving_power((power_machine(), power_machine()), work)]
+    [223, 422]
     """
     model, plan, results, step, busy = work.model, work.plan, work.results, work.step, work.busy
     share, rate, running = results["prefill_share"], results["tokens_per_second"], results["running_batch"]
@@ -435,6 +447,20 @@ def expert_pool_power(
     -------
     tuple of Array
         Attention and experts, (rows,). [W]
+
+    Examples
+    --------
+    Idle 10 % of 1,000 W and running clocks another 10 % while a pool is busy: attention 47 % of the time, the experts,
+    which read 16 MB of a step of 30 us, 53 %; both draw 2 x 10 pJ/B.
+
+    >>> from ideal_machine import ONE, experts, pools, power_machine
+    >>> from xlperf.equations.serving.pools import pooled_results
+    >>> own, requests = pools(experts(), num_accelerators=4, prefill_accelerators=1, expert_accelerators=2)
+    >>> results = pooled_results(own, requests)
+    >>> work = ServedWork(experts(), own.decoding.plan, own.decoding.architecture, results, ONE)
+    >>> found = expert_pool_power((power_machine(), power_machine()), work, (ONE, 2 * ONE))
+    >>> [round(float(power[0])) for power in found]
+    [157, 164]
     """
     model, plan, results, step, loaded = work.model, work.plan, work.results, work.step, work.busy
     rate, running = results["tokens_per_second"], results["running_batch"]

@@ -448,6 +448,15 @@ def kernel_parts(setting: Setting) -> list[Part]:
     -------
     list of Part
         With calls per block and seconds per call. [s]
+
+    Examples
+    --------
+    The products of the MLP, 1,000 tokens by 1,000 by 4,000 and back, move 18 MB each at 1 TB/s.
+
+    >>> from ideal_machine import setting
+    >>> parts = kernel_parts(setting())
+    >>> [part.total_time.tolist() for part in parts if part.names == ("mlp up", "mlp down")]
+    [[3.6e-05]]
     """
     parts = _gemm_parts(setting) + _vector_parts(setting)
     if setting.architecture.local_attention and some(setting.plan.flash_attention < 1):
