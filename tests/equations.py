@@ -384,7 +384,7 @@ def _draw_bundle(name: str, kind: type, random: np.random.Generator) -> Any:
             fields[field] = _draw_all_constants((name, field), random)
             continue
         if annotation == "Mapping[str, Array]":
-            own = ("serving_software", "serving_memory", "serving_load")
+            own = ("serving_software", "serving_memory", "serving_load", "serving_host")
             fields[field] = {k: v for family in own for k, v in _draw_constants((name, field), family, random).items()}
             continue
         if annotation == "np.ndarray | None":  # what need not be known is left out

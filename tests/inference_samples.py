@@ -113,6 +113,7 @@ def serve(plans: list[dict[str, Any]], reserved: float = 0.0, **software: float)
             **constants("serving_software", rows, **software),
             **constants("serving_memory", rows, **software),
             **constants("serving_load", rows, **software),
+            **constants("serving_host", rows, **software),
         },
         reserved_memory=np.full(rows, reserved),
         architecture=Architecture(False, False, False),

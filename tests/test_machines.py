@@ -9,10 +9,11 @@ import pytest
 from published_samples import rows_of_fit_set
 
 from xlperf.calibrate.bands import POOLING, bands_of_machines, by_line
-from xlperf.calibrate.fit import Measured, read_measured
+from xlperf.calibrate.comparison import predicted
+from xlperf.calibrate.fit import Measured, and_constants, documented_constants, read_measured
 from xlperf.calibrate.fit_machine_kernels import fit_machine_kernels
 from xlperf.calibrate.fit_machines import SOURCE, _halves, _of_kernels, fit_machines
-from xlperf.calibrate.fitted_constants import FittedConstant
+from xlperf.calibrate.fitter import FittedConstant
 from xlperf.calibrate.kernel_measurements import machine_lines, measurements, predicted_time
 from xlperf.calibrate.published_errors import errors_of, plans_of, plans_to_fit, rows_of_machines
 from xlperf.catalog.calibration import ANY
@@ -186,3 +187,19 @@ def test_what_rows_of_a_line_moved_goes_back_to_what_kernels_say_without_them() 
         for known in (catalog(), _of_kernels(catalog(), measured().kernels))
     ]
     assert rates[0] < rates[1] < 0.8
+
+
+def test_cores_of_a_chip_keep_copies_of_what_tensor_parallelism_does_not_split() -> None:
+    """Llama 3.1 on 16 Trainium1: 32 ranks keep a whole group each and compute all norms, 16 ranks half of that."""
+    documented = [one for one in documented_constants(DATE) if (one.constant, one.generation) == ("ranks", "trainium1")]
+    assert [one.value for one in documented] == [2.0]
+    served = measured().machines[1]
+    rows = served.take([row for row, name in enumerate(served.text["row_id"]) if name in ("UI0144", "UI0153")])
+    key = {"family": "serving_host", "constant": "ranks", "generation": "trainium1"}
+    table = catalog().tables["calibration"]
+    others = [row for row in range(len(table)) if any(table.text(name, ANY)[row] != key[name] for name in key)]
+    whole = catalog().with_tables([table.take(others)])
+    one, two = (predicted(plans_of(rows, known)) for known in (whole, and_constants(whole, documented)))
+    assert two.number("memory_kv_cache").tolist() == (2.0 * one.number("memory_kv_cache")).tolist()
+    longer = two.number("ttft") / one.number("ttft")
+    assert (longer > 1.02).all() and (longer < 1.2).all()

@@ -62,7 +62,7 @@ from xlperf.equations.serving import (
     target_results,
 )
 from xlperf.equations.serving.continuous import Operation
-from xlperf.equations.serving.deployment import engine_constants
+from xlperf.equations.serving.deployment import engine_constants, with_copied_groups
 from xlperf.equations.serving.expert_pools import POOL_SHARES, expert_pool_memory
 from xlperf.equations.serving.pools import Pools
 from xlperf.equations.serving.results import BAND_FAMILIES, QUANTILE_NAMES, band_of_mode
@@ -193,13 +193,14 @@ def serving_setting(
     power = constants.pop(_POWER)
     kernels, software = engine_constants(constants, architecture)
     peak = joined.peak_for(plan.attention_in_table)
+    whole = with_defaults(plan)
     deployment = Deployment(
-        joined.model,
+        with_copied_groups(joined.model, whole, software["ranks"][:, 0]),
         joined.device,
         replace(joined.device, peak_flop_rate=peak[:, None]),
         joined.wide_device,
         joined.network,
-        with_defaults(plan),
+        whole,
         kernels,
         software,
         joined.reserved_memory,

@@ -53,6 +53,8 @@ _LINEAR_VECTORS = ("short convolution", "gated norm")
 _LAYER_VECTORS = ("norms and residual", "rotary embedding and cache", "activation")
 _EXPERT_VECTORS = ("activation of experts", "moves of tokens")
 _ONCE_VECTORS = ("embedding and last norm", "sampling")
+COPIED_VECTORS = ("norms and residual", "embedding and last norm")
+"""Kernels over whole hidden states: every rank of a tensor-parallel group computes all of them."""
 SAMPLING_PASSES = 2.0
 _WIDE = (
     "key and value expansion",

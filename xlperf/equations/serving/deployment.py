@@ -107,7 +107,8 @@ class Deployment:
         Calibration constants (rows, 1) by family: gemm, gemm_wide of those other products, attention,
         attention_decode, attention_latent, vector, serving_experts, linear_attention and the collectives.
     software : mapping of str to Array
-        Calibration constants (rows, 1) of the families serving_software, serving_memory and serving_load.
+        Calibration constants (rows, 1) of the families serving_software, serving_memory and serving_load, and the
+        ranks of an accelerator.
     reserved_memory : Array
         Memory that the driver keeps from the engine, (rows,). [B]
     architecture : Architecture
@@ -246,7 +247,8 @@ def engine_constants(
     >>> constants = {"attention_decode": {"memory_efficiency": np.array([0.8])}}
     >>> constants |= {"serving_memory": {}, "serving_load": {}}
     >>> constants["serving_attention"] = {"memory_slowdown": np.array([1.25])}
-    >>> constants["serving_host"] = {"host_slowdown": np.array([2.0]), "launch_slowdown": np.array([1.0])}
+    >>> names = ("host_slowdown", "launch_slowdown", "ranks")
+    >>> constants["serving_host"] = dict(zip(names, np.array([[2.0], [1.0], [1.0]])))
     >>> constants["serving_software"] = {"step_time": np.array([0.002]), "kernel_overhead_time": np.array([0.0])}
     >>> constants["attention_decode"]["launch_time"] = np.array([0.0])
     >>> kernels, software = engine_constants(constants, Architecture(False, False, False))
@@ -263,8 +265,48 @@ def engine_constants(
     software = host_times(constants["serving_software"], host["host_slowdown"])
     launching = constants["serving_software"]["kernel_overhead_time"] * host["launch_slowdown"]
     software["kernel_overhead_time"] = launching
-    software |= {**constants["serving_memory"], **constants["serving_load"]}
+    software |= {**constants["serving_memory"], **constants["serving_load"], "ranks": host["ranks"]}
     return stack_constants(kernels, input_casts=True), software
+
+
+def with_copied_groups(model: Model, plan: InferencePlan, ranks: Array) -> Model:
+    """The models with as many key and value groups as the ranks of all accelerators keep, copies included.
+
+    A group is not split: where a replica has more ranks than the model has groups, each keeps a whole one.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    plan : InferencePlan
+        Degrees over accelerators, (rows,). [-]
+    ranks : Array
+        Ranks of one accelerator, (rows,). [-]
+
+    Returns
+    -------
+    Model
+        The same where an accelerator is one rank.
+
+    References
+    ----------
+    .. [1] AWS Neuron documentation, Transformers NeuronX developer guide, grouped-query attention: REPLICATED_HEADS.
+
+    Examples
+    --------
+    The 8 groups of Llama 3.1 on 16 accelerators of two cores each: 32 ranks keep one each.
+
+    >>> from types import SimpleNamespace
+    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> plan = SimpleNamespace(attention_parallel=np.array([16.0]))
+    >>> with_copied_groups(llama, plan, np.array([2.0])).num_query_groups.tolist()
+    [32.0]
+    """
+    if np.all(ranks == 1.0):
+        return model
+    all_ranks = plan.attention_parallel * ranks
+    kept = all_ranks * np.ceil(model.num_query_groups / all_ranks)
+    return replace(model, num_query_groups=np.where(ranks == 1.0, model.num_query_groups, kept))
 
 
 class Batching(NamedTuple):

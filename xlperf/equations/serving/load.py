@@ -31,6 +31,8 @@ UNBOUNDED = 65536.0
 """Requests in flight at most where requests arrive and the memory has room for none: numbers are kept. [-]"""
 _RARE = 0.05
 """Prompts that come with another one and are left out. [-]"""
+_LARGE = 4096.0
+"""Requests from which on batches between powers of two are computed as well. [-]"""
 _LENGTHS = 0.1
 """Share by which prompts of one load differ in length, at the least. [-]"""
 _MANY_ROWS = 32768.0
@@ -168,14 +170,14 @@ class RequestLoad(NamedTuple):
     def whole_batches(self, requests: Array, most: Array) -> tuple[Array, Array]:
         """Batches on both sides of a number of requests that are computed operator by operator. [-]
 
-        They are the powers of two and the most that there is room for. Products of batches in between pad whole tiles
-        by turns more and less; the time of a step is taken as linear there. For the most requests alone the smaller
-        batch is asked for only where a tile is much of it.
+        They are the powers of two, also beyond the room: products of batches in between pad whole tiles by turns more
+        and less, and a scheduler with more room never has to fill it. The time of a step is taken as linear there. The
+        most requests that there is room for are computed alone where a tile is little of them.
         """
-        lower, upper = octave(requests, most)
+        lower, upper = octave(requests, 2.0 * requests)
         rows = np.ceil(most / (self.attention_replicas * self.decode_stages)) * self.tokens_checked
         alone = (requests == most) & (rows > _MANY_ROWS)
-        return np.where(alone, upper, lower), upper
+        return np.where(alone, most, lower), np.where(alone, most, upper)
 
 
 class Cycle(NamedTuple):
@@ -285,6 +287,30 @@ def octave(number: Array, most: Array) -> tuple[Array, Array]:
     between = array(number)
     lower = octave_below(np.maximum(between, 1.0)) + 0.0 * array(most)
     return np.asarray(lower), np.where(between > lower, np.minimum(2.0 * lower, most), lower)
+
+
+def whole_sizes(number: Array) -> tuple[Array, Array]:
+    r"""Batches on both sides of a number of requests of a pool: powers of two, and those in the middle of large ones.
+
+    Heuristic, this work: of large batches the padding of a tile is a small part also between powers of two.
+
+    >>> [side.tolist() for side in whole_sizes(np.array([1.0, 5.0, 5000.0, 7000.0]))]
+    [[1.0, 4.0, 4096.0, 6144.0], [1.0, 8.0, 6144.0, 8192.0]]
+
+    Parameters
+    ----------
+    number : Array
+        Number of requests, 1 or more. [-]
+
+    Returns
+    -------
+    tuple of Array
+        The smaller and the larger; the same for one of these batches. [-]
+    """
+    lower, upper = octave(number, 2.0 * array(number))
+    middle = np.where(lower >= _LARGE, 1.5 * lower, upper)
+    lower, upper = np.where(number >= middle, middle, lower), np.where(number >= middle, upper, middle)
+    return lower, np.where(number > lower, upper, lower)
 
 
 def bounded_rise(lower: Array, upper: Array, time: Array, upper_time: Array) -> Array:
