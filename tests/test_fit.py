@@ -26,14 +26,18 @@ from xlperf.calibrate.fit_published import (
     kernels_of_other_generations,
     of_other_software,
 )
-from xlperf.calibrate.fitted_constants import (
+from xlperf.calibrate.fitter import (
+    FEWEST_ROWS,
     FittedConstant,
+    Parameter,
+    Problem,
     calibration_table,
     fit_set,
     joined_tables,
+    most_telling,
     rounded,
+    solve,
 )
-from xlperf.calibrate.fitter import FEWEST_ROWS, Parameter, Problem, most_telling, solve
 from xlperf.calibrate.kernel_measurements import machine_lines
 from xlperf.calibrate.published import Published, published_columns, published_rows, read_published
 from xlperf.calibrate.published_errors import errors_of, plans_to_fit

@@ -14,7 +14,7 @@ from xlperf.base.arrays import Array
 from xlperf.base.resources import workbook
 from xlperf.calibrate import fit_published
 from xlperf.calibrate.fit_published import MOST_OF_SOFTWARE, family_parameters, fit_serving
-from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables
+from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
 from xlperf.calibrate.published import Published, package_rows, published_rows, read_published
 from xlperf.calibrate.published_errors import NEVER_FITTED_SOURCES, errors_of, may_be_fitted, plans_to_fit
 from xlperf.calibrate.validate import records_of

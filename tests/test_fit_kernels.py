@@ -15,8 +15,7 @@ import pytest
 from xlperf.base.resources import workbook
 from xlperf.calibrate.accuracy import calibrated_time, kernel_errors_left_out
 from xlperf.calibrate.fit_kernels import KernelFit, fit_kernels, fitted_groups
-from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table
-from xlperf.calibrate.fitter import FEWEST_ROWS
+from xlperf.calibrate.fitter import FEWEST_ROWS, FittedConstant, calibration_table
 from xlperf.calibrate.kernel_measurements import (
     Measurements,
     machine_lines,

@@ -12,7 +12,7 @@ from xlperf.base.units import factor
 from xlperf.calibrate.comparison import predicted
 from xlperf.calibrate.fit import documented_constants, read_measured
 from xlperf.calibrate.fit_published import FEWEST_MEMORY_ROWS, fit_memory
-from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables
+from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
 from xlperf.calibrate.published import Published
 from xlperf.calibrate.published_training import training_plans
 

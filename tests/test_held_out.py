@@ -36,8 +36,7 @@ from xlperf.calibrate.fit import (
 )
 from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
 from xlperf.calibrate.fit_published import MOST_OF_SOFTWARE, trial_values
-from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables
-from xlperf.calibrate.fitter import FEWEST_ROWS
+from xlperf.calibrate.fitter import FEWEST_ROWS, FittedConstant, calibration_table, joined_tables
 from xlperf.calibrate.kernel_measurements import read_kernels
 from xlperf.calibrate.published import Published, package_rows, published_columns, published_rows
 from xlperf.calibrate.published_errors import Errors, plans_to_fit

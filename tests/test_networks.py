@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables
+from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table

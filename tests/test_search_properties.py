@@ -14,8 +14,8 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate
 from xlperf.equations.plan.records import Rule
-from xlperf.explore.auto_values import Counts, server_sizes, sold_counts, thinned
 from xlperf.explore.candidates import KINDS, candidates
+from xlperf.explore.mappings import Counts, server_sizes, sold_counts, thinned
 from xlperf.explore.objectives import limits_of
 from xlperf.explore.search import search
 from xlperf.explore.solve import solve_plan

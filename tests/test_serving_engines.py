@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables
+from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
 from xlperf.calibrate.published import Published, published_rows
 from xlperf.calibrate.published_inference import inference_plans
 from xlperf.catalog.catalog import Catalog

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from xlperf.base.arrays import Array
-from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table
+from xlperf.calibrate.fitter import FittedConstant, calibration_table
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table

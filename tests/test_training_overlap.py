@@ -11,7 +11,7 @@ from training_samples import result as time
 
 from xlperf.base.resources import workbook
 from xlperf.calibrate.fit import kernels_of_stacks
-from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables
+from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
 from xlperf.calibrate.published import package_rows, read_published
 from xlperf.calibrate.published_training import recipe_settings, training_plans
 from xlperf.catalog.catalog import Catalog

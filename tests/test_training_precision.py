@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from training_samples import H100, NARROW, plans, result
 
-from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table
+from xlperf.calibrate.fitter import FittedConstant, calibration_table
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine import evaluate, explain

@@ -9,7 +9,7 @@ import pytest
 from training_samples import plans
 from training_samples import result as time
 
-from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table
+from xlperf.calibrate.fitter import FittedConstant, calibration_table
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table

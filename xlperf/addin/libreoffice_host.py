@@ -104,17 +104,7 @@ def _shown(cell: Any) -> Any:
 def portable_formulas(part: bytes, names: Iterable[str]) -> bytes:
     """A part of a workbook with add-in functions written as ``XLPERF_NAME``.
 
-    Parameters
-    ----------
-    part : bytes
-        XML.
-    names : iterable of str
-        Functions: ``XLPERF_STEP_TIME`` ...
-
-    Returns
-    -------
-    bytes
-        The same part where it has no dotted names.
+    ``part``: XML. ``names``: functions: ``XLPERF_STEP_TIME`` ... Returns the same part where it has no dotted names.
 
     >>> portable_formulas(b'<f>XLPERF.MFU(A1,"XLPERF.MFU(")</f><t>XLPERF.MFU(</t>', ["XLPERF_MFU"])
     b'<f>XLPERF_MFU(A1,"XLPERF.MFU(")</f><t>XLPERF.MFU(</t>'

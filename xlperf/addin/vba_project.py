@@ -48,12 +48,8 @@ class Module:
 class Project:
     """A VBA project as source text.
 
-    Attributes
-    ----------
-    name : str
-        Name of the project.
-    modules : dict
-        Modules by name, in the order of the project.
+    - ``name``: name of the project.
+    - ``modules``: modules by name, in the order of the project.
     """
 
     name: str

@@ -18,7 +18,7 @@ from xlperf.calibrate.bands import bands_left_out
 from xlperf.calibrate.comparison import FIRST_TOKEN, MEMORY, Record, predicted
 from xlperf.calibrate.cross_validation import cross_validated, left_out, rows_of
 from xlperf.calibrate.fit_kernels import fit_kernels
-from xlperf.calibrate.fitted_constants import calibration_table, rounded
+from xlperf.calibrate.fitter import calibration_table, rounded
 from xlperf.calibrate.kernel_measurements import KernelRows, Row, measurements, predicted_time
 from xlperf.calibrate.published import Published, PublishedPlans
 from xlperf.calibrate.published_errors import (

@@ -31,8 +31,7 @@ from xlperf.calibrate.fit import (
 from xlperf.calibrate.fit_kernels import fit_kernels
 from xlperf.calibrate.fit_machines import accelerators_by_line, machine_constants
 from xlperf.calibrate.fit_published import TURNS, Responses, of_other_software, responses_of
-from xlperf.calibrate.fitted_constants import calibration_table, joined_tables
-from xlperf.calibrate.fitter import FEWEST_ROWS, SPREADS, solve
+from xlperf.calibrate.fitter import FEWEST_ROWS, SPREADS, calibration_table, joined_tables, solve
 from xlperf.calibrate.published import Published, PublishedPlans
 from xlperf.calibrate.published_errors import (
     QUANTITIES,

@@ -15,8 +15,14 @@ from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import workbook
 from xlperf.calibrate.fit_kernels import fit_kernels
 from xlperf.calibrate.fit_published import fit_memory, fit_serving, fit_training
-from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables, without_repeats
-from xlperf.calibrate.fitter import Parameter, pooled_parameters
+from xlperf.calibrate.fitter import (
+    FittedConstant,
+    Parameter,
+    calibration_table,
+    joined_tables,
+    pooled_parameters,
+    without_repeats,
+)
 from xlperf.calibrate.kernel_measurements import read_kernels
 from xlperf.calibrate.published import KINDS, Published, package_rows, read_published
 from xlperf.calibrate.published_errors import plans_of, rows_of_machines

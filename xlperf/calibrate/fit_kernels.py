@@ -16,8 +16,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
-from xlperf.calibrate.fitted_constants import FittedConstant, inside_value, rounded
-from xlperf.calibrate.fitter import FEWEST_ROWS, Parameter, Problem, solve
+from xlperf.calibrate.fitter import FEWEST_ROWS, FittedConstant, Parameter, Problem, inside_value, rounded, solve
 from xlperf.calibrate.kernel_measurements import (
     DEEPGEMM,
     FLASH_2,

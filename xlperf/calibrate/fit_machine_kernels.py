@@ -17,8 +17,7 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
 from xlperf.calibrate.fit_kernels import backward_constants, best_products, fitted_weights
-from xlperf.calibrate.fitted_constants import FittedConstant, rounded
-from xlperf.calibrate.fitter import FEWEST_ROWS, Parameter, Problem, Solution, solve
+from xlperf.calibrate.fitter import FEWEST_ROWS, FittedConstant, Parameter, Problem, Solution, rounded, solve
 from xlperf.calibrate.kernel_measurements import (
     KernelRows,
     Row,

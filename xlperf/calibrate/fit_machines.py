@@ -18,15 +18,19 @@ from xlperf.base.arrays import Array
 from xlperf.base.units import factor
 from xlperf.calibrate.fit import Measured, accelerators_of, and_constants, documented_constants
 from xlperf.calibrate.fit_machine_kernels import fit_machine_kernels, products_of_others
-from xlperf.calibrate.fitted_constants import (
+from xlperf.calibrate.fitter import (
+    FEWEST_ROWS,
     FittedConstant,
+    Parameter,
+    Problem,
+    Solution,
     calibration_table,
     fit_set,
     joined_tables,
     rounded,
+    solve,
     without_repeats,
 )
-from xlperf.calibrate.fitter import FEWEST_ROWS, Parameter, Problem, Solution, solve
 from xlperf.calibrate.kernel_measurements import Row, machine_lines
 from xlperf.calibrate.published import Published, PublishedPlans, package_rows
 from xlperf.calibrate.published_errors import (

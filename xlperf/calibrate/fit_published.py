@@ -23,15 +23,17 @@ import numpy as np
 
 from xlperf.base.arrays import Array, added
 from xlperf.calibrate.comparison import MEMORY, STEP_TIME
-from xlperf.calibrate.fitted_constants import FittedConstant, fit_set, rounded
 from xlperf.calibrate.fitter import (
     FEWEST_ROWS,
     SPREADS,
+    FittedConstant,
     Parameter,
     Problem,
     Solution,
+    fit_set,
     most_telling,
     pooled_parameters,
+    rounded,
     solve,
 )
 from xlperf.calibrate.published import Published, PublishedPlans, package_rows
@@ -245,19 +247,8 @@ def fit_memory(published: Published, catalog: Catalog, date: str) -> list[Fitted
 
     with the allocated memory M and the activations A of the layers as predicted.
 
-    Parameters
-    ----------
-    published : Published
-        Training rows.
-    catalog : Catalog
-        Accelerators and models; documented constants in its calibration are kept.
-    date : str
-        Date that the rows carry.
-
-    Returns
-    -------
-    list of FittedConstant
-        Activation share a, allocator share s and base b of each stack.
+    ``published``: training rows. ``catalog``: accelerators and models; documented constants in its calibration are
+    kept. ``date``: date that the rows carry. Returns activation share a, allocator share s and base b of each stack.
     """
     kinds = published.text["mem_kind"]
     rows = np.flatnonzero(published.number["peak_mem_gb"] > 0.0).tolist()

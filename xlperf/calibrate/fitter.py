@@ -15,14 +15,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import groupby
 
 import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
+from xlperf.base.units import factor
 from xlperf.catalog.calibration import ANY, Constant, declared_constants
+from xlperf.catalog.schema import table_schema
+from xlperf.catalog.table import Table
 
 CAP = 0.7
 """Residual beyond which a larger one costs no more. [-]"""
@@ -101,18 +105,12 @@ class Parameter:
 class Problem:
     """Residuals as a function of the parameters.
 
-    Attributes
-    ----------
-    residuals : callable
-        From trial values (trials, parameters) to residuals (trials, rows); NaN where there is no prediction.
-    weights : Array
-        Weight of each row; rows of weight 0 are not fitted. [-]
-    users : np.ndarray, optional
-        Which rows depend on which parameter, (parameters, rows); None: all on all.
-    colours : np.ndarray, optional
-        Parameters of one colour have no row in common and are perturbed together in finite differences.
-    step : float
-        Step of the finite differences, in usual sizes or in the logarithm. [-]
+    - ``residuals``: from trial values (trials, parameters) to residuals (trials, rows); NaN where there is no
+      prediction.
+    - ``weights``: weight of each row; rows of weight 0 are not fitted [-].
+    - ``users``: which rows depend on which parameter, (parameters, rows); None: all on all.
+    - ``colours``: parameters of one colour have no row in common and are perturbed together in finite differences.
+    - ``step``: step of the finite differences, in usual sizes or in the logarithm [-].
     """
 
     residuals: Callable[[Array], Array]
@@ -126,23 +124,14 @@ class Problem:
 class Solution:
     """Values that a fit found.
 
-    Attributes
-    ----------
-    values : Array
-        Of each parameter, in the unit used inside.
-    residuals : Array
-        Of each row under them; NaN where there is no prediction. [-]
-    identified : np.ndarray
-        Whether the rows say more about a parameter than the pooling does; others are unidentifiable and held fixed at
-        what they are pooled towards.
-    gain : Array
-        Cost that a parameter saves over the value that it is pooled towards (Wald). [-]
-    information : Array
-        Second derivatives of the cost by the free unknowns, others 0, (parameters, parameters). [-]
-    offsets : Array
-        Offsets of the unknowns from the values they are pooled towards. [-]
-    cost : float
-        Weighted sum of the loss of the rows. [-]
+    - ``values``: of each parameter, in the unit used inside.
+    - ``residuals``: of each row under them; NaN where there is no prediction [-].
+    - ``identified``: whether the rows say more about a parameter than the pooling does; others are unidentifiable and
+      held fixed at what they are pooled towards.
+    - ``gain``: cost that a parameter saves over the value that it is pooled towards (Wald) [-].
+    - ``information``: second derivatives of the cost by the free unknowns, others 0, (parameters, parameters) [-].
+    - ``offsets``: offsets of the unknowns from the values they are pooled towards [-].
+    - ``cost``: weighted sum of the loss of the rows [-].
     """
 
     values: Array
@@ -379,9 +368,8 @@ def most_telling(
 def _links(parameters: Sequence[Parameter]) -> Array:
     """Unknowns as sums of offsets: those of a parameter and of all that it is pooled towards."""
     apart = np.eye(len(parameters))
-    for row, one in enumerate(parameters):
-        if one.parent >= 0:
-            apart[row, one.parent] = -1.0
+    children = [row for row, one in enumerate(parameters) if one.parent >= 0]
+    apart[children, [parameters[row].parent for row in children]] = -1.0
     return np.asarray(np.linalg.inv(apart))
 
 
@@ -422,3 +410,103 @@ def _identified(scaled: _Scaled, unknowns: Array) -> np.ndarray:
         if parent >= 0 and found[row]:
             found[parent] = True
     return found
+
+
+DIGITS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FittedConstant:
+    """One row of the calibration sheet; ``value`` in the unit that ``constants.csv`` declares.
+
+    ``error`` is the median absolute relative error of rows that the constant was not fitted on, where there are any.
+    """
+
+    family: str
+    generation: str
+    precision: str
+    software: str
+    constant: str
+    value: float
+    fit_set: str
+    num_rows: int
+    error: float
+    date: str
+    source: str
+    year: float = math.nan
+    kind: str = "measured"
+    notes: str = ""
+
+    @property
+    def calibration(self) -> str:
+        """Name of the row."""
+        return "/".join((self.family, self.generation, self.precision, self.software, self.constant))
+
+    @property
+    def unit(self) -> str:
+        """Unit of the value."""
+        return declared_constants()[self.family][self.constant].unit
+
+
+def without_repeats(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
+    """Rows of which the last of those with the same key stays, at the place of the first."""
+    return list({row.calibration: row for row in rows}.values())
+
+
+def calibration_table(rows: Sequence[FittedConstant]) -> Table:
+    """Fitted constants as a calibration table, in their order."""
+    columns: dict[str, np.ndarray] = {}
+    known = {field.name for field in fields(FittedConstant)} | {"calibration", "unit"}
+    for column in table_schema("calibration").columns:
+        if column.name in known:
+            values = [getattr(row, column.name) for row in rows]
+            columns[column.name] = np.array(values, dtype=object if column.is_text else np.float64)
+    return Table("calibration", columns, lambda row, column: f"fit [{rows[row].calibration}, {column}]")
+
+
+def joined_tables(first: Table, second: Table) -> Table:
+    """Two calibration tables as one; a row of the second replaces one of the first with the same key."""
+    keys = ("family", "generation", "precision", "software", "constant")
+
+    def key_of(table: Table) -> list[tuple[str, ...]]:
+        parts = [[str(text).casefold() for text in table.text(name, ANY)] for name in keys]
+        return list(zip(*parts, strict=True))
+
+    new = set(key_of(second))
+    kept = first.take([row for row, key in enumerate(key_of(first)) if key not in new])
+    names = [column for column in table_schema("calibration").columns if column.name in kept or column.name in second]
+    columns = {}
+    for column in names:
+        read = Table.text if column.is_text else Table.number
+        columns[column.name] = np.concatenate([read(kept, column.name), read(second, column.name)])
+
+    def place(row: int, column: str) -> str:
+        return kept.place(row, column) if row < len(kept) else second.place(row - len(kept), column)
+
+    return Table("calibration", columns, place)
+
+
+def inside_value(family: str, constant: str, value: float) -> float:
+    """Value in the unit used inside."""
+    return value * factor(declared_constants()[family][constant].unit)
+
+
+def rounded(value: float) -> float:
+    """Value with three significant digits, so that a fit writes what it means.
+
+    >>> rounded(0.000123456), rounded(1.2345), rounded(0.0)
+    (0.000123, 1.23, 0.0)
+    """
+    if value == 0.0 or not math.isfinite(value):
+        return value
+    return round(value, DIGITS - 1 - math.floor(math.log10(abs(value))))
+
+
+def fit_set(chosen: Iterable[str], rows: Sequence[str]) -> str:
+    """Row names of a fit set, runs of neighbouring rows of the table as ``first-last``.
+
+    >>> fit_set(["a", "b", "c", "e"], ["a", "b", "c", "d", "e"])
+    'a-c e'
+    """
+    runs = [list(run) for inside, run in groupby(rows, set(chosen).__contains__) if inside]
+    return " ".join("-".join(dict.fromkeys((run[0], run[-1]))) for run in runs)

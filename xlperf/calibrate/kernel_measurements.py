@@ -81,18 +81,12 @@ _OWN_PAGES = ("tlx_paged_decode",)
 class KernelRows:
     """Measurements of one family that its equation can be compared with; arrays have one entry per measurement.
 
-    Attributes
-    ----------
-    family : str
-        Family of calibration constants.
-    row_id, source_id, accelerator, generation, precision, software : list of str
-        Where a measurement stands, who made it, and which constants are its own.
-    time : Array
-        Measured time. [s]
-    arguments : mapping of str to Array
-        Arguments of the equation by name.
-    machine : Joined
-        Columns of the accelerators and networks.
+    - ``family``: family of calibration constants.
+    - ``row_id``, ``source_id``, ``accelerator``, ``generation``, ``precision``, ``software``: where a measurement
+      stands, who made it, and which constants are its own.
+    - ``time``: measured time [s].
+    - ``arguments``: arguments of the equation by name.
+    - ``machine``: columns of the accelerators and networks.
     """
 
     family: str
@@ -161,15 +155,7 @@ def read_kernels(path: str | Path) -> list[dict[str, str]]:
 def machine_lines(catalog: Catalog) -> dict[str, str]:
     """Generations of accelerators that are fitted by line, and the line of each.
 
-    Parameters
-    ----------
-    catalog : Catalog
-        Accelerators with their vendors.
-
-    Returns
-    -------
-    dict of str to str
-        Generation to line, casefolded.
+    ``catalog``: accelerators with their vendors. Returns generation to line, casefolded.
 
     >>> from xlperf.catalog.catalog import load_catalog
     >>> machine_lines(load_catalog())["cdna3"]

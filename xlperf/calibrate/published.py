@@ -62,16 +62,10 @@ def package_rows(name: str) -> list[dict[str, str]]:
 class Published:
     """Published rows of one kind, column by column.
 
-    Attributes
-    ----------
-    kind : str
-        ``training`` or ``inference``.
-    text : mapping of str to list of str
-        Every column of the kind as text, "" where blank.
-    number : mapping of str to array
-        Number and flag columns as float64, NaN where blank.
-    place : callable
-        ``place(row, column)`` says where a value stands.
+    - ``kind``: ``training`` or ``inference``.
+    - ``text``: every column of the kind as text, "" where blank.
+    - ``number``: number and flag columns as float64, NaN where blank.
+    - ``place``: ``place(row, column)`` says where a value stands.
     """
 
     kind: str
@@ -98,22 +92,13 @@ class Published:
 class PublishedPlans:
     """Published rows turned into plans.
 
-    Attributes
-    ----------
-    published : Published
-        The rows.
-    plans : Table
-        Plans of the rows that state enough; their models may be names that only ``catalog`` knows.
-    index : np.ndarray
-        Row of ``published`` of each plan. [-]
-    reference : np.ndarray
-        Plan that a ratio is to be taken with, -1 for none. [-]
-    reasons : np.ndarray
-        Why a row is not a plan, "" where it is; one per row of ``published``.
-    notes : np.ndarray
-        What was assumed; one per row of ``published``.
-    catalog : Catalog
-        The given catalog with models of the printed shapes added.
+    - ``published``: the rows.
+    - ``plans``: plans of the rows that state enough; their models may be names that only ``catalog`` knows.
+    - ``index``: row of ``published`` of each plan [-].
+    - ``reference``: plan that a ratio is to be taken with, -1 for none [-].
+    - ``reasons``: why a row is not a plan, "" where it is; one per row of ``published``.
+    - ``notes``: what was assumed; one per row of ``published``.
+    - ``catalog``: the given catalog with models of the printed shapes added.
     """
 
     published: Published
@@ -305,15 +290,8 @@ _SIZE_TOLERANCE = 0.01
 class ModelNames:
     """Gives every published row the name of a model, and makes the models that the catalog does not have.
 
-    Parameters
-    ----------
-    catalog : Catalog
-        Where names and aliases are looked up.
-
-    Attributes
-    ----------
-    networks : set of str
-        Names of the catalog's networks, casefolded.
+    - ``catalog``: where names and aliases are looked up.
+    - ``networks``: names of the catalog's networks, casefolded.
     """
 
     def __init__(self, catalog: Catalog) -> None:

@@ -22,8 +22,7 @@ from xlperf.calibrate.comparison import (
     predicted,
     result_column,
 )
-from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables
-from xlperf.calibrate.fitter import Parameter, Problem
+from xlperf.calibrate.fitter import FittedConstant, Parameter, Problem, calibration_table, joined_tables
 from xlperf.calibrate.published import POWER, Published, PublishedPlans
 from xlperf.calibrate.published_inference import inference_plans
 from xlperf.calibrate.published_training import training_plans
@@ -52,21 +51,15 @@ _RESULT = {STEP_TIME: "step_time", TIME_PER_TOKEN: "tpot", FIRST_TOKEN: "ttft", 
 class Errors:
     """Deviations of published values, one entry per value that a row is quoted by.
 
-    Attributes
-    ----------
-    kind : str
-        training or inference.
-    row_ids, group, quantity, software, generation, family, model : np.ndarray
-        Published row, what it belongs to, which configuration it repeats (model, accelerator), and the shape of the
-        layers of its model: the same for DeepSeek-V3 and R1, and for a model with fewer layers.
-    plan : np.ndarray
-        Position of its plan. [-]
-    fitted, by_models : Array
-        Logarithm of predicted over measured time: with all rows in the fit; with those of its model left out. [-]
-    band : np.ndarray
-        Which band holds: the constants of the calibration without ``_low`` and ``_high``.
-    low, high : Array
-        Ends of that band over the prediction, as times; NaN where there is none. [-]
+    - ``kind``: training or inference.
+    - ``row_ids``, ``group``, ``quantity``, ``software``, ``generation``, ``family``, ``model``: published row, what it
+      belongs to, which configuration it repeats (model, accelerator), and the shape of the layers of its model: the
+      same for DeepSeek-V3 and R1, and for a model with fewer layers.
+    - ``plan``: position of its plan [-].
+    - ``fitted``, ``by_models``: logarithm of predicted over measured time: with all rows in the fit; with those of its
+      model left out [-].
+    - ``band``: which band holds: the constants of the calibration without ``_low`` and ``_high``.
+    - ``low``, ``high``: ends of that band over the prediction, as times; NaN where there is none [-].
     """
 
     kind: str

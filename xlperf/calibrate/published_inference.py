@@ -453,22 +453,8 @@ def prefill_utilization(plans: PublishedPlans) -> Array:
     .. math:: u = \frac{c}{t_{first} + (o - 1) t_{token}} \cdot \frac{2 P i}{n F}
 
     with c requests in flight, prompts of i and outputs of o tokens, P active parameters and n accelerators of peak F:
-    attention, and whatever is not prefill, come on top.
-
-    Parameters
-    ----------
-    plans : PublishedPlans
-        Inference rows as plans.
-
-    Returns
-    -------
-    Array
-        One per plan, NaN where a figure is not stated. [-]
-
-    References
-    ----------
-    .. [1] J. D. C. Little, "A proof for the queuing formula L = lambda W", Oper. Res. 9(3), 1961,
-       doi:10.1287/opre.9.3.383.
+    attention, and whatever is not prefill, come on top (J. D. C. Little, "A proof for the queuing formula L = lambda
+    W", Oper. Res. 9(3), 1961, doi:10.1287/opre.9.3.383). NaN where a figure is not stated.
     """
     table, catalog, number = plans.plans, plans.catalog, plans.published.number
     models = catalog.rows("models", table.text("model"), table, "model")

@@ -129,17 +129,8 @@ def software_default(
 ) -> tuple[str, str, bool]:
     """What a software does where a published row does not say: value, reference, and whether it is of that source.
 
-    Parameters
-    ----------
-    software, source_id, source, model, gpu, notes : str
-        As the row prints them.
-    column : str
-        Column of training plans.
-
-    Returns
-    -------
-    tuple
-        Value ("" for none), where it is documented, and whether the entry names the source.
+    ``software``, ``source_id``, ``source``, ``model``, ``gpu``, ``notes``: as the row prints them. ``column``: column
+    of training plans. Returns value ("" for none), where it is documented, and whether the entry names the source.
     """
     for row in _defaults():
         if row["column"] != column:

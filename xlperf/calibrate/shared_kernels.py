@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.calibrate.fitted_constants import FittedConstant, inside_value, rounded
-from xlperf.calibrate.fitter import Parameter, Problem, solve
+from xlperf.calibrate.fitter import FittedConstant, Parameter, Problem, inside_value, rounded, solve
 from xlperf.calibrate.kernel_measurements import (
     DEEPGEMM,
     FLASH_2,

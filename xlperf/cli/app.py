@@ -25,8 +25,7 @@ from xlperf.cli.questions import chip, serve, train
 from xlperf.cli.rows import accelerator, launch, model, plan
 from xlperf.cli.search import search, solve
 from xlperf.cli.sheets import check, functions, install, new, show, uninstall
-from xlperf.cli.sweep import sweep
-from xlperf.cli.uncertainty import uncertainty, worth
+from xlperf.cli.sweep import sweep, uncertainty, worth
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 

@@ -39,7 +39,7 @@ from xlperf.cli.output import (
     write_sheets,
     wrote,
 )
-from xlperf.cli.uncertainty import Doubts, doubts_options, probability_option
+from xlperf.cli.sweep import Doubts, doubts_options, probability_option
 
 if TYPE_CHECKING:
     import numpy as np

@@ -84,16 +84,10 @@ def evaluate_servers(servers: Table, case: str = "base", catalog: Catalog | None
 class OwnedPlans(NamedTuple):
     """Plans as an owner has them: the accelerators of each pool, the same but for mixed pools, (rows,).
 
-    Attributes
-    ----------
-    accelerators : tuple of np.ndarray
-        Rows of the sheet accelerators: those that decode, or all, and those that prefill.
-    servers : tuple of np.ndarray
-        Rows of the sheet servers that they are bought in; -1 where it has none of the accelerator.
-    pools : tuple of OwnedPool
-        What that costs.
-    prefill_share : Array
-        Share of the accelerators' time, or of the accelerators, that prefills. [-]
+    - ``accelerators``: rows of the sheet accelerators: those that decode, or all, and those that prefill.
+    - ``servers``: rows of the sheet servers that they are bought in; -1 where it has none of the accelerator.
+    - ``pools``: what that costs.
+    - ``prefill_share``: share of the accelerators' time, or of the accelerators, that prefills [-].
     """
 
     accelerators: tuple[np.ndarray, np.ndarray]

@@ -110,19 +110,12 @@ Progress = Callable[[int], None]
 class Allocation:
     """The best shares that were found.
 
-    Attributes
-    ----------
-    device : Table
-        The device with these shares, one row of kind ``devices``.
-    derived : Table
-        What it becomes, one row of ``devices_results``.
-    plan, outcome : Table
-        Its best plan of the grid, and the results of that.
-    value, start : float
-        Objective with these shares and with those that were given, each with its best plan; in the unit used inside.
-        ``start`` is NaN where the device as given cannot run any plan.
-    num_evaluations : int
-        Plans evaluated.
+    - ``device``: the device with these shares, one row of kind ``devices``.
+    - ``derived``: what it becomes, one row of ``devices_results``.
+    - ``plan``, ``outcome``: its best plan of the grid, and the results of that.
+    - ``value``, ``start``: objective with these shares and with those that were given, each with its best plan; in the
+      unit used inside. ``start`` is NaN where the device as given cannot run any plan.
+    - ``num_evaluations``: plans evaluated.
     """
 
     device: Table
@@ -230,33 +223,16 @@ def optimal_allocation(
     spares. Each candidate is judged by the best plan of :func:`xlperf.explore.allocate.plan_grid`, all of which are
     evaluated. The search is differential evolution, whole generations at a time; the same seed gives the same result.
 
-    Parameters
-    ----------
-    plan : Table
-        One plan whose accelerator names a device.
-    catalog : Catalog
-        What it refers to.
-    objective : str
-        A key of :data:`OBJECTIVES` for the kind of plan.
-    seed : int, default 1
-        Of the random numbers.
-    population : int
-        Candidates of a generation. [-]
-    generations : int
-        Generations after the first. [-]
-    progress : callable, optional
-        Called with 1 when a generation is done.
+    - ``plan``: one plan whose accelerator names a device.
+    - ``catalog``: what it refers to.
+    - ``objective``: a key of :data:`OBJECTIVES` for the kind of plan.
+    - ``seed``: of the random numbers.
+    - ``population``: candidates of a generation [-].
+    - ``generations``: generations after the first [-].
+    - ``progress``: called with 1 when a generation is done.
 
-    Returns
-    -------
-    Allocation
-        Never worse than the shares as given.
-
-    Raises
-    ------
-    InputError
-        When scipy is not installed, the objective is not one of the kind of plan, the accelerator names no device, or
-        no plan of the grid can be run on any candidate.
+    The result is never worse than the shares as given. Raises InputError when scipy is not installed, the objective is
+    not one of the kind of plan, the accelerator names no device, or no plan of the grid can be run on any candidate.
     """
     try:
         from scipy.optimize import differential_evolution

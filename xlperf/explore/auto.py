@@ -23,12 +23,8 @@ from xlperf.explore.search_results import ILLEGAL, Search
 class Resolved(NamedTuple):
     """Plans without ``auto``.
 
-    Attributes
-    ----------
-    plans : Table
-        The same rows, places as before.
-    notes : dict of int to str
-        What was chosen in the rows that had an ``auto``, or why nothing could be.
+    - ``plans``: the same rows, places as before.
+    - ``notes``: what was chosen in the rows that had an ``auto``, or why nothing could be.
     """
 
     plans: Table

@@ -9,33 +9,31 @@ from typing import NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, power
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import AUTO_COLUMNS, split_header
 from xlperf.catalog.table import Table, place_of_row
+from xlperf.engine import evaluate
+from xlperf.engine.tables import fitting
 from xlperf.equations.plan.serving_rules import MODE_RULES, REQUEST_RULES, SERVING_RULES
 from xlperf.equations.plan.training_plan import PLACEHOLDERS
 from xlperf.equations.plan.training_rules import TRAINING_RULES
-from xlperf.explore.auto_values import (
+from xlperf.explore.mappings import (
     MOST_ACCELERATORS,
-    NUM_POINTS,
     STEPS,
     Counts,
-    load_steps,
-    server_sizes,
-    sold_counts,
-    thinned,
-)
-from xlperf.explore.mappings import (
     PartialInference,
     PartialPrefill,
     PartialTraining,
     cross_inference,
     cross_training,
     equal_chunks,
+    server_sizes,
+    sold_counts,
+    thinned,
 )
-from xlperf.explore.objectives import Limit
+from xlperf.explore.objectives import TARGETS, Limit
 from xlperf.explore.space import MOST_PLANS, SPLIT, WHOLE, Part, Rules, Space, TooMany, grid, space_of
 
 MOST_CANDIDATES = MOST_PLANS
@@ -84,16 +82,11 @@ class Bounds(TypedDict, total=False):
 class Candidates(NamedTuple):
     """Candidates of a plan with ``auto`` cells.
 
-    Attributes
-    ----------
-    plans : Table
-        One row for each, in the order in which equal ones are preferred: at least one.
-    searched : tuple of str
-        Columns whose values were tried, in the order of the sheet.
-    counts : Counts, optional
-        Numbers of accelerators, where they are searched.
-    even : bool
-        Whether numbers of chunks of a stage were left out where chunks are not of one size, to have fewer plans.
+    - ``plans``: one row for each, in the order in which equal ones are preferred: at least one.
+    - ``searched``: columns whose values were tried, in the order of the sheet.
+    - ``counts``: numbers of accelerators, where they are searched.
+    - ``even``: whether numbers of chunks of a stage were left out where chunks are not of one size, to have fewer
+      plans.
     """
 
     plans: Table
@@ -184,40 +177,22 @@ def candidates(
     Tried for ``auto``: degrees that divide the accelerators, and what they share out (heads, experts, widths of
     experts, sequences); stages up to the layers, and chunks of them; micro batches that divide the batch of a
     replica, or powers of two up to 64 where the global batch is blank; the numbers of accelerators of
-    :func:`xlperf.explore.auto_values.sold_counts`, in steps where all make too many plans; every word of a choice;
+    :func:`xlperf.explore.mappings.sold_counts`, in steps where all make too many plans; every word of a choice;
     requests in flight in up to 24 steps of equal ratio up to what memory holds and targets allow. What the
     rules of plans forbid by these columns alone is left out, and so is what makes the same plan again.
 
-    Parameters
-    ----------
-    plan : Table
-        One training or inference plan.
-    catalog : Catalog
-        What it refers to.
-    values : mapping of str to array, optional
-        Values to try for columns, in the units used inside: in place of ``auto`` or of a value.
-    counts : array, optional
-        The only numbers of accelerators tried for ``auto``. [-]
-    num_points : int
-        Loads that each plan gets afterwards. [-]
-    most : int
-        Plans at the most.
-    most_accelerators : float
-        Largest number of accelerators tried for ``auto``. [-]
-    part : Part, optional
-        Which part of them, where they are too many to be made at once.
-    limits : sequence of Limit
-        What results must keep; those on times bound the loads that are tried for ``auto``.
+    - ``plan``: one training or inference plan.
+    - ``catalog``: what it refers to.
+    - ``values``: values to try for columns, in the units used inside: in place of ``auto`` or of a value.
+    - ``counts``: the only numbers of accelerators tried for ``auto`` [-].
+    - ``num_points``: loads that each plan gets afterwards [-].
+    - ``most``: plans at the most.
+    - ``most_accelerators``: largest number of accelerators tried for ``auto`` [-].
+    - ``part``: which part of them, where they are too many to be made at once.
+    - ``limits``: what results must keep; those on times bound the loads that are tried for ``auto``.
 
-    Returns
-    -------
-    Candidates
-        Where nothing is left, the plan with its defaults: its evaluation says what is wrong.
-
-    Raises
-    ------
-    InputError
-        Where there are too many, a name is unknown, or ``auto`` stands in a column that is not searched.
+    Where nothing is left, the plan with its defaults is returned: its evaluation says what is wrong. Raises InputError
+    where there are too many, a name is unknown, or ``auto`` stands in a column that is not searched.
     """
     values = values or {}
     faults = auto_faults(plan)
@@ -383,3 +358,91 @@ def expanded(
     first = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     columns = {name: np.concatenate([part[name] for part in parts]) for name in plans.columns}
     return Table(plans.kind, columns, partial(place_of_row, plans.place, first))
+
+
+NUM_POINTS = 24
+LOADS = ("concurrency", "batch_size", "request_rate")
+FINER = 64
+"""Loads that are tried around that of a good plan. [-]"""
+RISING = ("ttft", "tpot", "latency", "queue_time")
+"""First words of results that rise with the load: a limit on them bounds it."""
+
+
+def load_steps(
+    plans: Table, catalog: Catalog, num_points: int = NUM_POINTS, limits: Sequence[Limit] = ()
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Numbers of requests in flight to try, from one per replica to as many as memory holds and targets allow.
+
+    ``plans``: inference plans; their own load does not matter. ``num_points``: steps of each plan at the most, in equal
+    ratios. ``limits``: what results must keep beside the targets of the plans; those on times bound the load. Of each
+    step: the plan, requests of a replica, and replicas. Plans that are illegal, that do not fit with a single request
+    or then miss a target have none.
+    """
+    columns = {**plans.columns, **dict.fromkeys(LOADS, np.full(len(plans), np.nan))}
+    copies = replicas(plans)
+    single = Table(plans.kind, {**columns, "concurrency": copies}, plans.place, plans.auto)
+    memory = fitting(single, catalog)
+    most = np.array(memory["max_batch_size"]) if memory is not None else np.full(len(plans), np.nan)
+    bounds = [one for one in limits if one.sign in ("<", "<=") and one.column.name.startswith(RISING)]
+    targets = any(name in plans for name in TARGETS.values())
+    continuous = plans.filled("mode") == "continuous"
+    some = np.flatnonzero((most >= 1.0) & continuous)
+    if targets and len(some):
+        kept = evaluate(single.take(some), catalog).number("batch_at_targets")
+        most[some] = np.where(np.isnan(kept), most[some], kept)
+    some = np.flatnonzero((most >= 1.0) & (~continuous if not bounds else True))
+    if (targets or bounds) and len(some):
+        most[some] = _largest_kept(single.take(some), copies[some], most[some], catalog, bounds)
+    rows = np.flatnonzero(most >= 1.0)
+    steps = [np.unique(np.round(power(room, np.linspace(0.0, 1.0, num_points)))) for room in most[rows].tolist()]
+    index = np.repeat(rows, [len(batches) for batches in steps])
+    return index, np.concatenate([*steps, np.zeros(0)]), copies[index]
+
+
+def _largest_kept(plans: Table, copies: Array, most: Array, catalog: Catalog, limits: Sequence[Limit]) -> Array:
+    """Largest whole number of requests of a replica with which plans keep their targets and limits, 0 where none."""
+    plain = replace(plans, columns={n: v for n, v in plans.columns.items() if n not in TARGETS.values()})
+    names = {*TARGETS, *(one.column.name for one in limits)}
+    asked = names if all(one.probability == Limit._field_defaults["probability"] for one in limits) else None
+    low, high = np.zeros(len(plans)), np.floor(most) + 1.0
+    tried = np.floor(most)
+    while len(rows := np.flatnonzero(high - low > 1.0)):
+        load = {"concurrency": (tried * copies)[rows]}
+        own = plain.take(rows)
+        results = evaluate(replace(own, columns={**own.columns, **load}), catalog, results=asked)
+        good = np.ones(len(rows), dtype=bool)
+        for limit in limits:
+            good &= limit.kept(results)
+        for name, target in TARGETS.items():
+            good &= ~(results.number(name) > plans.number(target)[rows])
+        low[rows] = np.where(good, tried[rows], low[rows])
+        high[rows] = np.where(good, high[rows], tried[rows])
+        middle = np.floor(np.sqrt(np.maximum(low, 1.0) * high))
+        tried = np.clip(middle, low + 1.0, high - 1.0)
+    return low
+
+
+def replicas(plans: Table) -> np.ndarray:
+    """Copies of the model that decode, of plans of inference. [-]"""
+    total, asked = plans.number("num_accelerators"), plans.number("prefill_accelerators")
+    pools = plans.filled("mode") == "disaggregated"
+    apart = np.where(np.isnan(asked), np.floor(0.5 * total), asked) + np.nan_to_num(plans.number("expert_accelerators"))
+    decode = np.where(pools, total - apart, total)
+    ranks = plans.filled("tensor_parallel") * plans.filled("context_parallel") * plans.filled("pipeline_parallel")
+    return np.asarray(np.maximum(np.floor(decode / ranks), 1.0))
+
+
+def finer_loads(plans: Table, load: str, width: float, most: Array) -> Table:
+    """Plans with whole numbers of requests of a replica around their load, in even steps where there are many.
+
+    ``load``: concurrency or batch_size. ``width``: ratio of the ends to the load. ``most``: requests that a replica
+    has memory for. :data:`FINER` rows for each plan at the most, without its own load.
+    """
+    copies = replicas(plans) if load == "concurrency" else np.ones(len(plans))
+    own = np.maximum(np.round(plans.number(load) / copies), 1.0)
+    low, high = np.maximum(np.floor(own / width), 1.0), np.maximum(np.minimum(np.ceil(own * width), most), own)
+    steps = [np.unique(np.round(np.linspace(*ends, FINER))) for ends in zip(low.tolist(), high.tolist(), strict=True)]
+    kept = [found[found != one] for found, one in zip(steps, own.tolist(), strict=True)]
+    index = np.repeat(np.arange(len(plans)), [len(found) for found in kept])
+    taken = plans.take(index)
+    return replace(taken, columns={**taken.columns, load: np.concatenate([*kept, np.zeros(0)]) * copies[index]})

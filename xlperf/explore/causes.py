@@ -29,19 +29,12 @@ PLAN, ACCELERATORS, INNERMOST, OUTER, RESULTS = "plan", "accelerators", "innermo
 class Change:
     """One change of a plan or of what it runs on: a row of ``causes.csv`` with one of its values.
 
-    Attributes
-    ----------
-    cause, advice : str
-        What it is called, and what to look at or set.
-    sheet : str
-        ``plan``, ``accelerators``, ``innermost tier``, ``outer tiers`` or ``results``.
-    columns : tuple of str
-        Columns that change.
-    value : str
-        A value for each column with ``/`` between, ``-`` for blank; or a factor for all of them, as ``x0.9``.
-        ``even+1`` is one layer more than an even share of the stages.
-    prior : float
-        Probability before anything is measured; the values of a cause share its own.
+    - ``cause``, ``advice``: what it is called, and what to look at or set.
+    - ``sheet``: ``plan``, ``accelerators``, ``innermost tier``, ``outer tiers`` or ``results``.
+    - ``columns``: columns that change.
+    - ``value``: a value for each column with ``/`` between, ``-`` for blank; or a factor for all of them, as ``x0.9``.
+      ``even+1`` is one layer more than an even share of the stages.
+    - ``prior``: probability before anything is measured; the values of a cause share its own.
     """
 
     cause: str
@@ -111,14 +104,10 @@ def changes(kind: str) -> tuple[Change, ...]:
 class Variants:
     """All plans that differ from one by one or two changes.
 
-    Attributes
-    ----------
-    plan : Table
-        The plan as it is; one row.
-    tried : tuple of Change
-        What may change.
-    first, second : array of int
-        Positions in ``tried`` of the changes of each variant; -1 for none. The first variant has none at all.
+    - ``plan``: the plan as it is; one row.
+    - ``tried``: what may change.
+    - ``first``, ``second``: positions in ``tried`` of the changes of each variant; -1 for none. The first variant has
+      none at all.
     """
 
     plan: Table

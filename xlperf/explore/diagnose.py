@@ -163,21 +163,13 @@ class Reading(NamedTuple):
 class Diagnosis:
     """Readings and ranked explanations.
 
-    Attributes
-    ----------
-    readings : tuple of Reading
-        What was measured, in the order given.
-    explanations : Table
-        ``diagnosis``: the most probable first; no rows where all readings are inside the band.
-    steps : Table
-        ``diagnosis_steps``: from the prediction to the measurement of a reading, change by change: the first outside
-        its band, whole times and rates before their parts.
-    likeliest : tuple of Change
-        The changes of the first explanation.
-    telling : str
-        What to measure to tell the first two explanations apart; "" where the first is much likelier.
-    unexplained : str
-        What the first explanation leaves outside the band; "" for nothing.
+    - ``readings``: what was measured, in the order given.
+    - ``explanations``: ``diagnosis``: the most probable first; no rows where all readings are inside the band.
+    - ``steps``: ``diagnosis_steps``: from the prediction to the measurement of a reading, change by change: the first
+      outside its band, whole times and rates before their parts.
+    - ``likeliest``: the changes of the first explanation.
+    - ``telling``: what to measure to tell the first two explanations apart; "" where the first is much likelier.
+    - ``unexplained``: what the first explanation leaves outside the band; "" for nothing.
     """
 
     readings: tuple[Reading, ...]

@@ -15,7 +15,7 @@ from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.schema import results_of, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import accelerators_of, device_cost_parts, evaluate_devices
-from xlperf.explore.auto_values import server_sizes
+from xlperf.explore.mappings import server_sizes
 from xlperf.explore.search import search
 from xlperf.explore.search_results import (
     GOOD,

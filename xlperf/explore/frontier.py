@@ -17,8 +17,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress
-from xlperf.explore.auto_values import LOADS, NUM_POINTS, load_steps
-from xlperf.explore.candidates import Bounds, expanded
+from xlperf.explore.candidates import LOADS, NUM_POINTS, Bounds, expanded, load_steps
 from xlperf.explore.space import MOST_PLANS, grid
 
 SHOWN = ("tokens_per_second_per_user", "tokens_per_second_per_accelerator", "ttft", "tpot", "running_batch")
@@ -152,15 +151,7 @@ def unbeaten(results: Table) -> np.ndarray:
 def pareto_rows(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Rows that no other row beats in both of two quantities that should be small; the smallest first quantity first.
 
-    Parameters
-    ----------
-    first, second : array
-        The quantities, (rows,); NaN rows are left out.
-
-    Returns
-    -------
-    array of int
-        Row indexes.
+    ``first``, ``second``: the quantities, (rows,); NaN rows are left out. Returns row indexes.
 
     >>> pareto_rows(np.array([1.0, 2.0, 3.0, 2.5]), np.array([9.0, 5.0, 6.0, 4.0]))
     array([0, 1, 3])
@@ -174,15 +165,8 @@ def pareto_rows(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def unbeaten_rows(losses: np.ndarray) -> np.ndarray:
     """Rows that no other beats in one quantity without being worse in another; all should be small.
 
-    Parameters
-    ----------
-    losses : array
-        The quantities, (rows, quantities); rows with NaN are left out.
-
-    Returns
-    -------
-    array of int
-        Row indexes in their order; of equal rows the first.
+    ``losses``: the quantities, (rows, quantities); rows with NaN are left out. Returns row indexes in their order; of
+    equal rows the first.
 
     >>> unbeaten_rows(np.array([[1.0, 9.0, 1.0], [2.0, 5.0, 1.0], [3.0, 6.0, 1.0], [3.0, 6.0, 0.5], [1.0, 9.0, 1.0]]))
     array([0, 1, 3])

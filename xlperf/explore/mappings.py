@@ -1,14 +1,19 @@
-"""Candidate mappings: which parallel degrees, batches and schedules are tried for ``auto``."""
+"""What ``auto`` tries: parallel degrees, batches and schedules, and numbers of accelerators as they are sold."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, octave_below
+from xlperf.base.arrays import Array, log2, octave_below
+from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import column
+from xlperf.catalog.table import Table
 from xlperf.equations.plan.serving_plan import POOL_DEGREES, InferencePlan, LayerPart
 from xlperf.equations.plan.training_plan import BLANKS, PLACEHOLDERS, TrainingPlan
 from xlperf.explore.space import (
@@ -358,3 +363,107 @@ def _pool_sizes(total: float) -> list[float]:
     """Accelerators of the prefill pool: in steps of a power of two, of which there are 16 to 32."""
     step = float(octave_below(max(total / POOL_PARTS, 1.0)))
     return [float(number) for number in np.arange(step, total, step)]
+
+
+MOST_ACCELERATORS = 16_384
+"""Largest number of accelerators tried for ``auto`` by default. [-]"""
+STEPS = (1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0)
+"""Ratios of neighbouring numbers of accelerators that are tried, from every number sold to powers of two. [-]"""
+_CUBES = re.compile(r"\s*(\d+)\s*d\s*of\s*(\d+)\s*", re.IGNORECASE)
+
+
+class Counts(NamedTuple):
+    """Numbers of accelerators as machines are sold, and those of them that were tried.
+
+    - ``sold``, ``tried``: from the smallest [-].
+    - ``unit``: accelerators of a server or pod; NaN where machines differ in it [-].
+    """
+
+    sold: Array
+    tried: Array
+    unit: float
+
+    @property
+    def words(self) -> str:
+        """What was tried: ``all 2,051 numbers of accelerators from 1 to 16,384 tried (...)``."""
+        unit = f" of {self.unit:,.0f}" if self.unit == self.unit else ""
+        part, near = (
+            ("all", "") if len(self.tried) == len(self.sold) else (f"{len(self.tried):,} of", ", all next to the best")
+        )
+        return (
+            f"{part} {len(self.sold):,} numbers of accelerators from {self.sold[0]:,.0f} to {self.sold[-1]:,.0f} tried"
+            f"{near} (powers of two, parts of a server or pod{unit} and whole ones)"
+        )
+
+    def between(self, counts: Array) -> Array:
+        """Numbers that are sold but were not tried, between the neighbours of some that were."""
+        places = np.searchsorted(self.tried, np.unique(counts))
+        below = np.searchsorted(self.tried, self.sold, side="right")
+        near = self.sold[np.isin(below, [places, places + 1])]
+        return np.asarray(near[~np.isin(near, self.tried)])
+
+    def also(self, more: Array) -> Counts:
+        """With further numbers tried."""
+        return self._replace(tried=np.union1d(self.tried, more))
+
+
+def server_sizes(plans: Table, catalog: Catalog) -> tuple[Array, Array]:
+    """Accelerators of a server or pod of the machines that plans name, and of the whole network.
+
+    A server is what the outermost tier of the network joins (8 accelerators of a DGX, 72 of an NVL72), or a cube where
+    a torus is wired of cubes (64 of a TPU v4).
+
+    ``catalog``: with accelerators and networks. Returns one per plan; 1 and infinity where there is no network.
+    """
+    accelerators, networks = catalog.tables["accelerators"], catalog.tables["networks"]
+    rows = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
+    given = plans.text("network")
+    names = np.where(given == "", accelerators.text("default_network")[rows], given).tolist()
+    known = {}
+    for name in set(names):
+        tiers = catalog.network_tiers(str(name))
+        sizes = networks.number("size")[tiers]
+        cubes = [_CUBES.fullmatch(str(text)) for text in networks.text("dimensions")[tiers[:1]].tolist()]
+        unit = sizes[-2] if len(sizes) > 1 else sizes[-1] if len(sizes) else 1.0
+        if cubes and cubes[0]:
+            unit = math.prod([float(cubes[0][2])] * int(cubes[0][1]))
+        known[name] = unit, (sizes.max() if len(sizes) else np.inf)
+    units, totals = zip(*(known[name] for name in names), strict=True)
+    return np.array(units), np.array(totals)
+
+
+def sold_counts(unit: float, total: float, most: float) -> Array:
+    """Numbers of accelerators to try: powers of two, what divides a server, and whole servers.
+
+    ``unit``, ``total``: accelerators of a server and of the whole network [-]. ``most``: largest number [-]. The
+    smallest comes first.
+
+    >>> sold_counts(8.0, 65536.0, 40.0).tolist()
+    [1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 40.0]
+    >>> sold_counts(12.0, 30.0, 100.0).tolist()
+    [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0]
+    """
+    bound = np.floor(min(most, total))
+    parts = np.arange(1.0, np.minimum(unit, bound) + 1.0)
+    whole = unit * np.arange(1.0, np.floor(bound / unit) + 1.0)
+    powers = 2.0 ** np.arange(0.0, 64.0)
+    found = np.unique(np.concatenate([powers, parts[unit % parts == 0.0], whole]))
+    return np.asarray(found[found <= bound])
+
+
+def thinned(counts: Array, step: float) -> Array:
+    """Some of the numbers: the first, powers of two, and of the others those larger than the one before by a ratio.
+
+    ``counts``: from the smallest [-]. ``step``: least ratio of neighbours; 1 keeps all, from 2 on powers of two and the
+    ends stay [-].
+
+    >>> thinned(sold_counts(8.0, 65536.0, 100.0), 1.5).tolist()
+    [1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0]
+    """
+    if step <= 1.0:
+        return counts
+    kept: list[float] = []
+    for count in counts.tolist():
+        if not kept or log2(count) % 1.0 == 0.0 or (step < 2.0 and count >= step * kept[-1]):
+            kept.append(count)
+    return np.array(kept)

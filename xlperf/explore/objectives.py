@@ -137,10 +137,7 @@ class Limit(NamedTuple):
 def num_alike(values: Array) -> int:
     """How many of ranked plans cannot be told apart from the first.
 
-    Parameters
-    ----------
-    values : Array
-        A positive result, the best plan first.
+    ``values``: a positive result, the best plan first.
 
     >>> num_alike(np.array([1.0, 1.02, 1.04, 1.2]))
     3
@@ -152,12 +149,8 @@ def num_alike(values: Array) -> int:
 def most_robust(values: Array, upper: Array) -> int:
     """Position of the plan to take: of those that cannot be told apart from the best, the one with the least upper end.
 
-    Parameters
-    ----------
-    values : Array
-        Predicted times, or another positive result of which less is better.
-    upper : Array
-        Upper ends of their 80 % bands.
+    ``values``: predicted times, or another positive result of which less is better. ``upper``: upper ends of their 80 %
+    bands.
 
     >>> most_robust(np.array([1.0, 1.02, 1.2]), np.array([1.6, 1.2, 1.3]))
     1
@@ -169,19 +162,8 @@ def most_robust(values: Array, upper: Array) -> int:
 def objective_of(kind: str, name: str, place: str = "objective") -> Objective:
     """The objective that a name means.
 
-    Parameters
-    ----------
-    kind : str
-        ``training`` or ``inference``.
-    name : str
-        A result in numbers, or cost, energy or throughput.
-    place : str
-        Where the name stands, for the message.
-
-    Raises
-    ------
-    InputError
-        Where there is no such result.
+    ``kind``: ``training`` or ``inference``. ``name``: a result in numbers, or cost, energy or throughput. ``place``:
+    where the name stands, for the message. Raises InputError where there is no such result.
 
     >>> objective_of("training", "step time").words
     'least step time'
@@ -215,20 +197,9 @@ def rival_of(kind: str, name: str, place: str = "objective") -> Objective:
 def limit_of(kind: str, text: str, place: str = "limit") -> Limit:
     """A bound on a result from its text.
 
-    Parameters
-    ----------
-    kind : str
-        ``training`` or ``inference``.
-    text : str
-        A result, ``<=``, ``>=``, ``<`` or ``>`` or "at most", "at least", "below", "above", and a number with or
-        without a unit.
-    place : str
-        Where it stands, for the message.
-
-    Raises
-    ------
-    InputError
-        Where it is none.
+    ``kind``: ``training`` or ``inference``. ``text``: a result, ``<=``, ``>=``, ``<`` or ``>`` or "at most", "at
+    least", "below", "above", and a number with or without a unit. ``place``: where it stands, for the message. Raises
+    InputError where it is none.
 
     >>> limit_of("inference", "ttft<=0.5 s").words, limit_of("training", "run time within 30 days").words
     ('ttft <= 500 ms', 'run time <= 30 day')
@@ -358,19 +329,9 @@ def is_rate(name: str) -> bool:
 def band_factor(results: Table, name: str, score: Array | float) -> Array:
     """What a result is multiplied with at a quantile of its band.
 
-    Parameters
-    ----------
-    results : Table
-        Of training or inference plans, (rows,).
-    name : str
-        Result; one without a band of its own has that of times, and what does not follow from times has none.
-    score : Array or float
-        Standard score of the quantile: 0 is the prediction, 1.28 the upper end of the 80 % band. [-]
-
-    Returns
-    -------
-    Array
-        1 where there is no band, (rows,). [-]
+    ``results``: of training or inference plans, (rows,). ``name``: result; one without a band of its own has that of
+    times, and what does not follow from times has none. ``score``: standard score of the quantile: 0 is the prediction,
+    1.28 the upper end of the 80 % band [-]. Returns 1 where there is no band, (rows,) [-].
 
     >>> results = Table("training_results", {n: np.array([v]) for n, v in
     ...     {"step_time": 2.0, "step_time_low": 1.0, "step_time_high": 3.0, "mfu": 0.4}.items()})

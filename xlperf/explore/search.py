@@ -15,18 +15,19 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress, fitting, numbers
-from xlperf.explore.auto_values import MOST_ACCELERATORS, finer_loads
 from xlperf.explore.candidates import (
     MOST_CANDIDATES,
     Bounds,
     Candidates,
     candidate_parts,
     candidates,
+    finer_loads,
     first_of_each,
     open_load,
     uneven_chunks,
 )
 from xlperf.explore.frontier import unbeaten_rows
+from xlperf.explore.mappings import MOST_ACCELERATORS
 from xlperf.explore.objectives import (
     AT_TARGETS,
     COUNT,
@@ -106,42 +107,22 @@ def search(
     of these the first of the candidates: smaller degrees first. Where the numbers of accelerators are too many to try
     them all they are tried in steps, then all between the neighbours of the best, with rivals of every one kept.
 
-    Parameters
-    ----------
-    plan : Table
-        One training or inference plan; its cells that say ``auto`` are searched.
-    catalog : Catalog
-        What it refers to.
-    objective : str
-        A result to make best, or ``num accelerators`` for the fewest; "":
-        :func:`xlperf.explore.objectives.default_objective`.
-    limits : sequence of Limit
-        What results must keep beside the plan's own targets.
-    values : mapping of str to array, optional
-        Values to try for columns, in the units used inside: in place of ``auto`` or of a value.
-    top : int, optional
-        How many plans to keep; None: all that are good.
-    progress : callable, optional
-        Called with the number of plans of each block that is done.
-    lead : tuple of str and bool, optional
-        As for :func:`ranked`.
-    processes : int, default 1
-        Processes that share a large space; the answer is the same. [-]
-    rivals : sequence of str
-        Further results to make best, or ``num accelerators``: what is kept are all plans that no other beats in every
-        one of them.
-    **bounds : Bounds
-        Most candidates of a plan, and most accelerators tried for ``auto``.
+    - ``plan``: one training or inference plan; its cells that say ``auto`` are searched.
+    - ``catalog``: what it refers to.
+    - ``objective``: a result to make best, or ``num accelerators`` for the fewest; "":
+      :func:`xlperf.explore.objectives.default_objective`.
+    - ``limits``: what results must keep beside the plan's own targets.
+    - ``values``: values to try for columns, in the units used inside: in place of ``auto`` or of a value.
+    - ``top``: how many plans to keep; None: all that are good.
+    - ``progress``: called with the number of plans of each block that is done.
+    - ``lead``: as for :func:`ranked`.
+    - ``processes``: processes that share a large space; the answer is the same [-].
+    - ``rivals``: further results to make best, or ``num accelerators``: what is kept are all plans that no other beats
+      in every one of them.
+    - ``**bounds``: most candidates of a plan, and most accelerators tried for ``auto``.
 
-    Returns
-    -------
-    Search
-        The best plans and their results, the same as :func:`xlperf.engine.evaluate` gives for them.
-
-    Raises
-    ------
-    InputError
-        As :func:`xlperf.explore.candidates.candidates` and :func:`xlperf.explore.objectives.objective_of`.
+    Returns the best plans and their results, the same as :func:`xlperf.engine.evaluate` gives for them. Raises
+    InputError as :func:`xlperf.explore.candidates.candidates` and :func:`xlperf.explore.objectives.objective_of`.
     """
     refused = [name for name in values or {} if name in TARGETS.values()]
     if refused:
@@ -292,29 +273,16 @@ def ranked(
 ) -> Search:
     """The best of some plans.
 
-    Parameters
-    ----------
-    tried : Candidates
-        Plans to choose among.
-    catalog : Catalog
-        What they refer to.
-    objective : Objective
-        What is made best.
-    limits : sequence of Limit
-        What results must keep.
-    top : int, optional
-        How many plans to keep; None: all that are good.
-    progress : callable, optional
-        Called with the number of plans of each block that is done.
-    lead : tuple of str and bool, optional
-        A number column of plans of which less is better before the objective is looked at, or more where True.
-    rivals : sequence of Objective
-        Further objectives: all plans are kept that no other beats in every one of them.
+    - ``tried``: plans to choose among.
+    - ``catalog``: what they refer to.
+    - ``objective``: what is made best.
+    - ``limits``: what results must keep.
+    - ``top``: how many plans to keep; None: all that are good.
+    - ``progress``: called with the number of plans of each block that is done.
+    - ``lead``: a number column of plans of which less is better before the objective is looked at, or more where True.
+    - ``rivals``: further objectives: all plans are kept that no other beats in every one of them.
 
-    Returns
-    -------
-    Search
-        As :func:`search`.
+    Returns as :func:`search`.
     """
     plans, limits = tried.plans, tightest(limits)
     needed = {

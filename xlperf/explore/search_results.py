@@ -14,7 +14,7 @@ from xlperf.catalog.schema import Column, column, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.trust import RANGES
 from xlperf.engine.trust import trust as trust_of
-from xlperf.explore.auto_values import Counts
+from xlperf.explore.mappings import Counts
 from xlperf.explore.objectives import BANDED, TOLD_APART, Limit, Objective, most_robust, num_alike
 
 GOOD, BEYOND_LIMITS, TOO_LARGE, ILLEGAL = range(4)
@@ -27,28 +27,18 @@ Lead = tuple[str, bool]
 class Search:
     """What the search of one plan found.
 
-    Attributes
-    ----------
-    plans, results : Table
-        The best first; those that fit and keep the limits, or where there is none the one that comes nearest.
-    kind : int
-        Of the first: GOOD, BEYOND_LIMITS, TOO_LARGE or ILLEGAL.
-    num_tried, num_legal, num_fit, num_good : int
-        Plans that were tried, that are legal, that fit too, and that keep the limits too.
-    searched : tuple of str
-        Columns whose values were tried.
-    objective : Objective
-        What was made best.
-    limits : tuple of Limit
-        What had to be kept.
-    counts : Counts, optional
-        Numbers of accelerators that were tried, where they are searched.
-    lead : tuple of str and bool, optional
-        The column of the plans that came before the objective, and whether more of it is better.
-    note : str
-        What was left out, where all would have been too many.
-    rivals : tuple of Objective
-        Further objectives, where the plans are those that no other beats in every one of them.
+    - ``plans``, ``results``: the best first; those that fit and keep the limits, or where there is none the one that
+      comes nearest.
+    - ``kind``: of the first: GOOD, BEYOND_LIMITS, TOO_LARGE or ILLEGAL.
+    - ``num_tried``, ``num_legal``, ``num_fit``, ``num_good``: plans that were tried, that are legal, that fit too, and
+      that keep the limits too.
+    - ``searched``: columns whose values were tried.
+    - ``objective``: what was made best.
+    - ``limits``: what had to be kept.
+    - ``counts``: numbers of accelerators that were tried, where they are searched.
+    - ``lead``: the column of the plans that came before the objective, and whether more of it is better.
+    - ``note``: what was left out, where all would have been too many.
+    - ``rivals``: further objectives, where the plans are those that no other beats in every one of them.
     """
 
     plans: Table

@@ -19,8 +19,8 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
 from xlperf.equations.plan.records import PRECISIONS
-from xlperf.explore.auto_values import load_steps, replicas, server_sizes
-from xlperf.explore.candidates import candidates
+from xlperf.explore.candidates import candidates, load_steps, replicas
+from xlperf.explore.mappings import server_sizes
 from xlperf.explore.search_results import Answer, dollars, one_plan, price_words, short_name, slower, trust
 
 COPY_SIZES = tuple(2.0**power for power in range(8))

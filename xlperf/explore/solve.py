@@ -27,12 +27,8 @@ PRECISION = 1e-3
 class Solution:
     """The answer to an inverse question.
 
-    Attributes
-    ----------
-    value : float
-        Least (or largest) value that reaches the targets, in the unit used inside; NaN where none does.
-    best : Search
-        The best plan with that value; where none reaches the targets the one that comes nearest.
+    - ``value``: least (or largest) value that reaches the targets, in the unit used inside; NaN where none does.
+    - ``best``: the best plan with that value; where none reaches the targets the one that comes nearest.
     """
 
     value: float
@@ -63,40 +59,19 @@ def solve_plan(
     numbers of accelerators that ``auto`` stands for where those are too many, as :func:`xlperf.explore.search.search`
     says.
 
-    Parameters
-    ----------
-    plan : Table
-        One training or inference plan.
-    catalog : Catalog
-        What it refers to.
-    name : str
-        A number column.
-    values : array, optional
-        Values to try, in the unit used inside; None: those of ``auto``, which the cell has to say.
-    targets : sequence of Limit
-        What results must keep beside the plan's own targets.
-    largest : bool, default False
-        Whether the largest value is sought.
-    objective : str
-        What decides among plans of that value.
-    progress : callable, optional
-        Called with the number of plans of each block that is done.
-    processes : int, default 1
-        Processes that share a large search; the answer is the same. [-]
-    probability : float, default 0.5
-        With which the own targets of the plan are kept, by the bands of the calibration. [-]
-    **bounds : Bounds
-        Most candidates of a plan, and most accelerators tried for ``auto``.
+    - ``plan``: one training or inference plan.
+    - ``catalog``: what it refers to.
+    - ``name``: a number column.
+    - ``values``: values to try, in the unit used inside; None: those of ``auto``, which the cell has to say.
+    - ``targets``: what results must keep beside the plan's own targets.
+    - ``largest``: whether the largest value is sought.
+    - ``objective``: what decides among plans of that value.
+    - ``progress``: called with the number of plans of each block that is done.
+    - ``processes``: processes that share a large search; the answer is the same [-].
+    - ``probability``: with which the own targets of the plan are kept, by the bands of the calibration [-].
+    - ``**bounds``: most candidates of a plan, and most accelerators tried for ``auto``.
 
-    Returns
-    -------
-    Solution
-        Exact for the values that were tried.
-
-    Raises
-    ------
-    InputError
-        As :func:`xlperf.explore.search.search`.
+    The answer is exact for the values that were tried. Raises InputError as :func:`xlperf.explore.search.search`.
     """
     if values is not None and name in TARGETS.values():  # each plan keeps its own
         varied = Varied(plan.kind, name, values, False)

@@ -57,15 +57,7 @@ Mask = npt.NDArray[np.bool_]
 def divisors(*counts: float) -> list[float]:
     """Whole numbers that divide any of some counts, from the smallest.
 
-    Parameters
-    ----------
-    *counts : float
-        Whole numbers; those below 1 and NaN have no divisors. [-]
-
-    Returns
-    -------
-    list of float
-        Each once.
+    ``*counts``: whole numbers; those below 1 and NaN have no divisors [-]. Each is returned once.
 
     >>> divisors(12.0, 8.0)
     [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0]
@@ -244,33 +236,19 @@ WHOLE = Part(0, 1)
 class Space:
     """Combinations of values of the searched columns that keep the rules of legality, built column by column.
 
-    Attributes
-    ----------
-    base : Table
-        One plan, with every combination of the stated values of columns that no other depends on.
-    asked : mapping of str to array or None
-        Columns that are searched: the stated values, None where candidates follow from the plan.
-    model : Model
-        Shapes of the models of the rows of the base.
-    longest : array
-        Longest context of these models, NaN where it is not known. [-]
-    rules : sequence of (type of PartialPlan, Rule)
-        Rules of legality and the record that each reads; it is applied once all that it reads is chosen. Those that
-        read no searched column are left to the evaluation, which says what is wrong.
-    most : int
-        Combinations at the most.
-    counts : sequence of array
-        Numbers of accelerators that ``auto`` stands for, of each row of the base. [-]
-    uneven : bool
-        Whether chunks of a stage that do not share the layers out evenly are tried too.
-    part : Part
-        Which part of the combinations is made.
-    record : type of PartialPlan
-        Of the first rule: what candidates follow from.
-    rows : array of int
-        Which row of the base each combination has.
-    found : dict of str to array
-        Values of the columns that were crossed, one per combination.
+    - ``base``: one plan, with every combination of the stated values of columns that no other depends on.
+    - ``asked``: columns that are searched: the stated values, None where candidates follow from the plan.
+    - ``model``: shapes of the models of the rows of the base.
+    - ``longest``: longest context of these models, NaN where it is not known [-].
+    - ``rules``: rules of legality and the record that each reads; it is applied once all that it reads is chosen. Those
+      that read no searched column are left to the evaluation, which says what is wrong.
+    - ``most``: combinations at the most.
+    - ``counts``: numbers of accelerators that ``auto`` stands for, of each row of the base [-].
+    - ``uneven``: whether chunks of a stage that do not share the layers out evenly are tried too.
+    - ``part``: which part of the combinations is made.
+    - ``record``: of the first rule: what candidates follow from.
+    - ``rows``: which row of the base each combination has.
+    - ``found``: values of the columns that were crossed, one per combination.
     """
 
     base: Table

@@ -34,12 +34,8 @@ BLOCK = 32_768
 class Swept(NamedTuple):
     """Plans with their results, and what the catalog had.
 
-    Attributes
-    ----------
-    plans, results : Table
-        The plans of the first combination of catalog values, then of the second ...
-    varied : list of (Column, Array)
-        Values or factors of the columns of the catalog, one per row.
+    - ``plans``, ``results``: the plans of the first combination of catalog values, then of the second ...
+    - ``varied``: values or factors of the columns of the catalog, one per row.
     """
 
     plans: Table
@@ -56,20 +52,12 @@ def _is_separate(one: Varied) -> bool:
 class Sweep:
     """What a sweep evaluates; any part of it is made when it is asked for.
 
-    Attributes
-    ----------
-    plans : Table
-        Training or inference plans; their cells that say ``auto`` are chosen anew for each combination.
-    catalog : Catalog
-        What they refer to.
-    values : mapping of str to array
-        Columns of the plans, as :func:`xlperf.explore.vary.read_values` has them.
-    varied : tuple of Varied
-        Columns of the catalog, changed in the rows that the plans name.
-    sampling : Sampling, optional
-        Draws of each plan in place of all combinations.
-    bounds : Bounds
-        Most candidates of a plan, and most accelerators tried for ``auto``.
+    - ``plans``: training or inference plans; their cells that say ``auto`` are chosen anew for each combination.
+    - ``catalog``: what they refer to.
+    - ``values``: columns of the plans, as :func:`xlperf.explore.vary.read_values` has them.
+    - ``varied``: columns of the catalog, changed in the rows that the plans name.
+    - ``sampling``: draws of each plan in place of all combinations.
+    - ``bounds``: most candidates of a plan, and most accelerators tried for ``auto``.
     """
 
     plans: Table
@@ -215,16 +203,10 @@ def joined(blocks: Sequence[Swept]) -> Swept:
 class Best(NamedTuple):
     """The best rows of a sweep, of those that fit and keep limits.
 
-    Attributes
-    ----------
-    sweep : Sweep
-        What is computed.
-    objective : Objective
-        What is made best.
-    limits : tuple of Limit
-        What results must keep.
-    number : int
-        Rows at the most. [-]
+    - ``sweep``: what is computed.
+    - ``objective``: what is made best.
+    - ``limits``: what results must keep.
+    - ``number``: rows at the most [-].
     """
 
     sweep: Sweep

@@ -51,19 +51,12 @@ _BAND_INPUT, _PLAN_INPUT = 1 << 12, 1 << 13
 class Uncertainty:
     """Draws of one result of plans; all plans are drawn with the same inputs, so that they can be compared.
 
-    Attributes
-    ----------
-    sweep : Sweep
-        Plans, catalog, what varies, and how it is sampled.
-    result : str
-        A result in numbers, or cost, energy or throughput.
-    banded : bool
-        Whether times also vary within the band of the calibration: in part together for plans of one model, software
-        and machine, as :data:`SHARED` says, the rest each for itself.
-    processes : int, default 1
-        Processes that evaluate the draws; the numbers are the same. [-]
-    limits : tuple of Limit
-        What a plan keeps in a draw that it is usable in, beside fitting in memory.
+    - ``sweep``: plans, catalog, what varies, and how it is sampled.
+    - ``result``: a result in numbers, or cost, energy or throughput.
+    - ``banded``: whether times also vary within the band of the calibration: in part together for plans of one model,
+      software and machine, as :data:`SHARED` says, the rest each for itself.
+    - ``processes``: processes that evaluate the draws; the numbers are the same [-].
+    - ``limits``: what a plan keeps in a draw that it is usable in, beside fitting in memory.
     """
 
     sweep: Sweep
@@ -367,14 +360,9 @@ SHOWN = ("mean", "p90", "mean_regret", "probability_fits", "probability_best", "
 class Robust(NamedTuple):
     """Plans in robust order.
 
-    Attributes
-    ----------
-    found : Search
-        With the plans in that order.
-    columns : list of (Column, Array)
-        What the draws say of each plan, in the unit of the objective.
-    words : str
-        What was chosen how, and how many of the first five cannot be told apart.
+    - ``found``: with the plans in that order.
+    - ``columns``: what the draws say of each plan, in the unit of the objective.
+    - ``words``: what was chosen how, and how many of the first five cannot be told apart.
     """
 
     found: Search
@@ -397,27 +385,15 @@ def robust(
     Plans that do not fit or miss a limit in more than a tenth of the draws come last; draws in which a plan does so are
     left out. A number of accelerators that is to be the least comes before the measure.
 
-    Parameters
-    ----------
-    found : Search
-        Its plans, the best by the prediction first.
-    catalog : Catalog
-        What they refer to.
-    measure : str
-        What makes a plan best: "average", "p90" (the 90th percentile) or "regret" (the least mean regret).
-    varied : sequence of Varied
-        Uncertain numbers of the plans and of catalog sheets, beside the bands of the calibration.
-    draws, seed : int
-        How many, and of which random numbers. [-]
-    top : int, optional
-        Plans to keep.
-    processes : int, default 1
-        Processes that evaluate the draws. [-]
+    - ``found``: its plans, the best by the prediction first.
+    - ``catalog``: what they refer to.
+    - ``measure``: what makes a plan best: "average", "p90" (the 90th percentile) or "regret" (the least mean regret).
+    - ``varied``: uncertain numbers of the plans and of catalog sheets, beside the bands of the calibration.
+    - ``draws``, ``seed``: how many, and of which random numbers [-].
+    - ``top``: plans to keep.
+    - ``processes``: processes that evaluate the draws [-].
 
-    Returns
-    -------
-    Robust
-        At most :data:`MOST_DRAWN` plans.
+    Returns at most :data:`MOST_DRAWN` plans.
     """
     plans = found.plans.take(slice(MOST_DRAWN))
     name, larger = found.objective.column.name, found.objective.larger

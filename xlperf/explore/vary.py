@@ -43,18 +43,12 @@ def picked(values: np.ndarray, share: Array) -> np.ndarray:
 class Varied:
     """One column of a catalog sheet and the values that it takes.
 
-    Attributes
-    ----------
-    sheet, name : str
-        Which column.
-    values : Array
-        In the unit used inside; factors have none. Of a column of words the words.
-    factors : bool
-        Whether they multiply what the sheet has.
-    shape : str
-        What the values are: "" a list; the ends of a range, ``uniform``; least, likeliest and largest value,
-        ``triangular``; mean and standard deviation, ``normal``; median and standard deviation of the logarithm,
-        ``lognormal``.
+    - ``sheet``, ``name``: which column.
+    - ``values``: in the unit used inside; factors have none. Of a column of words the words.
+    - ``factors``: whether they multiply what the sheet has.
+    - ``shape``: what the values are: "" a list; the ends of a range, ``uniform``; least, likeliest and largest value,
+      ``triangular``; mean and standard deviation, ``normal``; median and standard deviation of the logarithm,
+      ``lognormal``.
     """
 
     sheet: str
@@ -374,19 +368,8 @@ def uniforms(sampling: Sampling, column: int, index: np.ndarray) -> Array:
 
     Of a Latin hypercube each of ``number`` equal parts of the range holds exactly one sample.
 
-    Parameters
-    ----------
-    sampling : Sampling
-        Seed, number and method.
-    column : int
-        Which column: those of unlike columns are independent.
-    index : np.ndarray
-        Numbers of the samples, from 0. [-]
-
-    Returns
-    -------
-    Array
-        One for each. [-]
+    ``sampling``: seed, number and method. ``column``: which column: those of unlike columns are independent. ``index``:
+    numbers of the samples, from 0 [-]. Returns one number for each sample.
 
     >>> parts = np.floor(4 * uniforms(Sampling(4, LATIN_HYPERCUBE), 0, np.arange(4)))
     >>> sorted(parts.tolist())

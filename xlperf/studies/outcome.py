@@ -52,26 +52,15 @@ class Finding:
 class Chart:
     """A chart of the columns of a sheet.
 
-    Attributes
-    ----------
-    kind : str
-        ``bars`` (horizontal), ``columns``, ``lines`` or ``points``.
-    title : str
-    x : str
-        Column of the labels of bars and columns, or of the horizontal axis.
-    y : sequence of str
-        Columns of the series.
-    x_title, y_title : str
-        What the axes are, with units.
-    stacked : bool
-        Whether bars and columns are stacked.
-    log_x, log_y : bool
-        Whether an axis is logarithmic.
-    rows : tuple of int, optional
-        First row that is drawn, and the first that is not; all when not given.
-    by : str
-        Of lines and points over numbers: column whose texts name the series of a row, rows of a series side by side;
-        with one y.
+    - ``kind``: ``bars`` (horizontal), ``columns``, ``lines`` or ``points``.
+    - ``x``: column of the labels of bars and columns, or of the horizontal axis.
+    - ``y``: columns of the series.
+    - ``x_title``, ``y_title``: what the axes are, with units.
+    - ``stacked``: whether bars and columns are stacked.
+    - ``log_x``, ``log_y``: whether an axis is logarithmic.
+    - ``rows``: first row that is drawn, and the first that is not; all when not given.
+    - ``by``: of lines and points over numbers: column whose texts name the series of a row, rows of a series side by
+      side; with one y.
     """
 
     kind: str
@@ -91,19 +80,11 @@ class Chart:
 class StudySheet:
     """A sheet of a study: one table, charts above it.
 
-    Attributes
-    ----------
-    name : str
-        Name of the sheet, at most 31 characters.
-    heading : str
-        What the table shows, in one sentence.
-    columns : sequence of Column
-        Of the schema, or made by :func:`own_column`.
-    rows : sequence of sequence
-        Values in the unit of their column; None where there is none.
-    charts : sequence of Chart
-    shaded : sequence of str
-        Columns whose numbers are shaded together, from low (light) to high (dark): a heat map.
+    - ``name``: name of the sheet, at most 31 characters.
+    - ``heading``: what the table shows, in one sentence.
+    - ``columns``: of the schema, or made by :func:`own_column`.
+    - ``rows``: values in the unit of their column; None where there is none.
+    - ``shaded``: columns whose numbers are shaded together, from low (light) to high (dark): a heat map.
     """
 
     name: str
@@ -193,19 +174,11 @@ class Inputs:
 class Study:
     """A question and how it is answered.
 
-    Attributes
-    ----------
-    name : str
-        As the command takes it.
-    title, question : str
-        Heads of the report.
-    published : str
-        Which published figure it reproduces, with its source, or why none could be had.
-    advice : str
-        What an architect would do with the answer; ``{fact}`` stands for one of the facts of an outcome.
-    analyse : callable
-        From inputs to an outcome.
-    settings : sequence of Setting
+    - ``name``: as the command takes it.
+    - ``title``, ``question``: heads of the report.
+    - ``published``: which published figure it reproduces, with its source, or why none could be had.
+    - ``advice``: what an architect would do with the answer; ``{fact}`` stands for one of the facts of an outcome.
+    - ``analyse``: from inputs to an outcome.
     """
 
     name: str
@@ -266,14 +239,8 @@ def _setting(line: Mapping[str, str]) -> Setting:
 def setting_value(kind: str, text: object, number: Callable[[object], float] | None = None) -> SettingValue:
     """The value of a setting from the text of its cell.
 
-    Parameters
-    ----------
-    kind : str
-        number, text, numbers or texts.
-    text : object
-        The cell; a list has commas between its entries.
-    number : callable, optional
-        From a cell to a number; default: ``float``.
+    ``kind``: number, text, numbers or texts. ``text``: the cell; a list has commas between its entries. ``number``:
+    from a cell to a number; default: ``float``.
 
     >>> setting_value("numbers", "1, 2.5")
     (1.0, 2.5)
@@ -315,19 +282,7 @@ def _study(name: str) -> Study:
 def study(name: str) -> Study:
     """The study of a name, without regard to case; its module is imported when it is asked for.
 
-    Parameters
-    ----------
-    name : str
-        One of :data:`NAMES`.
-
-    Returns
-    -------
-    Study
-
-    Raises
-    ------
-    InputError
-        When there is none of that name.
+    ``name``: one of :data:`NAMES`. Raises InputError when there is none of that name.
 
     >>> study("Recompute").name
     'recompute'
@@ -388,19 +343,11 @@ def pivot_of(
 ) -> StudySheet:
     """A sheet with a row for each key and a column for each of some series of one quantity.
 
-    Parameters
-    ----------
-    name, heading, charts
-        As in :class:`StudySheet`.
-    key : (Column or str, values)
-    series : sequence of str
-        Names of the columns.
-    values : array
-        (keys, series); NaN where there is none.
-    unit, meaning : str
-        Of the quantity.
-    shaded : bool
-        Whether the series are shaded together.
+    - ``name``, ``heading``, ``charts``: as in :class:`StudySheet`.
+    - ``series``: names of the columns.
+    - ``values``: (keys, series); NaN where there is none.
+    - ``unit``, ``meaning``: of the quantity.
+    - ``shaded``: whether the series are shaded together.
     """
     columns = [(own_column(entry, unit, meaning), [row[i] for row in values]) for i, entry in enumerate(series)]
     return sheet_of(name, heading, [key, *columns], charts, series if shaded else ())
@@ -450,16 +397,7 @@ def result_columns(
 def span(values: Iterable[float], digits: int = 0) -> str:
     """Smallest and largest of the finite ones of some values, as ``4 to 8``.
 
-    Parameters
-    ----------
-    values : iterable of float
-        Values.
-    digits : int
-        Digits behind the point.
-
-    Returns
-    -------
-    str
+    ``values``: values. ``digits``: digits behind the point.
 
     >>> span([8.0, 4.0]), span([2.0])
     ('4 to 8', '2')

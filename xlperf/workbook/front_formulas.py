@@ -39,14 +39,9 @@ class _Failed(Exception):
 class Live:
     """Cells of front sheets as they are written, formulas with their values.
 
-    Attributes
-    ----------
-    formulas : Formulas
-        Of the workbook.
-    catalog : Catalog, optional
-        What the cell that the name ``catalog`` means stands for; without one no values are computed.
-    columns : dict
-        Cells of the columns of tables that formulas name, by the reference that they have there.
+    - ``formulas``: of the workbook.
+    - ``catalog``: what the cell that the name ``catalog`` means stands for; without one no values are computed.
+    - ``columns``: cells of the columns of tables that formulas name, by the reference that they have there.
     """
 
     formulas: Formulas

@@ -134,10 +134,7 @@ _FORMULA_CELL = re.compile(r'<c r="([A-Z]+[0-9]+)"([^>]*)><f>(.*?)</f><v\s*(?:/>
 class Formulas:
     """Formulas that were written to a workbook and the values that they have.
 
-    Attributes
-    ----------
-    values : dict
-        By sheet and cell: a number, text, flag or CellError; None where the value is not known.
+    ``values``: by sheet and cell: a number, text, flag or CellError; None where the value is not known.
     """
 
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -190,10 +187,7 @@ FLAG_FORMAT = '[=1]"TRUE";[=0]"FALSE";General'
 def with_values(part: str, values: Mapping[str, Any]) -> str:
     """The text of a sheet's part with values beside its formulas.
 
-    Raises
-    ------
-    ValueError
-        When a cell that has a value holds no formula.
+    Raises ValueError when a cell that has a value holds no formula.
 
     >>> with_values('<c r="B2" s="3"><f>1+1</f><v /></c>', {"B2": 2.0})
     '<c r="B2" s="3"><f>1+1</f><v>2</v></c>'
@@ -308,31 +302,17 @@ def write_table(
 ) -> str:
     """Write a native table whose headers say the unit and whose header comments say the meaning.
 
-    Parameters
-    ----------
-    sheet : Worksheet
-        Changed in place; the workbook must have our styles.
-    columns : sequence of Column
-        Columns of the schema; inputs and results are told apart by colour.
-    rows : sequence of sequence
-        Values as cells show them (:func:`data_rows`). A table without rows gets one blank row, as Excel wants.
-    top_left : str
-        Cell of the first header.
-    name : str, optional
-        Name of the table, unique in the workbook; the sheet's name when not given; "" writes no native table.
-    freeze : int, optional
-        Columns that stay in sight beside the header; None freezes nothing.
-    widths : bool
-        Whether to set column widths.
-    fitted : bool
-        Whether the decimals of results are chosen by the values (:func:`fitted_format`) or by the unit alone.
-    one_line : container of str
-        Columns whose text makes no row taller.
+    - ``sheet``: changed in place; the workbook must have our styles.
+    - ``columns``: columns of the schema; inputs and results are told apart by colour.
+    - ``rows``: values as cells show them (:func:`data_rows`). A table without rows gets one blank row, as Excel wants.
+    - ``top_left``: cell of the first header.
+    - ``name``: name of the table, unique in the workbook; the sheet's name when not given; "" writes no native table.
+    - ``freeze``: columns that stay in sight beside the header; None freezes nothing.
+    - ``widths``: whether to set column widths.
+    - ``fitted``: whether the decimals of results are chosen by the values (:func:`fitted_format`) or by the unit alone.
+    - ``one_line``: columns whose text makes no row taller.
 
-    Returns
-    -------
-    str
-        The range that the table covers: ``A4:H20``.
+    Returns the range that the table covers: ``A4:H20``.
     """
     letter, top = coordinate_from_string(top_left)
     left = column_index_from_string(letter)

@@ -80,31 +80,17 @@ def write_report(
 ) -> None:
     """Write a report workbook; the same arguments give the same bytes.
 
-    Parameters
-    ----------
-    path : str or Path
-        Where; an old file is replaced whole.
-    catalog : Catalog
-        What the plans were computed with.
-    plans : sequence of Table
-        Training and inference plans.
-    results : sequence of Table
-        Their results, one table for each of the plans.
-    date : datetime.date
-        Date that the report carries.
-    study : str
-        Name of the study; part of the title.
-    explain : callable, optional
-        Operators of one plan; :func:`xlperf.engine.explain` when not given.
-    limits : callable, optional
-        What a plan gives at every load; :func:`xlperf.explore.frontier.points` when not given.
-    uncertain : bool, default False
-        Whether a sheet has percentiles of times and costs, drawn anew.
+    - ``path``: where; an old file is replaced whole.
+    - ``catalog``: what the plans were computed with.
+    - ``plans``: training and inference plans.
+    - ``results``: their results, one table for each of the plans.
+    - ``date``: date that the report carries.
+    - ``study``: name of the study; part of the title.
+    - ``explain``: operators of one plan; :func:`xlperf.engine.explain` when not given.
+    - ``limits``: what a plan gives at every load; :func:`xlperf.explore.frontier.points` when not given.
+    - ``uncertain``: whether a sheet has percentiles of times and costs, drawn anew.
 
-    Raises
-    ------
-    InputError
-        Where there are no plans, or the file cannot be written.
+    Raises InputError where there are no plans, or the file cannot be written.
     """
     workbook = report_workbook(
         catalog, plans, results, date=date, study=study, explain=explain, limits=limits, uncertain=uncertain

@@ -293,13 +293,8 @@ _NOTE = "further rows and columns: in the workbook"
 def set_paper(workbook: Workbook, brief: bool = False) -> None:
     """Limit what each sheet prints, so that a report of a hundred plans stays a document of thirty pages.
 
-    Parameters
-    ----------
-    workbook : Workbook
-        Report, changed in place.
-    brief : bool
-        Whether only the first results and the first charts of all plans are printed: a study of hundreds of plans
-        says in sheets of its own what it finds.
+    ``workbook``: report, changed in place. ``brief``: whether only the first results and the first charts of all plans
+    are printed: a study of hundreds of plans says in sheets of its own what it finds.
     """
     for sheet in workbook.worksheets:
         if sheet.title in _PLAN_SHEETS:

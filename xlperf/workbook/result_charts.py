@@ -46,23 +46,14 @@ Rows = Sequence[Sequence[Any]]
 class Kind:
     """How tables that have some columns are drawn.
 
-    Attributes
-    ----------
-    words : str
-        Title of the chart.
-    look : str
-        ``bars``, ``stacked``, ``waterfall``, ``tornado``, ``points`` or ``lines``.
-    labels : tuple of str
-        Columns whose texts name a row; none: its name and the inputs that differ.
-    values : tuple of str
-        Columns that are drawn: amounts of bars; change and level of a waterfall; low, base and high of a tornado; along
-        and up of points.
-    within : str
-        Only rows that have in this column what the first row has.
-    descending : bool
-        Whether the largest comes first.
-    answer : str
-        What the first row is in words; "" where the lowest and the highest are said.
+    - ``words``: title of the chart.
+    - ``look``: ``bars``, ``stacked``, ``waterfall``, ``tornado``, ``points`` or ``lines``.
+    - ``labels``: columns whose texts name a row; none: its name and the inputs that differ.
+    - ``values``: columns that are drawn: amounts of bars; change and level of a waterfall; low, base and high of a
+      tornado; along and up of points.
+    - ``within``: only rows that have in this column what the first row has.
+    - ``descending``: whether the largest comes first.
+    - ``answer``: what the first row is in words; "" where the lowest and the highest are said.
     """
 
     words: str
@@ -108,20 +99,11 @@ KINDS = (
 class Drawing:
     """Numbers of a chart, as its sheet holds them below it.
 
-    Attributes
-    ----------
-    kind : Kind
-    labels : list of str
-    columns : list of Column
-        What is drawn, one for each list of ``values``.
-    values : list of list
-        Numbers in the unit of their column; None where there is none.
-    series : list of str
-        Of points and lines the series of each row; empty for bars.
-    title : str
-        Words of the chart, with what was left out.
-    answer : str
-        What the table says, in a line.
+    - ``columns``: what is drawn, one for each list of ``values``.
+    - ``values``: numbers in the unit of their column; None where there is none.
+    - ``series``: of points and lines the series of each row; empty for bars.
+    - ``title``: words of the chart, with what was left out.
+    - ``answer``: what the table says, in a line.
     """
 
     kind: Kind

@@ -69,20 +69,12 @@ def add_front(
 ) -> None:
     """Add the sheet that says what was asked and draws the answer; it is in front when the workbook is opened.
 
-    Parameters
-    ----------
-    workbook : Workbook
-        With the tables of results, each with its header in the first row.
-    command : str
-        What was run, such as ``xlperf frontier``.
-    asked : mapping
-        What it was given, by name.
-    tables : mapping
-        Columns and rows of each sheet of results, as cells show them.
-    wanted : sequence of str
-        Columns that the command asked for, such as objectives.
-    said : sequence of str
-        What the command found, in words; what the charts show where it said nothing.
+    - ``workbook``: with the tables of results, each with its header in the first row.
+    - ``command``: what was run, such as ``xlperf frontier``.
+    - ``asked``: what it was given, by name.
+    - ``tables``: columns and rows of each sheet of results, as cells show them.
+    - ``wanted``: columns that the command asked for, such as objectives.
+    - ``said``: what the command found, in words; what the charts show where it said nothing.
     """
     front: Any = workbook.create_sheet(ASKED)
     title(front, command, "What was asked, the answer in a chart, and the sheets that hold all rows.")

@@ -172,22 +172,13 @@ def page_setup(
 ) -> None:
     """Set a sheet up for print: A4, fitted to the width, header rows repeated, page numbers.
 
-    Parameters
-    ----------
-    sheet : Worksheet
-        Changed in place.
-    header_row : int, optional
-        Row that every page repeats.
-    area : str, optional
-        Range that is printed; all of the sheet when not given.
-    pages_wide, pages_high : int
-        Pages that the sheet is fitted to; 0 is as many as it takes. [-]
-    key_columns : str, optional
-        Columns that every page repeats where it is more than one page wide: ``A:A``.
-    landscape : bool
-        Orientation.
-    heading : str
-        Title in the page header, for sheets whose print area leaves their own title out.
+    - ``sheet``: changed in place.
+    - ``header_row``: row that every page repeats.
+    - ``area``: range that is printed; all of the sheet when not given.
+    - ``pages_wide``, ``pages_high``: pages that the sheet is fitted to; 0 is as many as it takes [-].
+    - ``key_columns``: columns that every page repeats where it is more than one page wide: ``A:A``.
+    - ``landscape``: orientation.
+    - ``heading``: title in the page header, for sheets whose print area leaves their own title out.
     """
     sheet.page_setup.orientation = "landscape" if landscape else "portrait"
     sheet.page_setup.paperSize = 9

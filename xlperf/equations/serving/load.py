@@ -168,14 +168,14 @@ class RequestLoad(NamedTuple):
     def whole_batches(self, requests: Array, most: Array) -> tuple[Array, Array]:
         """Batches on both sides of a number of requests that are computed operator by operator. [-]
 
-        They are the powers of two and the most that there is room for. Products of batches in between pad whole tiles
-        by turns more and less; the time of a step is taken as linear there. For the most requests alone the smaller
-        batch is asked for only where a tile is much of it.
+        They are the powers of two, also beyond the room: products of batches in between pad whole tiles by turns more
+        and less, and a scheduler with more room never has to fill it. The time of a step is taken as linear there. The
+        most requests that there is room for are computed alone where a tile is little of them.
         """
-        lower, upper = octave(requests, most)
+        lower, upper = octave(requests, 2.0 * requests)
         rows = np.ceil(most / (self.attention_replicas * self.decode_stages)) * self.tokens_checked
         alone = (requests == most) & (rows > _MANY_ROWS)
-        return np.where(alone, upper, lower), upper
+        return np.where(alone, most, lower), np.where(alone, most, upper)
 
 
 class Cycle(NamedTuple):
