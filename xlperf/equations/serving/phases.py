@@ -497,6 +497,7 @@ def serving_bound(deployment: Deployment, work: ServingWork) -> Array:
     groups = ((work.gemms, constants), (work.attention, attend), (work.vectors, kernels["vector"]))
     times = [group.time[:, -1] for group, _ in groups]
     starts = [np.minimum(own["launch_time"], time) for time, (_, own) in zip(times, groups, strict=True)]
+    gemm, attending, moved = (time - start for time, start in zip(times, starts, strict=True))
     calls = []
     for group, _ in groups:
         own, each = len(group.names) - group.once, group.calls[:, -1]
@@ -505,14 +506,12 @@ def serving_bound(deployment: Deployment, work: ServingWork) -> Array:
     if "serving_experts" in kernels:
         grouped = np.array([name.startswith("experts") for name in work.gemms.names])
         moving = np.where(grouped, kernels["serving_experts"]["memory_slowdown"], 1.0) * moving
-    gemm = times[0] - starts[0]
     product = _split(gemm, moving, constants["serial_share"] + 0.0 * gemm)
     attended = _fitted(
         work.attention_flop[:, -1] / (attend["compute_efficiency"] * deployment.attention_device.peak_flop_rate),
         work.attention.traffic[:, -1] / (attend["memory_efficiency"] * bandwidth),
-        times[1] - starts[1],
+        attending,
     )
-    moved = times[2] - starts[2]
     savings = (
         doubling_savings(*product, constants["serial_share"]),
         doubling_savings(*attended),
