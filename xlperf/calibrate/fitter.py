@@ -203,7 +203,8 @@ class _Scaled:
 
     def slopes(self, unknowns: Array, residuals: Array) -> Array:
         """Change of the residuals with each free unknown, (rows, free), by forward differences of whole colours."""
-        steps = np.where(unknowns + self.problem.step > self.high, -self.problem.step, self.problem.step)
+        step = np.minimum(self.problem.step, 0.5 * (self.high - self.low))  # small constants lie between near bounds
+        steps = np.where(unknowns + step > self.high, -step, np.where(step > 0.0, step, self.problem.step))
         trials = np.repeat(unknowns[None, :], len(self.groups), axis=0)
         for trial, group in zip(trials, self.groups, strict=True):
             trial[group] += steps[group]
