@@ -95,34 +95,6 @@ FIXED_WORDS = {
 
 OFTEN_INFINITE = {"serving.continuous.operating": "request rates at random are beyond the capacity: endless waits"}
 
-NOT_WORKED = {
-    "cost.designs": "design_cost design_rules",
-    "cost.servers": "network_parts",
-    "cost.ownership": "owned_hour server_costs",
-    "hardware.attention": "attention_time",
-    "hardware.derived_device": "derived_device",
-    "hardware.gemm": "gemm_time",
-    "plan.serving_plan": "pool_plans with_defaults",
-    "serving.communication": "engine_all_reduce_time pool_message_time serving_messages",
-    "serving.continuous": "loaded_results operating",
-    "serving.energy": "expert_pool_power serving_power",
-    "serving.expert_pools": "expert_pool_memory split_step",
-    "serving.kernels": "attention_kernels decode_sparse prefill_sparse product_times",
-    "serving.targets": "pooled_target_results target_results",
-    "serving.memory": "memory_of",
-    "serving.phases": "serving_bound serving_work",
-    "serving.pool_queueing": "pooled_open_state pooled_state",
-    "serving.pools": "pool_state pooled_results pools_of",
-    "serving.results": "serving_results serving_times streamed",
-    "training.activations": "layer_activations",
-    "training.sparse_attention": "sparse_cores",
-    "training.communication": "collective_calls communication_of",
-    "training.kernels": "kernel_parts",
-    "training.memory": "kept_activations memory_of",
-    "training.step": "step",
-}
-"""Whole steps, services, designs and hours, by module: no hand computes them; laws and published rows test them."""
-
 EVERY = pytest.mark.parametrize("name", sorted(functions()))
 EQUATIONS = [name for name, function in sorted(functions().items()) if equations.is_equation(function)]
 DRAWN = [name for name in sorted(functions()) if name not in equations.undrawn()]
@@ -213,10 +185,9 @@ def test_docstring_gives_source(name: str) -> None:
 
 @EVERY
 def test_docstring_has_a_worked_example(name: str) -> None:
-    module, _, function = name.rpartition(".")
+    """Whole steps and services too: on the machine of round numbers of ``ideal_machine.py``."""
     worked = re.search(r"^>>> .*\n(?!>>>)\S", equations.documentation(functions()[name]), re.MULTILINE)
-    whole = function in NOT_WORKED.get(module, "").split()
-    assert bool(worked) != whole, f"{name}: no doctest with its result, or listed although it has one"
+    assert worked, f"{name}: no doctest with its result"
 
 
 def test_functions_that_are_not_drawn_are_listed() -> None:

@@ -22,7 +22,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from xlperf.base.arrays import Array, added
-from xlperf.calibrate.comparison import MEMORY, STEP_TIME
+from xlperf.calibrate.comparison import LAYER_TIME, MEMORY, STEP_TIME
 from xlperf.calibrate.fitter import (
     FEWEST_ROWS,
     SPREADS,
@@ -174,13 +174,14 @@ def fit_training(
 ) -> list[FittedConstant]:
     """Fit the constants of every training stack, of kernels of its own and of its experts, all together.
 
-    Rows of ``group`` papers are never used. A stack with fewer than eight rows gets no constants of its own.
+    Rows of ``group`` papers are never used; times of single layers are, beside those of steps. A stack with fewer than
+    eight rows gets no constants of its own.
 
     ``published``: training rows. ``catalog``: catalog whose calibration has the kernel constants. ``date``: date that
     the rows carry. ``known``: constants to keep: their values are fitted anew, from where they are; which there are is
     not chosen again. In a fixed order, without their error on rows left out.
     """
-    found = _fit_times(published, catalog, date, (STEP_TIME,), known)
+    found = _fit_times(published, catalog, date, (STEP_TIME, LAYER_TIME), known)
     return found + kernels_of_other_generations(found) + of_other_software(found)
 
 

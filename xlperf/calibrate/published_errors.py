@@ -29,7 +29,7 @@ from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.calibration import ANY, Calibration, precision_key
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.engine.trust import model_traits
+from xlperf.engine.trust import layer_size, model_traits
 from xlperf.equations.serving.results import band_of_mode, full_cache
 
 NEVER_FITTED = "papers"
@@ -234,10 +234,10 @@ def _end_of_band(results: Table, end: str, quantity: np.ndarray, plan: np.ndarra
 
 
 def _shapes(plans: PublishedPlans) -> np.ndarray:
-    """Shape of the layers of the model of each plan, as a name."""
+    """Size of the layers of the model of each plan, as a name."""
     models = plans.catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
     shapes, _ = model_traits(plans.catalog)
-    return np.array([shapes[row] for row in models.tolist()], dtype=object)
+    return np.array([layer_size(shapes[row]) for row in models.tolist()], dtype=object)
 
 
 def _bands(plans: PublishedPlans, results: Table) -> list[str]:

@@ -79,6 +79,20 @@ def server_costs(server: Columns, period: Numeric = YEAR) -> dict[str, Array]:
     ----------
     .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 6,
        doi:10.2200/S00874ED3V01Y201809CAC046.
+
+    Examples
+    --------
+    Servers of 8 accelerators of $25,000 that are written off in five years and draw 10 kW, 12 kW with their cooling:
+    1.2 MW feed 100 of them.
+
+    >>> from ideal_machine import columns
+    >>> server = columns(num_accelerators=8.0, accelerator_price=25e3, server_power=10e3, power_usage_effectiveness=1.2,
+    ...     life=5 * YEAR, building_life=20 * YEAR, utilization=1.0, load_share=1.0, fixed_power=1.2e6,
+    ...     fixed_accelerators=np.nan, cluster_size=8.0, links_per_accelerator=1.0, topology="fat-tree",
+    ...     switch_ports=64.0, oversubscription=1.0)
+    >>> found = server_costs(server)
+    >>> [float(found[name][0]) for name in ("accelerators_planned", "capex_planned", "cost_planned")]
+    [800.0, 20000000.0, 4000000.0]
     """
     pool = _cluster(server, DrawnPower.unknown(len(server.cluster_size)))
     parts, hour, terms = pool.parts, pool.hour(period), pool.terms(period)
@@ -324,6 +338,21 @@ def owned_hour(
     ----------
     .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 6,
        doi:10.2200/S00874ED3V01Y201809CAC046.
+
+    Examples
+    --------
+    8 accelerators of $40,000, a quarter of which prefill and cost twice as much, at $0.001 a second:
+
+    >>> from types import SimpleNamespace
+    >>> parts = "accelerator_cost server_cost network_capital_cost storage_cost facility_cost running_cost energy_cost"
+    >>> def pool(price):
+    ...     hour = {name: np.ones(1) for name in f"network_cost facility {parts}".split()}
+    ...     hour |= {"capex": np.array([price]), "cost_rate": np.array([price / 4e7])}
+    ...     terms = SimpleNamespace(grid_power=np.array([1000.0]), utilization=1.0)
+    ...     return SimpleNamespace(hour=lambda period: hour, terms=lambda period: terms, parts=np.zeros((3, 1)))
+    >>> found = owned_hour(pool(40e3), pool(80e3), 0.25, 8, 100.0)
+    >>> [float(found[name][0]) for name in ("capex", "hour_cost", "power")]
+    [400000.0, 0.00125, 8000.0]
     """
     pools, count = (decode, prefill), array(num_accelerators)
     hours, terms = [pool.hour(period) for pool in pools], [pool.terms(period) for pool in pools]

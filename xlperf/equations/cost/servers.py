@@ -407,6 +407,13 @@ def network_parts(
     ----------
     .. [1] M. Al-Fares, A. Loukissas and A. Vahdat, "A scalable, commodity data center network architecture",
        SIGCOMM 2008, doi:10.1145/1402958.1402967.
+
+    Examples
+    --------
+    1,024 end points on switches of 64 ports: 32 below and 16 above them, a link of each end point at either level.
+
+    >>> [float(number) for number in network_parts("fat-tree", 1024, 64, 1)]
+    [48.0, 2048.0, 4096.0]
     """
     names, points = np.asarray(topology), array(num_endpoints)
     ports, over = array(num_ports), array(oversubscription)

@@ -133,6 +133,26 @@ def derived_device(device: Columns, technologies: Technologies) -> DerivedDevice
     ----------
     .. [1] N. Ardalani, S. Pal and P. Gupta, "DeepFlow: A Cross-Stack Pathfinding Framework for Distributed AI
        Systems", ACM TODAES 29(2), 2024, doi:10.1145/3635867: budgets of area, power and perimeter.
+
+    Examples
+    --------
+    A die of 100 mm2, half of it cores of 1 mm2 with 1,000 FLOP per clock at 1 GHz and 1 pJ each; half of its edge of
+    40 mm holds two stacks of 1,024 pins at 1 GB/s and 1 pJ/B.
+
+    >>> from ideal_machine import columns
+    >>> open_choices = "perimeter power_budget num_cores clock_rate stack_height die_link_bandwidth"
+    >>> device = columns(num_dies=1.0, die_area=100.0, aspect_ratio=1.0, compute_share=0.5, enabled_share=1.0,
+    ...     memory_shoreline_share=0.5, memory_rate_share=1.0, memory_power_share=1.0,
+    ...     **dict.fromkeys(open_choices.split(), np.nan))
+    >>> node = columns(sram_cell_area=1.0, sram_cell_share=1.0, logic_density=1.0, clock_ratio=1.0, voltage=1.0,
+    ...     least_voltage=0.5, flop_energy=1e-12)
+    >>> core = columns(core_area=1.0, clock_rate=1e9, flop_per_clock_bf16=1000.0, energy_ratio=1.0)
+    >>> memory = columns(shoreline=10.0, interface_width=1024.0, pin_rate=1e9, stack_height=8.0, layer_capacity=1e9,
+    ...     energy=1e-12)
+    >>> link = columns(shoreline_bandwidth=1e9, lane_rate=1e9)
+    >>> found = derived_device(device, Technologies(node, node, core, node, memory, link, link)).results
+    >>> [float(found[name][0]) for name in ("peak_flop_rate_bf16", "memory_bandwidth", "thermal_design_power")]
+    [50000000000000.0, 2048000000000.0, 52.0]
     """
     compute, base, core, memory = technologies.compute, technologies.base, technologies.core, technologies.memory
     floor = _floor(device)

@@ -280,6 +280,15 @@ def with_defaults(plan: InferencePlan) -> InferencePlan:
     InferencePlan
         Batch size: what the concurrency asks of a replica, else 1. Concurrency: batch size x replicas. Cache: in FP8
         with products in FP8 and FP4, else in 16 bits. Attention: in FP8 where both are, else in 16 bits.
+
+    Examples
+    --------
+    100 requests in flight over 8 / 2 replicas; with FP8 products the cache is in FP8 as well:
+
+    >>> from ideal_machine import inference_plan
+    >>> plan = with_defaults(inference_plan(num_accelerators=8, tensor_parallel=2, concurrency=100, precision="fp8"))
+    >>> plan.batch_size.tolist(), plan.kv_size.tolist()
+    ([25.0], [1.0])
     """
     ranks = plan.tensor_parallel * plan.context_parallel * plan.pipeline_parallel
     replicas = np.maximum(plan.num_accelerators / ranks, 1.0)
@@ -320,6 +329,16 @@ def pool_plans(plan: InferencePlan) -> tuple[InferencePlan, Array, np.ndarray]:
         Requests in flight over all pools, (rows,). [-]
     split : np.ndarray
         Plans with an expert pool, (expert pools,).
+
+    Examples
+    --------
+    Four accelerators, one of which prefills: a replica each, one request in flight for each of the three that decode.
+
+    >>> from ideal_machine import inference_plan
+    >>> stated = inference_plan(num_accelerators=4, prefill_accelerators=1, mode="disaggregated")
+    >>> pools, requests, _ = pool_plans(stated)
+    >>> pools.num_accelerators.tolist(), requests.tolist()
+    ([3.0, 1.0], [3.0])
     """
     total, asked = plan.num_accelerators, plan.prefill_accelerators
     prefill = np.where(np.isnan(asked), np.floor(0.5 * total), asked)

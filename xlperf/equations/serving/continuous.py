@@ -295,6 +295,14 @@ def operating(deployment: Deployment) -> Operation:
     -------
     Operation
         Times and state of a replica.
+
+    Examples
+    --------
+    One request at a time: a prefill of 126 us and 100 decode steps of 30.3 us.
+
+    >>> from ideal_machine import deployment
+    >>> operating(deployment(mode="continuous", concurrency=1, output_length=101)).steady.rate.tolist()
+    [316.8]
     """
     plan, memory, times = deployment.plan, memory_of(deployment), BatchTimes.of(deployment)
     workload = request_load(plan, plan, deployment.burst_fraction, deployment.mixed, deployment.balance_rows)
@@ -368,6 +376,16 @@ def loaded_results(deployment: Deployment, operation: Operation) -> dict[str, Ar
     -------
     dict of str to Array
         Columns of inference_results, (rows,), with quantiles, queueing and running requests.
+
+    Examples
+    --------
+    One request at a time: a prefill of 126 us and 100 decode steps of 30.3 us.
+
+    >>> from ideal_machine import deployment
+    >>> served = deployment(mode="continuous", concurrency=1, output_length=101)
+    >>> found = loaded_results(served, operating(served))
+    >>> [float(found[name][0]) for name in ("ttft", "tpot", "latency")]
+    [0.000126, 3.03e-05, 0.003157]
     """
     plan, service, steady, places = deployment.plan, operation.service, operation.steady, operation.places
     replicas, arriving = np.maximum(plan.num_replicas, 1.0), ~np.isnan(plan.request_rate)

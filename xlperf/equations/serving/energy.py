@@ -346,7 +346,7 @@ def serving_power(machines: tuple[Machine, Machine], work: ServedWork) -> tuple[
 
     Parameters
     ----------
-    machines : tuple
+    machines : tuple of Machine
         Accelerators that decode and those that prefill, with limits and constants.
     work : ServedWork
         Plans and their results, (rows,).
@@ -355,6 +355,18 @@ def serving_power(machines: tuple[Machine, Machine], work: ServedWork) -> tuple[
     -------
     tuple of Array
         Decoding and prefilling, (rows,). [W]
+
+    Examples
+    --------
+    Idle 10 % of 1,000 W and running clocks another 10 %. A decode step reads 30 MB in 30 us, at 2 x 10 pJ/B 20 W, and
+    computes next to nothing; the prefill does 28 GFLOP in 126 us at 1 pJ.
+
+    >>> from ideal_machine import ONE, deployment, power_machine
+    >>> from xlperf.equations.serving.results import serving_results
+    >>> served = deployment()
+    >>> work = ServedWork(served.model, served.plan, served.architecture, serving_results(served), ONE)
+    >>> [round(float(power[0])) for power in serving_power((power_machine(), power_machine()), work)]
+    [223, 422]
     """
     model, plan, results, step, busy = work.model, work.plan, work.results, work.step, work.busy
     share, rate, running = results["prefill_share"], results["tokens_per_second"], results["running_batch"]
@@ -364,7 +376,7 @@ def serving_power(machines: tuple[Machine, Machine], work: ServedWork) -> tuple[
     sizes = weights, cache, running, work.favoured_share
     read, cached = decode_step_traffic(model, plan, work.architecture, *sizes)
     traffic, sampled = read + cached, work.sampled
-    held = resident_share(weights + cache, machines[0][0].l2_capacity[:, 0])
+    held = resident_share(weights + cache, machines[0].device.l2_capacity[:, 0])
     moved = traffic * (1.0 - held) + sampled
     decode = WorkRates(
         np.nan_to_num(each / decoding * work.flop),
@@ -376,7 +388,7 @@ def serving_power(machines: tuple[Machine, Machine], work: ServedWork) -> tuple[
     )
     prompts = each * divide(plan.prompt_length, plan.output_length)
     prompt_rate = np.nan_to_num(divide(prompts * token_flop(model, 0.5 * plan.prompt_length), share))
-    read = prompt_rate / machines[1][2]["compute_intensity"][:, 0]
+    read = prompt_rate / machines[1].constants["compute_intensity"][:, 0]
     size, nothing = plan.input_size, 0.0 * rate
     missing = prompt_traffic_from_memory(machines[1], model, plan)
     prefill = WorkRates(prompt_rate, nothing, read, missing, nothing, busy)
@@ -388,7 +400,7 @@ def prompt_traffic_from_memory(machine: Machine, model: Model, plan: InferencePl
 
     Parameters
     ----------
-    machine : tuple
+    machine : Machine
         Accelerators that prefill, with limits and constants.
     model : Model
         Served models, (rows,).
@@ -408,11 +420,11 @@ def prompt_traffic_from_memory(machine: Machine, model: Model, plan: InferencePl
     >>> device = SimpleNamespace(l2_capacity=np.array([[50.0 * 2**20]]), num_multiprocessors=np.array([[132.0]]))
     >>> model = SimpleNamespace(ffn_hidden_size=np.array([14336.0]), hidden_size=np.array([4096.0]))
     >>> plan = SimpleNamespace(tensor_parallel=np.ones(1), prompt_length=np.array([1024.0]), input_size=np.array([2.0]))
-    >>> prompt_traffic_from_memory((device, None, None), model, plan).tolist()
+    >>> prompt_traffic_from_memory(Machine(device, None, None), model, plan).tolist()
     [1.0]
     """
     width = np.where(model.ffn_hidden_size > 0.0, model.ffn_hidden_size, model.hidden_size) / plan.tensor_parallel
-    return traffic_from_memory(machine[0], width, model.hidden_size, plan.prompt_length, plan.input_size)
+    return traffic_from_memory(machine.device, width, model.hidden_size, plan.prompt_length, plan.input_size)
 
 
 def expert_pool_power(
@@ -424,7 +436,7 @@ def expert_pool_power(
 
     Parameters
     ----------
-    machines : tuple
+    machines : tuple of Machine
         Accelerators of both pools, with limits and constants.
     work : ServedWork
         Plans and their results, (rows,).
@@ -435,6 +447,20 @@ def expert_pool_power(
     -------
     tuple of Array
         Attention and experts, (rows,). [W]
+
+    Examples
+    --------
+    Idle 10 % of 1,000 W and running clocks another 10 % while a pool is busy: attention 47 % of the time, the experts,
+    which read 16 MB of a step of 30 us, 53 %; both draw 2 x 10 pJ/B.
+
+    >>> from ideal_machine import ONE, experts, pools, power_machine
+    >>> from xlperf.equations.serving.pools import pooled_results
+    >>> own, requests = pools(experts(), num_accelerators=4, prefill_accelerators=1, expert_accelerators=2)
+    >>> results = pooled_results(own, requests)
+    >>> work = ServedWork(experts(), own.decoding.plan, own.decoding.architecture, results, ONE)
+    >>> found = expert_pool_power((power_machine(), power_machine()), work, (ONE, 2 * ONE))
+    >>> [round(float(power[0])) for power in found]
+    [157, 164]
     """
     model, plan, results, step, loaded = work.model, work.plan, work.results, work.step, work.busy
     rate, running = results["tokens_per_second"], results["running_batch"]

@@ -198,6 +198,16 @@ def split_step(attention: Deployment, experts: Deployment, batch: Array) -> Spli
     -------
     SplitStep
         (rows,).
+
+    Examples
+    --------
+    Two micro-batches of one request each read 16 MB of experts on each of the two ranks, one after the other.
+
+    >>> from ideal_machine import ONE, experts, pools
+    >>> own, _ = pools(experts(), num_accelerators=4, prefill_accelerators=1, expert_accelerators=2)
+    >>> found = split_step(own.decoding, own.experts, 2 * ONE)
+    >>> found.batches.tolist(), found.parts.sum(axis=-1).tolist()
+    ([2.0], [3.21e-05])
     """
     plan, ones = attention.plan, np.ones_like(batch)
     each = np.ceil(batch / plan.ping_pong_batches)
@@ -242,6 +252,15 @@ def expert_pool_memory(experts: Deployment, batch: Array) -> BatchMemory:
     -------
     BatchMemory
         Without a cache, (rows,).
+
+    Examples
+    --------
+    Two ranks share 8 experts of 8 M weights in 16 bits.
+
+    >>> from ideal_machine import ONE, experts, pools
+    >>> own, _ = pools(experts(), num_accelerators=4, prefill_accelerators=1, expert_accelerators=2)
+    >>> expert_pool_memory(own.experts, ONE).weights.tolist()
+    [64000000.0]
     """
     plan, model, memory = experts.plan, experts.model, memory_of(experts)
     width = np.where(model.num_experts > 0.0, model.expert_hidden_size, model.hidden_size)

@@ -596,6 +596,15 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     -------
     ReplicaMemory
         Of the fullest rank, (rows,).
+
+    Examples
+    --------
+    14.0 M weights in 16 bits; keys and values of 1,002 tokens of width 1,000 in 16 bits.
+
+    >>> from ideal_machine import deployment
+    >>> found = memory_of(deployment())
+    >>> found.weights.tolist(), found.kv_cache_size.tolist()
+    ([28004000.0], [4008000.0])
     """
     model, plan, architecture = deployment.model, deployment.plan, deployment.architecture
     engine = {name: values[:, 0] for name, values in deployment.software.items() if name in _OF_ENGINE}

@@ -261,6 +261,17 @@ def pooled_state(times: PoolTimes, requests: Array, outside: Array) -> tuple[Ste
     ----------
     .. [1] Y. Zhong et al., "DistServe: disaggregating prefill and decoding for goodput-optimized large language model
        serving", OSDI 2024, arXiv:2401.09670.
+
+    Examples
+    --------
+    One request: 0.1 s in the first pool, 100 steps of 10 ms in the second.
+
+    >>> prefill, step = (Curve(*np.array([[1.0], [time], [0.0], [time], [0.0]])) for time in (0.1, 0.01))
+    >>> one = np.ones(1)
+    >>> times = PoolTimes(prefill, 0.1 * one, 0.1 * one, one, one, 0 * one, one, step, 100 * one, one, 64 * one,
+    ...     64 * one, 0 * one)
+    >>> pooled_state(times, one, 0 * one)[0].rate.tolist()
+    [0.909]
     """
     least, burst = times.burst_prompts(requests), times.burst_wait(requests)
     most = np.asarray(times.capacity + 0.0 * requests)
@@ -304,6 +315,17 @@ def pooled_open_state(times: PoolTimes, rate: Array, prompt_variation: Array) ->
     References
     ----------
     .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.6 (Pollaczek and Khinchin).
+
+    Examples
+    --------
+    5 requests per second that are prefilled one by one in 0.1 s wait 0.05 s, as in an M/D/1 queue at half load.
+
+    >>> prefill, step = (Curve(*np.array([[1.0], [time], [0.0], [time], [0.0]])) for time in (0.1, 0.01))
+    >>> one = np.ones(1)
+    >>> times = PoolTimes(prefill, 0.1 * one, 0.1 * one, one, one, 0 * one, one, step, 100 * one, one, 64 * one,
+    ...     64 * one, 0 * one)
+    >>> pooled_open_state(times, 5 * one, 0 * one)[0].prefill_wait.tolist()
+    [0.05]
     """
     keeps = rate < times.capacity
     rate_kept = np.where(keeps, rate, 0.0)

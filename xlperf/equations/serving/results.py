@@ -45,6 +45,15 @@ def serving_times(deployment: Deployment) -> dict[str, Array]:
     -------
     dict of str to Array
         Columns of inference_results by name, (rows,), that are times and rates.
+
+    Examples
+    --------
+    Two tokens: one after a prefill of 126 us, the other after a decode step of 30.1 us.
+
+    >>> from ideal_machine import deployment
+    >>> found = serving_times(deployment())
+    >>> [float(found[name][0]) for name in ("ttft", "latency", "tokens_per_second")]
+    [0.000126, 0.0001561, 12810.7]
     """
     return _times_of_work(deployment, serving_work(deployment))
 
@@ -71,6 +80,15 @@ def serving_results(deployment: Deployment) -> dict[str, Array]:
         Columns of inference_results by name, (rows,), that are no cost, energy or band; ``fits`` is 1 or 0, ``bound``
         a position in :data:`xlperf.equations.serving.phases.BOUNDS`, NaN without a decode step. Beside them
         ``memory_usable``, what the engine may use.
+
+    Examples
+    --------
+    28.0 MB of weights, 4.0 MB of cache and 20.0 MB of activations; the decode step reads all weights for one token.
+
+    >>> from ideal_machine import deployment
+    >>> found = serving_results(deployment())
+    >>> [float(found[name][0]) for name in ("memory_weights", "memory_kv_cache", "memory", "bound")]
+    [28004000.0, 4008000.0, 52016000.0, 1.0]
     """
     work, plan = serving_work(deployment), deployment.plan
     bound = step_bound(plan, serving_bound(deployment, work))
@@ -231,6 +249,18 @@ def streamed(
     -------
     dict of str to Array
         Columns of inference_results, (rows,).
+
+    Examples
+    --------
+    Four requests in flight, each prefilled in 0.1 s and decoded in 100 steps of 10 ms:
+
+    >>> from ideal_machine import ONE, inference_plan
+    >>> service = Service(*np.array([[0.1], [0.1], [0.01], [0.0], [100.0], [0.0]]))
+    >>> steady = Steady(*np.array([[4.0], [0.1], [0.0], [1.0], [0.0], [3.6]]))
+    >>> plan = inference_plan(output_length=101)
+    >>> found = streamed(plan, service, steady, {}, 4 * ONE, 3.6 * ONE, ONE, ONE)
+    >>> [float(found[name][0]) for name in ("tpot", "latency", "tokens_per_second")]
+    [0.01, 1.1, 363.6]
     """
     arriving = ~np.isnan(plan.request_rate)
     tokens = plan.tokens_after_first

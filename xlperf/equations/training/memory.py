@@ -191,6 +191,14 @@ def kept_activations(setting: Setting) -> Array:
     -------
     Array
         Wherever they wait, (rows, 3). [B]
+
+    Examples
+    --------
+    One layer, whatever the stage; :func:`~xlperf.equations.training.activations.layer_activations` counts its 32 MB.
+
+    >>> from ideal_machine import setting
+    >>> kept_activations(setting()).tolist()
+    [[32000000.0, 32000000.0, 32000000.0]]
     """
     return _kept(setting.plan, layer_activations(setting), setting.contents.mirrored(setting.plan.dualpipe))[0]
 
@@ -329,6 +337,15 @@ def memory_of(setting: Setting) -> dict[str, Array]:
     -------
     dict of str to Array
         Parts, their sum ``memory``, and ``memory_reserved`` with the allocator's share. [B]
+
+    Examples
+    --------
+    14.0 M parameters with weights of 2 B, gradients of 4 B, and 12 B of moments and master weights:
+
+    >>> from ideal_machine import setting
+    >>> found = memory_of(setting())
+    >>> [float(found[f"memory_{part}"][0]) for part in ("weights", "gradients", "optimizer")]
+    [28004000.0, 56008000.0, 168024000.0]
     """
     plan, held = setting.plan, setting.parameters
     contents, modules = setting.contents, setting.contents.mtp

@@ -73,6 +73,15 @@ def sparse_cores(setting: Setting) -> SparseCores:
     -------
     SparseCores
         Shares are of the layers with attention that is not local. [-]
+
+    Examples
+    --------
+    Each of 1,000 tokens attends to the last 200 at most, 180 in the mean.
+
+    >>> from ideal_machine import setting, sparse
+    >>> _, _, _, queries, keys, *_ = sparse_cores(setting(sparse())).cores[0].shape
+    >>> queries.tolist(), keys.tolist()
+    ([1000.0], [180.0])
     """
     model, plan = setting.model, setting.plan
     none, length, batch = 0.0 * plan.tokens, plan.sequence_length, plan.micro_batch_size
