@@ -91,11 +91,13 @@ class _Collected:
         constants = setting.constants["gemm_wide" if wide else "gemm"]
         output = np.concatenate(self.output, axis=-1)
         time = gemm_time(device, constants, whole.m, whole.n, whole.k, whole.batch, element, output)
+        time = constants["training_slowdown"] * time
         if not wide and some(setting.plan.wide_layers):
             share = (setting.plan.wide_layers / setting.model.num_layers)[:, None]
             other = (setting.wide_device, setting.constants["gemm_wide"])
             element = setting.plan.element_size[:, None]
             slow = gemm_time(*other, whole.m, whole.n, whole.k, whole.batch, element, output)
+            slow = other[1]["training_slowdown"] * slow
             time = np.where(share > 0.0, share * slow + (1.0 - share) * time, time)
         calls = np.where(whole.batch > 0.0, 1.0, 0.0)
         time = np.where(whole.batch > 0.0, time, 0.0)
