@@ -15,7 +15,7 @@ from xlperf.base.arrays import Array, Columns
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.table import Table
 from xlperf.engine.join import plan_columns
-from xlperf.equations.hardware.power import PowerLimits
+from xlperf.equations.hardware.power import Machine, PowerLimits
 from xlperf.equations.hardware.roofline import Device
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.topologies import Network
@@ -124,13 +124,13 @@ def pools(shapes: Model | None = None, **columns: Any) -> tuple[Pools, Array]:
     return pools_of(deployment(shapes, served(plans)), requests, split), requests
 
 
-def power_machine() -> tuple[Device, PowerLimits, dict[str, Array]]:
+def power_machine() -> Machine:
     """1,000 W, 10 % of them idle and another 10 % for clocks; 1 pJ per operation, 10 pJ per byte of memory, twice with
     the way through the caches.
     """
     stated = {"idle_share": 0.1, "active_share": 0.1, "flop_energy": 1e-12, "memory_ratio": 2.0}
     own = constants("power", **stated, tile_rows=0.0, compute_intensity=1e9)
-    return device(memory_energy=1e-11), PowerLimits(1000.0 * ONE, 1000.0 * ONE, ONE), own
+    return Machine(device(memory_energy=1e-11), PowerLimits(1000.0 * ONE, 1000.0 * ONE, ONE), own)
 
 
 def setting(shapes: Model | None = None, **columns: Any) -> Setting:

@@ -63,22 +63,37 @@ def tpot(software: str, chunks: list[int], **more: Any) -> np.ndarray:
 CHUNKS = [128, 256, 512, 2048, 8192]
 
 
+LENGTHS = [{"prompt_length": 1000, "output_length": 1000}, {"prompt_length": 4096, "output_length": 256}]
+LOADS = [{}, {"concurrency": 128}, {"concurrency": "", "request_rate": 0.5}]
+
+
 @pytest.mark.parametrize("software", ["vllm", "tensorrt-llm"])
-@pytest.mark.parametrize(
-    "lengths", [{"prompt_length": 1000, "output_length": 1000}, {"prompt_length": 4096, "output_length": 256}]
-)
-@pytest.mark.parametrize("more", [{}, {"concurrency": 128}, {"concurrency": "", "request_rate": 0.5}])
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("more", LOADS)
 def test_small_chunks_lengthen_a_token_less_where_passes_and_steps_share(
     software: str, lengths: dict[str, Any], more: dict[str, Any]
 ) -> None:
     """With 128 in place of 8,192 tokens a pass a token takes 1.2 to 5.3 times as long where they alternate (SGLang).
 
-    A pass is not replayed as a graph, and the launches of its kernels are what keeps small chunks from being free.
+    Where no pass is replayed as a graph, the launches of its kernels are what keeps small chunks from being free.
     """
     found, alternating = (tpot(name, CHUNKS, **lengths, **more) for name in (software, "sglang"))
     ratio, other = found / found[-1], alternating / alternating[-1]
     assert (ratio[:3] < other[:3]).all()
     assert (ratio < [1.92, 1.36, 1.17, 1.01, 1.01]).all()
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("more", LOADS)
+def test_small_chunks_are_free_where_passes_are_replayed_in_pieces(
+    lengths: dict[str, Any], more: dict[str, Any]
+) -> None:
+    """vLLM holds TPOT within 6 % with 128 in place of 8,192 tokens; where prefills fill the replica it falls."""
+    found = tpot("vllm", CHUNKS, **lengths, **more)
+    ratio = found / found[-1]
+    assert (ratio < 1.03).all()
+    full = lengths["prompt_length"] > 1000 and "request_rate" not in more
+    assert full or (ratio > 0.94).all()
 
 
 def test_engines_that_alternate_share_nothing() -> None:

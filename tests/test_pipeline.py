@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from training_samples import results
 
+from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
 from xlperf.catalog.catalog import Catalog
 from xlperf.equations.training.communication import exposed_transfer_time
 from xlperf.equations.training.memory import in_flight_micro_batches
@@ -223,3 +224,17 @@ def test_transfers_are_waited_for_where_the_stack_does_not_overlap(catalog: Cata
     hidden, batched, plain, same = results(catalog, *ways)["time_pipeline_communication"]
     assert batched == pytest.approx(5 * plain) and same == plain
     assert hidden == pytest.approx(plain * (4 * 8) / 64)  # warm-up and cool-down
+
+
+def test_the_host_waits_for_each_transfer_that_is_not_overlapped(catalog: Catalog) -> None:
+    """Two transfers of each chunk and micro-batch, and those of the bubble; none where transfers are overlapped."""
+    wait, batches, stages, chunks = 1e-3, 64, 8, 5
+    row = FittedConstant("training_software", "any", "any", "any", "transfer_wait_time", wait, "", 0, np.nan, "", "")
+    slow = catalog.with_tables([joined_tables(catalog.tables["calibration"], calibration_table([row]))])
+    ways = [
+        {**DENSE, "global_batch_size": 128, "virtual_pipeline": chunks, "pipeline_overlap": on}
+        for on in "yes no".split()
+    ]
+    hidden, waited = results(slow, *ways)["step_time"] - results(catalog, *ways)["step_time"]
+    assert hidden == 0.0
+    assert waited == pytest.approx(2 * chunks * wait * (batches + (stages - 1) / chunks))

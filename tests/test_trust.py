@@ -72,7 +72,9 @@ def test_a_model_of_equal_layers_counts_as_the_same() -> None:
 
 
 def test_layers_of_a_measured_model_in_another_one_are_not_that_model() -> None:
-    """Ten times the layers, a tenth of them, wider experts, sparse attention: no run of such a model was published."""
+    """Ten times the layers, a tenth of them, wider experts, sparse attention, more key and value heads, a window or
+    linear layers: no run of such a model was published.
+    """
     models = shipped().tables["models"]
     names = models["model"].tolist()
     changes = [
@@ -81,6 +83,9 @@ def test_layers_of_a_measured_model_in_another_one_are_not_that_model() -> None:
         ("Meta-Llama-3.1-8B", {"num_layers": 3.0}),
         ("DeepSeek-V3", {"moe_ffn_hidden_size": 16_384.0}),
         ("DeepSeek-V3.2", {}),
+        ("Meta-Llama-3.1-8B", {"num_query_groups": 2.0}),
+        ("Meta-Llama-3.1-8B", {"sliding_window": 1024.0}),
+        ("Meta-Llama-3.1-8B", {"attention_pattern": "5 sliding 1024 : 1 full"}),
     ]
     rows = [
         {**{name: values[names.index(model)] for name, values in models.columns.items()}, **change, "model": f"m{at}"}

@@ -109,7 +109,7 @@ def test_the_largest_batch_fits_and_one_more_does_not() -> None:
     hold("one more does not", more["fits"] == 0.0, plans, batch=most + 1.0, memory=more["memory"])
 
 
-@pytest.mark.parametrize("mode", ["continuous"])
+@pytest.mark.parametrize("mode", ["continuous", "disaggregated"])
 def test_more_memory_is_never_worse(mode: str) -> None:
     """With room for more requests the deployment serves as many at least, and nobody waits longer.
 

@@ -229,7 +229,7 @@ class Session:
     # --- catalogs
 
     def install(self, catalog: Catalog) -> None:
-        """Take a catalog for the one that is meant where cells name none."""
+        """Set the catalog that is used where cells name none."""
         if self._installed is not catalog:
             self._installed, self._outcomes = catalog, Outcomes()
 

@@ -221,6 +221,6 @@ def _concerns(table: Table, row: int, name: str, software: bool) -> bool:
 
 
 def of_unknown_software(table: Table) -> Table:
-    """The slowdown of software that nobody has measured as a fit has it: median of the software that remains."""
+    """Slowdown of unmeasured software, as in a fit: the median of the remaining software."""
     known = [one for one in training_constants(table, "") if one.software != ANY]
     return joined_tables(table, calibration_table(of_other_software(known)))

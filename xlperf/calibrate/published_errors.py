@@ -29,7 +29,7 @@ from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.calibration import ANY, Calibration, precision_key
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.engine.trust import model_traits
+from xlperf.engine.trust import layer_size, model_traits
 from xlperf.equations.serving.results import band_of_mode, full_cache
 
 NEVER_FITTED = "papers"
@@ -234,10 +234,10 @@ def _end_of_band(results: Table, end: str, quantity: np.ndarray, plan: np.ndarra
 
 
 def _shapes(plans: PublishedPlans) -> np.ndarray:
-    """Shape of the layers of the model of each plan, as a name."""
+    """Size of the layers of the model of each plan, as a name."""
     models = plans.catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
     shapes, _ = model_traits(plans.catalog)
-    return np.array([shapes[row] for row in models.tolist()], dtype=object)
+    return np.array([layer_size(shapes[row]) for row in models.tolist()], dtype=object)
 
 
 def _bands(plans: PublishedPlans, results: Table) -> list[str]:
@@ -266,7 +266,7 @@ def changed(table: Table, values: Mapping[int, float]) -> Table:
 
 
 def row_of_sheet(parameter: Parameter, value: float) -> FittedConstant:
-    """A parameter as a row of the calibration sheet that does not say where it comes from."""
+    """A parameter as a row of the calibration sheet without a source."""
     one = parameter
     return FittedConstant(
         one.family, one.generation, one.precision, one.software, one.constant, value, "", 0, math.nan, "", ""
@@ -274,7 +274,7 @@ def row_of_sheet(parameter: Parameter, value: float) -> FittedConstant:
 
 
 def users_of(plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter]) -> np.ndarray:
-    """Which entries take a constant from which parameter, (parameters, entries), by the look-up of the engine.
+    """Entries whose predictions use each parameter, (parameters, entries), by the look-up of the engine.
 
     ``parameters``: rows of a calibration sheet that has no others of their families that are as near.
     """
@@ -355,7 +355,7 @@ def _evaluation(plans: PublishedPlans, entries: Errors) -> Callable[[Catalog], A
 
 
 def _followed(plans: PublishedPlans, entries: Errors) -> dict[str, np.ndarray]:
-    """Entries by the result that they follow."""
+    """Entries by the result that they are compared with."""
     published = plans.published
     row_of = {name: row for row, name in enumerate(published.text["row_id"])}
     column = {}

@@ -20,6 +20,7 @@ from xlperf.engine.models import architecture_of
 from xlperf.engine.training import training_setting
 from xlperf.equations.hardware.attention import (
     attention_time,
+    core_attention_flop,
     decode_attention_time,
     flash_traffic,
     kv_cache_traffic,
@@ -240,20 +241,22 @@ def _collective(operation: str, stack: _Stack, column: Mapping[str, Array]) -> _
 
 def _product(operation: str, stack: _Stack, column: Mapping[str, Array]) -> _Work:
     m, n, k, batch = (column[name] for name in ("m", "n", "k", "batch"))
-    flop, serving = 2.0 * m * n * k * batch, stack.serving
+    gemms, serving = Gemms((operation,), m, n, k, batch), stack.serving
     if serving is None:
+        constants = stack.kernels["gemm"]
+        slowdown = stack.slowdown * constants["training_slowdown"]
 
         def timed(place: _Place) -> Array:
-            return stack.slowdown * gemm_time(place.device, stack.kernels["gemm"], m, n, k, batch, *stack.products)
+            return slowdown * gemm_time(place.device, constants, m, n, k, batch, *stack.products)
 
-        return _Work(flop, product_traffic(m, n, k, batch, *stack.products), timed)
+        return _Work(gemms.flop, product_traffic(m, n, k, batch, *stack.products), timed)
     one = np.ones(1, dtype=bool)
-    products = ServingGemms(Gemms((operation,), m, n, k, batch), np.ones_like(m), one, ~one, ~one)
+    products = ServingGemms(gemms, np.ones_like(m), one, ~one, ~one)
 
     def served(place: _Place) -> Array:
         return product_times(replace(serving, device=place.device, wide_device=place.wide_device), products)[1]
 
-    return _Work(flop, product_times(serving, products)[0], served)
+    return _Work(gemms.flop, product_times(serving, products)[0], served)
 
 
 def _attention(operation: str, stack: _Stack, column: Mapping[str, Array]) -> _Work:
@@ -267,16 +270,15 @@ def _attention(operation: str, stack: _Stack, column: Mapping[str, Array]) -> _W
             time = attention_time(place.attention_device, stack.kernels["attention"], *shape, causal, stack.attention)
             return stack.slowdown * time
 
-        flop = 4.0 * (batch * width) * heads * visible_pairs(queries, keys, causal)
+        flop = core_attention_flop(batch, heads, width, visible_pairs(queries, keys, causal))
         return _Work(flop, flash_traffic(*shape, stack.attention), timed)
 
     def decoded(place: _Place) -> Array:
         cached = batch, heads, groups, keys, width, stack.cache
         return decode_attention_time(place.attention_device, stack.kernels["attention_decode"], *cached)
 
-    return _Work(
-        4.0 * (batch * width) * heads * keys, kv_cache_traffic(batch, groups, keys, width, stack.cache), decoded
-    )
+    flop = core_attention_flop(batch, heads, width, keys)
+    return _Work(flop, kv_cache_traffic(batch, groups, keys, width, stack.cache), decoded)
 
 
 def _memory(operation: str, stack: _Stack, column: Mapping[str, Array]) -> _Work:

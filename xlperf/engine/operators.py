@@ -229,10 +229,10 @@ def _serving_kernel_rows(deployment: Deployment, work: ServingWork, side: int) -
     families = dict.fromkeys(work.attention.names, attention[side])
     families["linear attention"] = ("linear_attention", "vector")[side]
     families["index"] = "attention"
-    shapes = (by_phase(values, len(_PHASES))[0, side].tolist() for values in work.shapes.columns)
+    shapes = (by_phase(v, len(_PHASES))[0, side].tolist() for v in (*work.shapes.columns, work.shapes.flop))
     products = {
-        name: {"m": m, "n": n, "k": k, "batch": batch, "flop": 2.0 * m * n * k * batch}
-        for name, m, n, k, batch in zip(work.gemms.names, *shapes, strict=True)
+        name: {"m": m, "n": n, "k": k, "batch": batch, "flop": flop}
+        for name, m, n, k, batch, flop in zip(work.gemms.names, *shapes, strict=True)
     }
     flop = zip(work.attention.names, work.attention_flop[0, side].tolist(), strict=True)
     numbers = {**products, **{name: {"flop": each} for name, each in flop}}

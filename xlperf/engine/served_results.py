@@ -29,6 +29,7 @@ from xlperf.equations.cost.tokens import (
     split_costs,
     token_costs,
 )
+from xlperf.equations.hardware.power import Machine
 from xlperf.equations.plan.records import Remark, broken_rules
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.plan.serving_rules import WARNINGS
@@ -235,7 +236,10 @@ def _power(served: Served, results: Mapping[str, Array]) -> tuple[Array, Array]:
     decoding, prefilling = served.setting, served.prefilling or served.setting
     first, second = decoding.deployment, prefilling.deployment
     plan = _with_sizes(served.stated, first.plan)
-    machines = (first.device, decoding.limits, decoding.power), (second.device, prefilling.limits, prefilling.power)
+    machines = (
+        Machine(first.device, decoding.limits, decoding.power),
+        Machine(second.device, prefilling.limits, prefilling.power),
+    )
     work = ServedWork(first.model, plan, first.architecture, results, _favoured_share(first))
     return serving_power(machines, work)
 
@@ -264,8 +268,8 @@ def _expert_power(served: Served, experts: ServingSetting, results: Mapping[str,
     own = setting.deployment.take(rows)
     power = {name: values[rows] for name, values in setting.power.items()}
     machines = (
-        (own.device, setting.limits.take(rows), power),
-        (experts.deployment.device, experts.limits, experts.power),
+        Machine(own.device, setting.limits.take(rows), power),
+        Machine(experts.deployment.device, experts.limits, experts.power),
     )
     plan = _with_sizes(served.stated.take(rows), own.plan)
     counts = own.plan.num_accelerators, experts.plan.num_accelerators

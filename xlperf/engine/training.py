@@ -36,6 +36,7 @@ from xlperf.engine.own_runs import RATES, SHEET, Corrections, corrected_step, co
 from xlperf.engine.trust import band_ends, coordinates, ends_together, trust
 from xlperf.equations.cost.tco import carbon_of_energy
 from xlperf.equations.cost.tokens import ALL_IN, Terms, drawn_terms, energy_per_token, run_cost, token_costs
+from xlperf.equations.hardware.power import Machine
 from xlperf.equations.hardware.roofline import stack_constants
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.collectives import OPERATIONS
@@ -240,7 +241,8 @@ def _memory(setting: Setting, joined: Joined) -> dict[str, Array]:
 def _costs(setting: Setting, joined: Joined, results: Mapping[str, Array]) -> dict[str, Array]:
     """Power and energy, what tokens and steps cost, and whole runs."""
     plan, time = setting.plan, results["step_time"]
-    power = training_power((setting.device, joined.power, setting.constants["power"]), joined.model, plan, results)
+    machine = Machine(setting.device, joined.power, setting.constants["power"])
+    power = training_power(machine, joined.model, plan, results)
     terms = drawn_terms(joined.terms, power, joined.power.own)
     return {
         **token_costs(terms, plan.num_accelerators, results["tokens_per_second"], ALL_IN["training"]),

@@ -3,7 +3,8 @@
 ``catalog/measured.csv`` has a row per model and accelerator with published runs, and what these ran at: accelerators,
 tokens in work per accelerator, length. The distance of a plan from them has a part for the accelerator (another one of
 a measured generation 1, an unknown generation 2), a part for the model (measured elsewhere 1/2, never 3/4, beyond
-the sizes measured 1/2 more for each doubling, as where a model of another size has the same layers), and 1/4 for each
+the sizes measured 1/2 more for each doubling, as where a model of another size has the same layers; 1/2 for layers of
+a measured size with other attention: key and value heads, windows, linear layers), and 1/4 for each
 doubling beyond what they ran at. Below 1/2 a plan is measured, below 1 interpolated, else extrapolated. The 80 % bands
 are made for models never measured; every other unit of distance widens their logarithm by the constant ``widening``
 (heuristic, this work).
@@ -30,7 +31,7 @@ RANGES = ("num_accelerators", "tokens_in_work", "length")
 """What published runs ran at: accelerators, tokens in work per accelerator (of a training step, or decoded together),
 and tokens of a sequence."""
 _SHAPE = ("hidden_size", "ffn_hidden_size", "num_attention_heads", "num_experts")
-"""Columns of models whose layers have the same shape where all are equal, and none or all attend sparsely."""
+"""Columns of models whose layers have the same size where all are equal, and none or all attend sparsely."""
 _WORDS = {"num_accelerators": "number of accelerators", "tokens_in_work": "load", "length": "length of sequences"}
 _UNITS = {
     "tokens_in_work": {"training": " tokens of a step per accelerator", "inference": " tokens at once per accelerator"},
@@ -105,19 +106,50 @@ _pairs: WeakKeyDictionary[Catalog, dict[tuple[str, int], _Pair]] = WeakKeyDictio
 
 
 def model_traits(catalog: Catalog) -> tuple[list[str], Array]:
-    """Shape of the layers of every model of a catalog as a name, and its active parameters per token. [-]"""
+    """Shape of the layers of every model of a catalog as a name, their attention included, and its active parameters
+    per token. [-]
+    """
     if catalog not in _traits:
         table = catalog.tables["models"]
         columns = np.stack([table.number(name) for name in _SHAPE], axis=-1)
         sparse = table.filled("attention_type") == "sparse"
         shapes = [
-            "sparse/" * bool(own) + "/".join(f"{value:g}" for value in row)
-            for row, own in zip(columns.tolist(), sparse.tolist(), strict=True)
+            "sparse/" * bool(own) + "/".join(f"{value:g}" for value in row) + f" {attention}"
+            for row, own, attention in zip(columns.tolist(), sparse.tolist(), _attention(table), strict=True)
         ]
         with np.errstate(all="ignore"):
             active = parameter_count(catalog_models(catalog)[0], experts_per_token=True)
         _traits[catalog] = shapes, active
     return _traits[catalog]
+
+
+def _attention(models: Table) -> list[str]:
+    """Attention of each model: key and value heads or one latent vector, windows, layers of other kinds."""
+    heads, groups = models.number("num_attention_heads"), models.number("num_query_groups")
+    latent = models.number("kv_lora_rank") > 0.0
+    kept = np.where(np.isnan(groups), heads, groups).tolist()
+    parts = zip(latent.tolist(), kept, models.number("sliding_window").tolist(), models.text("attention_pattern"),
+                strict=True)  # fmt: skip
+    return [
+        ("latent" if one else f"{group:g} heads")
+        + f" {window:g} window" * (window > 0.0)
+        + f" {pattern}" * bool(pattern)
+        for one, group, window, pattern in parts
+    ]
+
+
+def layer_size(shape: str) -> str:
+    """Size of the layers of a shape, whatever their attention.
+
+    >>> layer_size("4096/14336/32/nan 8 heads"), layer_size("sparse/6144/12288/64/256 latent")
+    ('4096/14336/32/nan', 'sparse/6144/12288/64/256')
+    """
+    return shape.partition(" ")[0]
+
+
+def _mixture(shape: str) -> bool:
+    """Whether layers of a shape have experts."""
+    return not layer_size(shape).endswith("/nan")
 
 
 def coordinates(plans: Table, results: Mapping[str, Array]) -> Array:
@@ -228,11 +260,16 @@ def _nearest(kind: str, shape: str, parameters: float, shown: str, name: str, ki
         far = _other_size(parameters, together)
         which = f"of layers as {shown} has, in a model of another size," if far else f"of {shown}"
         return _Pair(far, 0.0, *_ends(together), _runs(together, f"{which} on {short}"))
+    alike = [one for one in on_it if layer_size(one.shape) == layer_size(shape)]
+    if alike:
+        far = max(_ELSEWHERE, _other_size(parameters, alike))
+        return _Pair(
+            far, 0.0, *_ends(alike), _runs(alike, f"of layers as {shown} has but for their attention, on {short}")
+        )
     elsewhere = [one for one in runs if one.shape == shape]
     nearest = next((level for level, found in (("accelerator", on_it), ("generation", _of(runs, kin))) if found), "")
     near = {"accelerator": on_it, "generation": _of(runs, kin), "": list(runs)}[nearest]
-    experts = shape.rpartition("/")[2] != "nan"
-    alike = [one for one in near if (one.shape.rpartition("/")[2] != "nan") == experts] or near
+    alike = [one for one in near if _mixture(one.shape) == _mixture(shape)] or near
     if elsewhere and _other_size(parameters, elsewhere):
         elsewhere = []
     distance = _ELSEWHERE if elsewhere else _NEVER + 0.5 * _outside(parameters, [one.parameters for one in alike])

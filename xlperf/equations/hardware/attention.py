@@ -175,6 +175,39 @@ def visible_pairs(query_length: Numeric, key_length: Numeric, causal: Numeric) -
     return np.asarray(queries * array(key_length) - array(causal) * (0.5 * queries * (queries - 1.0)))
 
 
+def core_attention_flop(batch: Numeric, num_heads: Numeric, head_size: Numeric, pairs: Numeric) -> Array:
+    r"""Operations of the two products of attention: queries by keys, and probabilities by values.
+
+    .. math:: F = 4\,b\,a\,d\,N
+
+    By definition: two operations per element and pair in either product.
+
+    Parameters
+    ----------
+    batch : numeric
+        Sequences b. [-]
+    num_heads : numeric
+        Heads a of queries on this accelerator. [-]
+    head_size : numeric
+        Elements d of a head, means of keys and values. [-]
+    pairs : numeric
+        Query and key pairs N of one head and sequence. [-]
+
+    Returns
+    -------
+    flop : numeric
+        Of one call. [FLOP]
+
+    Examples
+    --------
+    32 heads of 128 over 1,000 x 1,000 pairs:
+
+    >>> float(core_attention_flop(1, 32, 128, 1e6))
+    16384000000.0
+    """
+    return np.asarray(4.0 * (array(batch) * array(head_size)) * array(num_heads) * array(pairs))
+
+
 def flash_compute_time(
     num_heads: Numeric,
     query_length: Numeric,

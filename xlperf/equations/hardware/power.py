@@ -72,8 +72,22 @@ class WorkRates(NamedTuple):
     busy: Array
 
 
-Machine = tuple[Device, PowerLimits, Mapping[str, Array]]
-"""Accelerators (rows, 1), their power limits (rows,), and constants of the family power (rows, 1)."""
+class Machine(NamedTuple):
+    """Accelerators and what their power follows from.
+
+    Attributes
+    ----------
+    device : Device
+        Accelerators, (rows, 1).
+    limits : PowerLimits
+        Their power limits, (rows,).
+    constants : mapping of str to Array
+        Constants of the family power, (rows, 1).
+    """
+
+    device: Device
+    limits: PowerLimits
+    constants: Mapping[str, Array]
 
 
 def node_energy_ratio(

@@ -346,7 +346,7 @@ def serving_power(machines: tuple[Machine, Machine], work: ServedWork) -> tuple[
 
     Parameters
     ----------
-    machines : tuple
+    machines : tuple of Machine
         Accelerators that decode and those that prefill, with limits and constants.
     work : ServedWork
         Plans and their results, (rows,).
@@ -376,7 +376,7 @@ def serving_power(machines: tuple[Machine, Machine], work: ServedWork) -> tuple[
     sizes = weights, cache, running, work.favoured_share
     read, cached = decode_step_traffic(model, plan, work.architecture, *sizes)
     traffic, sampled = read + cached, work.sampled
-    held = resident_share(weights + cache, machines[0][0].l2_capacity[:, 0])
+    held = resident_share(weights + cache, machines[0].device.l2_capacity[:, 0])
     moved = traffic * (1.0 - held) + sampled
     decode = WorkRates(
         np.nan_to_num(each / decoding * work.flop),
@@ -388,7 +388,7 @@ def serving_power(machines: tuple[Machine, Machine], work: ServedWork) -> tuple[
     )
     prompts = each * divide(plan.prompt_length, plan.output_length)
     prompt_rate = np.nan_to_num(divide(prompts * token_flop(model, 0.5 * plan.prompt_length), share))
-    read = prompt_rate / machines[1][2]["compute_intensity"][:, 0]
+    read = prompt_rate / machines[1].constants["compute_intensity"][:, 0]
     size, nothing = plan.input_size, 0.0 * rate
     missing = prompt_traffic_from_memory(machines[1], model, plan)
     prefill = WorkRates(prompt_rate, nothing, read, missing, nothing, busy)
@@ -400,7 +400,7 @@ def prompt_traffic_from_memory(machine: Machine, model: Model, plan: InferencePl
 
     Parameters
     ----------
-    machine : tuple
+    machine : Machine
         Accelerators that prefill, with limits and constants.
     model : Model
         Served models, (rows,).
@@ -420,11 +420,11 @@ def prompt_traffic_from_memory(machine: Machine, model: Model, plan: InferencePl
     >>> device = SimpleNamespace(l2_capacity=np.array([[50.0 * 2**20]]), num_multiprocessors=np.array([[132.0]]))
     >>> model = SimpleNamespace(ffn_hidden_size=np.array([14336.0]), hidden_size=np.array([4096.0]))
     >>> plan = SimpleNamespace(tensor_parallel=np.ones(1), prompt_length=np.array([1024.0]), input_size=np.array([2.0]))
-    >>> prompt_traffic_from_memory((device, None, None), model, plan).tolist()
+    >>> prompt_traffic_from_memory(Machine(device, None, None), model, plan).tolist()
     [1.0]
     """
     width = np.where(model.ffn_hidden_size > 0.0, model.ffn_hidden_size, model.hidden_size) / plan.tensor_parallel
-    return traffic_from_memory(machine[0], width, model.hidden_size, plan.prompt_length, plan.input_size)
+    return traffic_from_memory(machine.device, width, model.hidden_size, plan.prompt_length, plan.input_size)
 
 
 def expert_pool_power(
@@ -436,7 +436,7 @@ def expert_pool_power(
 
     Parameters
     ----------
-    machines : tuple
+    machines : tuple of Machine
         Accelerators of both pools, with limits and constants.
     work : ServedWork
         Plans and their results, (rows,).

@@ -9,7 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, beside, ceil_div, total
-from xlperf.equations.hardware.attention import attention_time, decode_attention_time, visible_pairs
+from xlperf.equations.hardware.attention import (
+    attention_time,
+    core_attention_flop,
+    decode_attention_time,
+    visible_pairs,
+)
 from xlperf.equations.hardware.gemm import gemm_time
 from xlperf.equations.hardware.roofline import Device, linear_attention_time, transfer_time, vector_time
 from xlperf.equations.model.linear_attention import (
@@ -352,7 +357,7 @@ def _prefill_attention(deployment: Deployment, batching: Batching) -> list[tuple
     for batch, queries, keys, causal, more in shapes:
         shape = batch, heads, groups, queries, keys, head_size, causal, size
         time = attention_time(deployment.attention_device, deployment.kernels["attention"], *shape)
-        flop = 4.0 * (batch * head_size) * heads * (visible_pairs(queries, keys, causal) / passes) * more
+        flop = core_attention_flop(batch, heads, head_size, visible_pairs(queries, keys, causal) / passes) * more
         traffic = 2.0 * (batch * head_size) * ((heads * queries + groups * keys) * size / passes)
         found.append((flop, traffic, time / passes * more))
     if deployment.architecture.sparse_attention:
@@ -394,7 +399,7 @@ def _decode_attention(deployment: Deployment, sequences: Array) -> list[tuple[Ar
         shape = sequences[:, None], multiplied, read_heads, context, read_size, size
         time = decode_attention_time(deployment.attention_device, kernels[family], *shape)
         middle = 0.5 * (context[:, :1] + context[:, 1:])
-        flop = 4.0 * (sequences[:, None] * read_size) * multiplied * middle
+        flop = core_attention_flop(sequences[:, None], multiplied, read_size, middle)
         traffic = 2.0 * (sequences[:, None] * read_size) * (read_heads * middle * size)
         found.append((flop, traffic, 0.5 * (time[:, :1] + time[:, 1:])))
     if deployment.architecture.sparse_attention:
@@ -609,7 +614,7 @@ def decode_sparse(deployment: Deployment, sequences: Array, contexts: Array, sha
             deployment.attention_device, kernels[family], queries, heads, read_heads, entries, read_size, size
         )
         middle = 0.5 * (entries[:, :1] + entries[:, 1:])
-        flop = 4.0 * (queries * read_size) * heads * middle
+        flop = core_attention_flop(queries, heads, read_size, middle)
         traffic = 2.0 * (queries * read_size) * (read_heads * middle * size)
         return flop, traffic, 0.5 * (time[:, :1] + time[:, 1:])
 

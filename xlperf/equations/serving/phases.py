@@ -197,9 +197,16 @@ class _Host(NamedTuple):
 
 
 def _host(
-    deployment: Deployment, shape: ServingShape, batching: Batching, launched: Array, phases: tuple[int, ...]
+    deployment: Deployment,
+    shape: ServingShape,
+    batching: Batching,
+    launched: Array,
+    between: Array,
+    phases: tuple[int, ...],
 ) -> _Host:
-    """Time of the host; ``launched`` are kernels and messages of a layer, (rows, phases)."""
+    """Time of the host; ``launched`` are kernels and messages of a layer, ``between`` those that no graph of a piece
+    of a pass holds, (rows, phases).
+    """
     model, plan, software, kernels = deployment.model, deployment.plan, deployment.software, deployment.kernels
     architecture = deployment.architecture
     sequences = np.ceil(batching.sequences / plan.data_parallel_attention)
@@ -223,6 +230,9 @@ def _host(
         more = more + kernels["attention_latent"]["prefill_kernels"]
     if architecture.linear_attention:
         more = more + linear_share(model)[:, None] * kernels["linear_attention"]["prefill_kernels"]
+    beside = deployment.mixed * np.maximum(shape.decode_tokens - shape.prefill_sampled, 0.0)
+    pieces = (shape.prefill_tokens + beside)[:, None] <= software["graph_tokens"]
+    more = np.where(pieces, np.minimum(between + 1.0, more), more)
     launches = prefill * software["kernel_overhead_time"] * more
     if np.any(plan.graphs == 0.0):
         # The gaps between the kernels of a graph are part of what the host takes without one.
@@ -271,7 +281,8 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
     kernels = _resident(deployment, shape, batching, _kernels(deployment, shape, batching, phases), phases)
     messages = serving_messages(deployment, shape, batching, phases)
     launched = kernels.gemms.layer_calls() + kernels.vectors.layer_calls() + kernels.attention.layer_calls()
-    host = _host(deployment, shape, batching, launched + total(messages.calls)[:, None], phases)
+    between = kernels.attention.layer_calls()
+    host = _host(deployment, shape, batching, launched + total(messages.calls)[:, None], between, phases)
     exposed = messages.time
     if PREFILL in phases and np.any(plan.context_parallel > 1.0):
         hiding = total(kernels.attention.time[:, 0] * kernels.attention.calls[:, 0])
@@ -486,6 +497,7 @@ def serving_bound(deployment: Deployment, work: ServingWork) -> Array:
     groups = ((work.gemms, constants), (work.attention, attend), (work.vectors, kernels["vector"]))
     times = [group.time[:, -1] for group, _ in groups]
     starts = [np.minimum(own["launch_time"], time) for time, (_, own) in zip(times, groups, strict=True)]
+    gemm, attending, moved = (time - start for time, start in zip(times, starts, strict=True))
     calls = []
     for group, _ in groups:
         own, each = len(group.names) - group.once, group.calls[:, -1]
@@ -494,14 +506,12 @@ def serving_bound(deployment: Deployment, work: ServingWork) -> Array:
     if "serving_experts" in kernels:
         grouped = np.array([name.startswith("experts") for name in work.gemms.names])
         moving = np.where(grouped, kernels["serving_experts"]["memory_slowdown"], 1.0) * moving
-    gemm = times[0] - starts[0]
     product = _split(gemm, moving, constants["serial_share"] + 0.0 * gemm)
     attended = _fitted(
         work.attention_flop[:, -1] / (attend["compute_efficiency"] * deployment.attention_device.peak_flop_rate),
         work.attention.traffic[:, -1] / (attend["memory_efficiency"] * bandwidth),
-        times[1] - starts[1],
+        attending,
     )
-    moved = times[2] - starts[2]
     savings = (
         doubling_savings(*product, constants["serial_share"]),
         doubling_savings(*attended),

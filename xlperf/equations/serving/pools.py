@@ -22,6 +22,7 @@ from xlperf.equations.serving.load import (
     half_of,
     octave,
     request_load,
+    whole_sizes,
 )
 from xlperf.equations.serving.memory import ReplicaMemory, memory_of
 from xlperf.equations.serving.pool_queueing import Curve, PoolTimes, pooled_open_state, pooled_state
@@ -229,6 +230,7 @@ class _Ends(NamedTuple):
 
     alone: Array
     filled: Array
+    most: Array
     last: Array
     places: Array
     decoded: Array
@@ -243,9 +245,9 @@ class _Sides(NamedTuple):
     more_prompts: Array
 
 
-def _sides(load: PoolLoad, running: Array, prompts: Array, places: Array) -> _Sides:
-    """Batches and prompts on both sides of a state: powers of two, up to what there is room for."""
-    return _Sides(*octave(running, places), *octave(prompts, load.workload.max_prefill_prompts))
+def _sides(load: PoolLoad, running: Array, prompts: Array) -> _Sides:
+    """Batches and prompts on both sides of a state: powers of two, prompts up to what a pass takes."""
+    return _Sides(*whole_sizes(running), *octave(prompts, load.workload.max_prefill_prompts))
 
 
 def _between(value: Array, low: Array, high: Array) -> np.ndarray:
@@ -275,7 +277,7 @@ def _settled(
         stages=workload.pipeline_stages,
         burst=workload.burst_fraction,
         prefill_replicas=load.prefillers,
-        step_times=Curve.through(np.stack([sides.batch, sides.larger_batch, ends.places + same]), steps),
+        step_times=Curve.through(np.stack([sides.batch, sides.larger_batch, ends.most + same]), steps),
         decode_steps=workload.decode_steps,
         decode_replicas=load.decoders,
         places=ends.places,
@@ -295,7 +297,7 @@ def _settled(
     if not len(rows) or not turn:
         return results
     some, batch, fewer = load.take(rows), near_batch[:, rows], near_prompts[:, rows]
-    moved = _sides(some, np.maximum(batch, 1.0), np.maximum(fewer, 1.0), ends.places[rows])
+    moved = _sides(some, np.maximum(batch, 1.0), np.maximum(fewer, 1.0))
     times = some.times.at(
         np.concatenate([moved.batch, moved.larger_batch]), np.concatenate([moved.prompts, moved.more_prompts])
     )
@@ -335,18 +337,19 @@ def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolS
     requests = requests.reshape(-1, shape[-1])
     number, places = len(requests), load.places
     most, one = workload.max_prefill_prompts, np.ones_like(places)
-    knot, _ = workload.whole_batches(places, places)
+    whole, more = whole_sizes(places)
     guess = np.where(arriving, _FIRST_OPEN, _SHARE_RUNNING * requests / load.decoders)
     burst = np.clip(np.where(arriving, 0.0, workload.burst_fraction * requests / load.prefillers), 1.0, most)
-    sides = _sides(load, np.clip(guess, 1.0, places), burst, places)
+    sides = _sides(load, np.clip(guess, 1.0, places), burst)
     known = load.times.at(
-        np.stack([*sides.batch, *sides.larger_batch, knot, places]),
+        np.stack([*sides.batch, *sides.larger_batch, whole, more]),
         np.stack([*sides.prompts, *sides.more_prompts, one, most]),
     )
     alone, filled = known.prefills[-2], bounded_rise(one, most, *known.prefills[-2:])
-    last = bounded_rise(knot, places, *known.steps[-2:])
-    decoded = divide(load.decoders * places, workload.decode_steps * last, np.inf)
-    ends, times = _Ends(alone, filled, last, places, decoded), Times(*(values[:-2] for values in known))
+    step, last = known.steps[-2], bounded_rise(whole, more, *known.steps[-2:])
+    full = step + (last - step) * divide(places - whole, more - whole)
+    decoded = divide(load.decoders * places, workload.decode_steps * full, np.inf)
+    ends, times = _Ends(alone, filled, more, last, places, decoded), Times(*(values[:-2] for values in known))
     values, prompts, step, prefill = _settled(load, ends, requests, sides, times, _MOST_MOVES)
     decoded_now = Steady(*values).running
     running = np.clip(np.where(np.isinf(decoded_now), 1.0, decoded_now), 1.0, places)

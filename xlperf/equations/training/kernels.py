@@ -8,8 +8,10 @@ feed-forward layers), ``embedding``, ``head`` and ``mtp`` (entry and exit of a m
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -89,11 +91,13 @@ class _Collected:
         constants = setting.constants["gemm_wide" if wide else "gemm"]
         output = np.concatenate(self.output, axis=-1)
         time = gemm_time(device, constants, whole.m, whole.n, whole.k, whole.batch, element, output)
+        time = constants["training_slowdown"] * time
         if not wide and some(setting.plan.wide_layers):
             share = (setting.plan.wide_layers / setting.model.num_layers)[:, None]
             other = (setting.wide_device, setting.constants["gemm_wide"])
             element = setting.plan.element_size[:, None]
             slow = gemm_time(*other, whole.m, whole.n, whole.k, whole.batch, element, output)
+            slow = other[1]["training_slowdown"] * slow
             time = np.where(share > 0.0, share * slow + (1.0 - share) * time, time)
         calls = np.where(whole.batch > 0.0, 1.0, 0.0)
         time = np.where(whole.batch > 0.0, time, 0.0)
@@ -206,49 +210,96 @@ def _standard_scores(setting: Setting) -> Array:
     return np.asarray((1.0 - plan.flash_attention) * plan.micro_batch_size * setting.heads * pairs)
 
 
+def _projections(setting: Setting) -> Gemms:
+    model, plan = setting.model, setting.plan
+    if setting.architecture.shared_key_value:
+        return shared_vector_gemms(model, plan.tokens, plan.tensor_parallel)
+    return attention_projections(model, plan.tokens, plan.tensor_parallel, setting.architecture.latent_attention)
+
+
+def _mlp(setting: Setting) -> Gemms:
+    model, plan = setting.model, setting.plan
+    return mlp_gemms(model, plan.tokens, model.ffn_hidden_size / plan.tensor_parallel, "mlp")
+
+
+def _routed_experts(setting: Setting) -> Gemms:
+    _, copies, experts = setting.routed
+    ffn = setting.model.expert_ffn_hidden_size / setting.plan.expert_tensor_parallel
+    return expert_gemms(setting.model, copies / experts, experts, ffn)
+
+
+def _shared_expert(setting: Setting) -> Gemms:
+    """Products of the shared expert; models without one have a batch of 0."""
+    model, plan = setting.model, setting.plan
+    shared = mlp_gemms(model, plan.tokens, model.shared_ffn_hidden_size / plan.tensor_parallel, "shared expert")
+    present = np.where(model.shared_ffn_hidden_size > 0, 1.0, 0.0)
+    batch = side_by_side(present, present)
+    return shared._replace(k=np.maximum(shared.k, 1.0), n=np.maximum(shared.n, 1.0), batch=batch)
+
+
+def _linear_block(setting: Setting) -> Gemms:
+    """Products of a block of linear attention, or of a state space, which has no gate."""
+    model, plan = setting.model, setting.plan
+    gates = side_by_side(ones(plan.tokens), 1.0 - model.state_space, ones(plan.tokens))
+    return linear_gemms(model, plan.tokens, plan.tensor_parallel)._replace(batch=gates)
+
+
+class _Block(NamedTuple):
+    """Matrix products with weights at a place: their shapes, and whether any of the plans has them.
+
+    ``wide`` products keep the precision of activations whatever that of the other products is.
+    """
+
+    place: str
+    gemms: Callable[[Setting], Gemms]
+    present: Callable[[Setting], bool] = lambda setting: True
+    wide: bool = False
+
+
+_BLOCKS = (
+    _Block("attention", _projections),
+    _Block(
+        "attention",
+        lambda own: sparse_gemms(own.model, own.plan.tokens, own.plan.tensor_parallel),
+        lambda own: own.architecture.sparse_attention,
+    ),
+    _Block("mlp", _mlp),
+    _Block("head", lambda own: logits_gemm(own.model, own.plan.tokens, own.plan.tensor_parallel), wide=True),
+    _Block("moe", _routed_experts, lambda own: own.architecture.experts),
+    _Block("moe", lambda own: latent_gemms(own.model, own.routed[0]), lambda own: own.architecture.latent_experts),
+    _Block(
+        "moe", _shared_expert, lambda own: own.architecture.experts and bool(some(own.model.shared_ffn_hidden_size))
+    ),
+    _Block("moe", lambda own: router_gemm(own.model, own.routed[0]), lambda own: own.architecture.experts, wide=True),
+    _Block("linear", _linear_block, lambda own: own.architecture.linear_attention),
+    _Block(
+        "mtp",
+        lambda own: mtp_gemm(own.model, own.plan.tokens, own.plan.tensor_parallel),
+        lambda own: bool(some(own.plan.mtp_layers)),
+    ),
+)
+
+
 def _gemm_parts(setting: Setting) -> list[Part]:
     model, plan = setting.model, setting.plan
-    tokens, tensor, element, gradient = plan.tokens, plan.tensor_parallel, plan.element_size, plan.gradient_size
+    element, gradient = plan.element_size, plan.gradient_size
     if some(plan.adds_separately):  # the product writes its gradient once
         gradient = np.where(plan.adds_separately, 0.5 * element, gradient)
-    latent = setting.architecture.latent_attention
     narrow, wide = _Collected(), _Collected()
-    if setting.architecture.shared_key_value:
-        projections = shared_vector_gemms(model, tokens, tensor)
-    else:
-        projections = attention_projections(model, tokens, tensor, latent)
-    narrow.add_with_gradients("attention", projections, element, gradient)
-    if setting.architecture.sparse_attention:
-        narrow.add_with_gradients("attention", sparse_gemms(model, tokens, tensor), element, gradient)
-    narrow.add_with_gradients("mlp", mlp_gemms(model, tokens, model.ffn_hidden_size / tensor, "mlp"), element, gradient)
-    wide.add_with_gradients("head", logits_gemm(model, tokens, tensor), element, gradient)
-    if setting.architecture.experts:
-        routed, copies, experts = setting.routed
-        ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
-        narrow.add_with_gradients("moe", expert_gemms(model, copies / experts, experts, ffn), element, gradient)
-        if setting.architecture.latent_experts:
-            narrow.add_with_gradients("moe", latent_gemms(model, routed), element, gradient)
-        if some(model.shared_ffn_hidden_size):
-            shared = mlp_gemms(model, tokens, model.shared_ffn_hidden_size / tensor, "shared expert")
-            present = np.where(model.shared_ffn_hidden_size > 0, 1.0, 0.0)
-            present = side_by_side(present, present)
-            shared = shared._replace(k=np.maximum(shared.k, 1.0), n=np.maximum(shared.n, 1.0), batch=present)
-            narrow.add_with_gradients("moe", shared, element, gradient)
-        wide.add_with_gradients("moe", router_gemm(model, routed), element, gradient)
-    if setting.architecture.linear_attention:
-        linear = linear_gemms(model, tokens, tensor)
-        gates = side_by_side(ones(tokens), 1.0 - model.state_space, ones(tokens))
-        narrow.add_with_gradients("linear", linear._replace(batch=gates), element, gradient)
+    for block in _BLOCKS:
+        if block.present(setting):
+            collected = wide if block.wide else narrow
+            collected.add_with_gradients(block.place, block.gemms(setting), element, gradient)
     adapters: list[Part] = []
     if some(plan.frozen):
-        for place, gemms in narrow.forward[: len(ADAPTED)]:
-            wide.add_with_gradients(place, adapter_gemms(place, gemms, plan), element, gradient)
-            adapters += _adapter_parts(setting, place, gemms)
-    if some(plan.mtp_layers):
-        narrow.add_with_gradients("mtp", mtp_gemm(model, tokens, tensor), element, gradient)
+        for place, gemms in narrow.forward:
+            if place in ADAPTED:
+                wide.add_with_gradients(place, adapter_gemms(place, gemms, plan), element, gradient)
+                adapters += _adapter_parts(setting, place, gemms)
     if some(plan.flash_attention < 1):
-        present = np.broadcast_to((1.0 - plan.flash_attention)[:, None], (len(tokens), 2))
-        scores = attention_gemms(model, plan.micro_batch_size / plan.context_parallel, plan.sequence_length, tensor)
+        present = np.broadcast_to((1.0 - plan.flash_attention)[:, None], (len(plan.tokens), 2))
+        sequences = plan.micro_batch_size / plan.context_parallel
+        scores = attention_gemms(model, sequences, plan.sequence_length, plan.tensor_parallel)
         scores = scores._replace(batch=scores.batch * present)
         wide.add_with_gradients("core", scores, element, 0.5 * element)
     products = narrow.parts(setting, wide=False) + wide.parts(setting, wide=True)

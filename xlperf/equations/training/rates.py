@@ -428,7 +428,7 @@ def training_power(machine: Machine, model: Model, plan: TrainingPlan, results: 
 
     Parameters
     ----------
-    machine : tuple
+    machine : Machine
         Accelerators with limits and constants.
     model : Model
         Trained models, (rows,).
@@ -457,15 +457,15 @@ def training_power(machine: Machine, model: Model, plan: TrainingPlan, results: 
     >>> plan = SimpleNamespace(tensor_parallel=np.ones(1), tokens=np.array([8192.0]), product_size=np.array([2.0]))
     >>> results = dict.fromkeys((*MESSAGE_PARTS, "hidden_communication_time"), np.zeros(1))
     >>> results |= {"step_time": np.ones(1), "hfu": np.array([1.0 / 3.0])}
-    >>> training_power((device, limits, constants), model, plan, results).tolist()
+    >>> training_power(Machine(device, limits, constants), model, plan, results).tolist()
     [300.0]
     """
-    (device, _, constants), step = machine, results["step_time"]
+    device, step = machine.device, results["step_time"]
     sending = np.minimum(
         sum((results[name] for name in (*MESSAGE_PARTS, "hidden_communication_time")), 0.0 * step) / step, 1.0
     )
     flop = results["hfu"] * device.peak_flop_rate[:, 0]
-    traffic = flop / constants["compute_intensity"][:, 0]
+    traffic = flop / machine.constants["compute_intensity"][:, 0]
     width = np.where(model.ffn_hidden_size > 0.0, model.ffn_hidden_size, model.hidden_size) / plan.tensor_parallel
     missing = traffic_from_memory(device, width, model.hidden_size, plan.tokens, plan.product_size)
     rates = WorkRates(flop, 0.0 * step, traffic, missing, sending, np.ones_like(step))

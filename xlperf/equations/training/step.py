@@ -443,19 +443,24 @@ def step(setting: Setting) -> Step:
     critical = times.stage(which)
 
     transfer_time = communication.stage_transfer.time
-    both_ways = np.where(stages > 1, 2.0 * chunks * transfer_time, 0.0)
+    transfers_per_batch = np.where(stages > 1, 2.0 * chunks, 0.0)
+    both_ways = transfers_per_batch * transfer_time
+    software = setting.constants["training_software"]
+    transfer_waits = transfers_per_batch * np.where(
+        plan.pipeline_overlap > 0, 0.0, software["transfer_wait_time"][:, 0]
+    )
     overlapped = np.where(((chunks > 1) | plan.dualpipe) & (plan.pipeline_overlap > 0), 1.0, 0.0)
     traffic = _optimizer_traffic(setting)
     optimizer = vector_time(setting.device, setting.constants["vector"], traffic[:, None], 0.0)[:, 0]
     layers = setting.pipeline.middle.layers
-    overlap = plan.data_overlap * setting.constants["training_software"]["data_parallel_overlap"][:, 0]
+    overlap = plan.data_overlap * software["data_parallel_overlap"][:, 0]
     data_parallel, all_data = (
         _data_parallel_time(setting, communication, times.stage(FIRST), share) for share in (overlap, 0.0)
     )
     # The host's link and the network run side by side: what a pass waits for one of them hides the other.
     optimizer = optimizer + _host_optimizer_time(setting, critical.backward_span + data_parallel)
     offloaded = batches * _offloaded_activations_time(setting, which, critical)
-    waiting = batches * critical.waiting + np.maximum(offloaded - data_parallel, 0.0)
+    waiting = batches * (critical.waiting + transfer_waits) + np.maximum(offloaded - data_parallel, 0.0)
     exposed = exposed_transfer_time(transfer_time, *critical.passes(), batches, stages, chunks, overlapped)
     times_of_parts = (
         batches * critical.forward,
@@ -465,7 +470,7 @@ def step(setting: Setting) -> Step:
         batches * critical.context,
         batches * critical.expert,
         exposed,
-        _bubble(setting, times, which, both_ways),
+        _bubble(setting, times, which, both_ways + transfer_waits),
         data_parallel,
         optimizer,
         waiting + waits_of_calls(setting, layers, _reserved_memory(setting)),
