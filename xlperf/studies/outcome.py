@@ -1,4 +1,4 @@
-"""What a study is and what it gives: settings in, tables with charts and findings out. No spreadsheet is known here."""
+"""Records of studies: settings and plans in; tables, charts and findings out. Nothing here depends on a spreadsheet."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Outcome:
 
     @property
     def short(self) -> Sequence[Finding]:
-        """The finding that says it all in two sentences: the first one."""
+        """The first finding, which answers the question in two sentences."""
         return self.findings[:1]
 
 

@@ -111,7 +111,7 @@ def limits_sheet(sheet: Worksheet, drawn: list[Curve]) -> None:
 
 
 def _tops(curve: Curve) -> list[float]:
-    """Most tokens per accelerator, the load then, most tokens per user and most requests, as cells show them."""
+    """Largest throughput per accelerator and its load, largest speed per user, most requests, as cells show them."""
     rate, user = (
         curve.results.number(name) / unit_of(column("inference_results", name)).factor for name in (ACCELERATOR, USER)
     )

@@ -306,7 +306,7 @@ _UNITS = {"training": "USD per million tokens", "inference": "USD per million ou
 
 
 def _late(group: Plans, row: int) -> str:
-    """The time to the first token where nobody waits for it."""
+    """Words on a first token that comes late; "" where it does not."""
     late = group.number("ttft")[row] > _PATIENCE
     return f"; the first token only after {number_words(group.number('ttft')[row] / 1000.0)} s" if late else ""
 
