@@ -23,7 +23,13 @@ from xlperf.calibrate.accuracy import (
 )
 from xlperf.calibrate.bands import POOLING, bands_left_out, checked_widths, fit_bands, half_widths, with_checks
 from xlperf.calibrate.comparison import STEP_TIME, TIME_PER_TOKEN
-from xlperf.calibrate.cross_validation import cross_validated, not_published, of_what_was_not_measured, refitted, rows_of
+from xlperf.calibrate.cross_validation import (
+    cross_validated,
+    not_published,
+    of_what_was_not_measured,
+    refitted,
+    rows_of,
+)
 from xlperf.calibrate.fit import (
     SOURCES,
     Measured,

@@ -233,7 +233,7 @@ _ROOM = 0.94
 
 
 _STEP_INSIDE = 3.4 / 9.6
-"""Latency of a step of a ring over NVLink over that of one over a network, by NCCL's own table for large messages. [-]"""
+"""Latency of a step of a ring over NVLink over that of one over a network, by NCCL's table for large messages. [-]"""
 
 
 _CERTAINTY = 40.0
@@ -335,13 +335,17 @@ def context_time(setting: Setting, communication: Communication, forward_core: A
 def waits_of_calls(setting: Setting, layers: Array, reserved: Array) -> Array | float:
     r"""Exposed host time of a step: collectives called tensor by tensor, and retries of an allocator without room.
 
-    .. math:: t = L\,\left((M - 1 + 0.35 (n - M)) t_{shard} + n_{replicas} t_{reduction}\right) + \frac{m\,t_{retry}}{1 + (0.94 M / R)^{k}}
+    .. math::
+
+        t = L\,\left((M - 1 + 0.35 (n - M))\,t_{shard} + n_{replicas} t_{reduction}\right)
+        + \frac{m\,t_{retry}}{1 + (0.94 C / R)^{k}}
 
     With ZeRO 1 and 2 slices of tensors may be handed to collectives one by one: each is a ring of its own, whose n - 1
     steps over M machines are M - 1 between machines and n - M within one, of a third of the latency [1]_. Where
     nothing is sharded, gradients may be added up tensor by tensor in rings. Where the allocator holds all that buffers
     of communication leave, it gives its cache back to the driver and asks for it again in each of the m micro-batches.
-    What it holds is known to some 4 % (k = 40): the time is the expected one. Heuristic, this work.
+    What it holds, R of the capacity C, is known to some 4 % (k = 40): the time is the expected one. Heuristic, this
+    work.
 
     Parameters
     ----------
