@@ -124,7 +124,7 @@ class ServingShape(NamedTuple):
 
 
 class ServingGemms(NamedTuple):
-    """Matrix products of both phases.
+    """GEMMs of the prefill and of a decode step.
 
     Attributes
     ----------

@@ -62,7 +62,7 @@ _STANDALONE = ("attention output", "experts up")
 
 @dataclass
 class _Collected:
-    """Operators of one precision, timed in one call and handed out again as parts."""
+    """GEMMs of one precision, timed in one call and split into parts again."""
 
     marks: list[tuple[str, str, int]] = field(default_factory=list)
     gemms: list[Gemms] = field(default_factory=list)
