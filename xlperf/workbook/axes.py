@@ -75,15 +75,14 @@ def draw_axis(
         axis.majorGridlines = None
 
 
-def axis_number(values: Iterable[Any], from_zero: bool = True) -> str:
+def axis_number(values: Iterable[Any]) -> str:
     """Format of the numbers along a linear axis: as many decimals as its steps have, and no more.
 
     >>> axis_number([0.0, 1.4]), axis_number([35.0, 812.0]), axis_number([2.5e9])
     ('0.0', '#,##0', '#,##0,," M"')
     """
     known = [float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)]
-    low = min([0.0, *known]) if from_zero or not known else min(known)
-    high = max([0.0, *known])
+    low, high = min([0.0, *known]), max([0.0, *known])
     if high - low <= 0.0:
         return "#,##0"
     if max(high, -low) >= 1_000_000:

@@ -431,7 +431,6 @@ def curves(
     x_log: bool = False,
     y_log: bool = False,
     x_range: tuple[float, float] | None = None,
-    y_range: tuple[float, float] | None = None,
     size: tuple[float, float] = (30.0, 14.0),
 ) -> ScatterChart:
     """Lines over a continuous axis, with small markers at their points; a series without a line has large ones."""
@@ -449,7 +448,7 @@ def curves(
         chart.series.append(series)
     for axis, named, number, log, ends, column in (
         (chart.x_axis, x_title, x_number, x_log, x_range, "x"),
-        (chart.y_axis, y_title, y_number, y_log, y_range, "y"),
+        (chart.y_axis, y_title, y_number, y_log, None, "y"),
     ):
         draw_axis(axis, named, number, lines=True)
         if log:
