@@ -407,17 +407,15 @@ def span(values: Iterable[float], digits: int = 0) -> str:
     return " to ".join(dict.fromkeys(ends))
 
 
-def figures(value: float, digits: int = 3) -> str:
-    """A number with so many significant digits, thousands apart; whole numbers in full.
-
-    ``value``: any finite number.
+def figures(value: float) -> str:
+    """A finite number with three significant digits, thousands apart; whole numbers in full.
 
     >>> figures(0.27182), figures(5.4999), figures(87890.1), figures(2.0)
     ('0.272', '5.50', '87,890', '2')
     """
     if value == 0.0 or float(value).is_integer():
         return f"{value:,.0f}"
-    return f"{value:,.{max(digits - 1 - math.floor(math.log10(abs(value))), 0)}f}"
+    return f"{value:,.{max(2 - math.floor(math.log10(abs(value))), 0)}f}"
 
 
 IN_SHORT = "In short"

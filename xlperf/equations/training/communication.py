@@ -333,7 +333,7 @@ def context_time(setting: Setting, communication: Communication, forward_core: A
 
 
 def waits_of_calls(setting: Setting, layers: Array, reserved: Array) -> Array | float:
-    r"""Exposed host time of a step: collectives called tensor by tensor, and retries of an allocator without room.
+    r"""Exposed host time of a step: collectives launched tensor by tensor, and retries of a full allocator.
 
     .. math::
 
