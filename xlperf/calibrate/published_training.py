@@ -361,11 +361,16 @@ def _choice(text: dict[str, str], column: str, found: str, where: tuple[str, ...
 
 
 def _sharding(plan: dict[str, object], text: dict[str, str], where: tuple[str, ...]) -> None:
-    """ZeRO stage: as printed; else of that source; else 3 where weights are sharded; else the software's default."""
-    if not math.isnan(_value(plan, "zero_stage")):
-        return
-    value, _, of_source = software_default(*where, "zero_stage")
-    plan["zero_stage"] = 3.0 if text["data_sharding"] == "fsdp" and not of_source else float(value)
+    """ZeRO stage: as printed; else of that source; else 3 where weights are sharded; else the software's default.
+
+    What overlaps with a pass may depend on it.
+    """
+    if math.isnan(_value(plan, "zero_stage")):
+        value, _, of_source = software_default(*where, "zero_stage")
+        plan["zero_stage"] = 3.0 if text["data_sharding"] == "fsdp" and not of_source else float(value)
+    overlap = software_default(*where, f"data_overlap of zero {_value(plan, 'zero_stage'):g}")[0]
+    if overlap:
+        plan["data_overlap"] = _FLAGS[overlap]
 
 
 def _fill(plan: dict[str, object], column: str, where: tuple[str, ...], said: list[str]) -> None:

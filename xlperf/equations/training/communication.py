@@ -232,7 +232,7 @@ _ROOM = 0.94
 """Share of the memory beyond which an allocator finds no room: the rest is of buffers of communication. [-]"""
 
 
-_STEP_INSIDE = 3.4 / 9.6
+_STEP_INSIDE = 3.4 / 14.0
 """Latency of a step of a ring over NVLink over that of one over a network, by NCCL's table for large messages. [-]"""
 
 
@@ -337,11 +337,11 @@ def waits_of_calls(setting: Setting, layers: Array, reserved: Array) -> Array | 
 
     .. math::
 
-        t = L\,\left((M - 1 + 0.35 (n - M))\,t_{shard} + n_{replicas} t_{reduction}\right)
+        t = L\,\left((M - 1 + 0.24 (n - M))\,t_{shard} + n_{replicas} t_{reduction}\right)
         + \frac{m\,t_{retry}}{1 + (0.94 C / R)^{k}}
 
     With ZeRO 1 and 2 slices of tensors may be handed to collectives one by one: each is a ring of its own, whose n - 1
-    steps over M machines are M - 1 between machines and n - M within one, of a third of the latency [1]_. Where
+    steps over M machines are M - 1 between machines and n - M within one, of a quarter of the latency [1]_. Where
     nothing is sharded, gradients may be added up tensor by tensor in rings. Where the allocator holds all that buffers
     of communication leave, it gives its cache back to the driver and asks for it again in each of the m micro-batches.
     What it holds, R of the capacity C, is known to some 4 % (k = 40): the time is the expected one. Heuristic, this
@@ -363,12 +363,12 @@ def waits_of_calls(setting: Setting, layers: Array, reserved: Array) -> Array | 
 
     References
     ----------
-    .. [1] NVIDIA, NCCL 2.8, src/graph/tuning.cc: latencies of the steps of a ring over NVLink and over a network.
+    .. [1] NVIDIA, NCCL 2.19, src/graph/tuning.cc: latencies of the steps of a ring over NVLink and over a network.
 
     Examples
     --------
     Ten layers with slices for sixteen shards on two machines of eight, at 1 ms for a step between machines: each layer
-    takes one such step and fourteen within a machine of 3.4 / 9.6 ms. The allocator has room:
+    takes one such step and fourteen within a machine of 3.4 / 14 ms. The allocator has room:
 
     >>> from types import SimpleNamespace
     >>> counts = {"zero_stage": 1, "zero_shards": 16.0, "shards": 16.0, "num_micro_batches": 4.0}
@@ -380,7 +380,7 @@ def waits_of_calls(setting: Setting, layers: Array, reserved: Array) -> Array | 
     >>> network = SimpleNamespace(size=np.array([[8.0]]))
     >>> setting = SimpleNamespace(plan=plan, constants=constants, device=device, network=network)
     >>> waits_of_calls(setting, np.array([10.0]), np.array([50.0])).tolist()
-    [0.0595]
+    [0.044]
     """
     plan, calls = setting.plan, setting.constants["training_calls"]
     shard = setting.constants["training_software"]["shard_overhead_time"][:, 0]
