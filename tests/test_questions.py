@@ -89,6 +89,24 @@ def test_a_deadline_chooses_the_number_of_accelerators(command: Command, tmp_pat
 
 
 @pytest.mark.parametrize(
+    ("accelerator", "stack"),
+    [
+        ("H100", "megatron"),
+        ("MI300X", "megatron"),
+        ("TPUv6e", "maxtext"),
+        ("Trainium2", "a training stack of which no"),
+    ],
+)
+def test_a_run_takes_the_training_stack_that_was_measured_on_its_accelerator(
+    accelerator: str, stack: str, command: Command
+) -> None:
+    asked = ("--model", "Llama3-8B", "--training-tokens", "0.1", "--num-accelerators", "16")
+    found = command("train", *asked, "--accelerator", accelerator)
+    assert found.code == 0, found.err
+    assert f"taken for granted: {stack}" in found.out + found.err
+
+
+@pytest.mark.parametrize(
     ("given", "code", "words"),
     [
         (("serve", "--model", "DeepSek-V3"), 2, r'--model: unknown model "DeepSek-V3".*DeepSeek-V3'),
