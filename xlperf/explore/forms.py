@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from xlperf.base import resources
 from xlperf.base.arrays import added
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import HOUR, MILLION
 from xlperf.catalog.calibration import ANY, generation_line
 from xlperf.catalog.catalog import Catalog, part_of
-from xlperf.catalog.schema import results_of, table_schema
-from xlperf.catalog.table import Table
+from xlperf.catalog.cells import number_of
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.schema import FORMS, first_words, results_of, table_schema
+from xlperf.catalog.table import Place, Table, nowhere
 from xlperf.engine.devices import accelerators_of, device_cost_parts, evaluate_devices
 from xlperf.explore.mappings import server_sizes
 from xlperf.explore.search import search
@@ -34,6 +37,33 @@ from xlperf.explore.serve import serve_answer
 BESIDE = "B200-SXM-180GB"
 """Accelerator that a chip is compared with."""
 _known: WeakKeyDictionary[Catalog, dict[object, Answer]] = WeakKeyDictionary()
+
+
+OTHERS = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "GB200-NVL72", "MI300X", "MI355X")
+"""Accelerators that an answer is held against, those of them that a catalog has."""
+
+
+def form_of(kind: str, words: Mapping[str, str], place: Place = nowhere) -> Table:
+    """A form as a table of one row, from what stands in its entries.
+
+    ``words``: texts by column. ``place``: names an entry in a message. Raises InputError where one is not legal.
+    """
+    known = table_schema(kind).by_name
+    cells = [number_of(text) if known[name].kind == "number" else text for name, text in words.items()]
+    cells = [text if cell != cell else cell for cell, text in zip(cells, words.values(), strict=True)]
+    return table_from_rows(kind, [known[name].header for name in words], [cells], place)
+
+
+def first_forms(catalog: Catalog) -> Iterator[Table]:
+    """The forms of the shipped workbook as they are first, and those that it shows beside each."""
+    counts = next(row["choices"] for row in resources.rows("workbook/forms.csv") if row["column"] == "num_accelerators"
+                  and row["form"] == "train")  # fmt: skip
+    known = catalog.tables["accelerators"].text("accelerator")
+    beside = [{"accelerator": name} for name in OTHERS if name in known]
+    changes = {"serve": beside, "train": [{"num_accelerators": count} for count in counts.split(",")[1:6]]}
+    for kind in FORMS:
+        first = first_words(kind)
+        yield from (form_of(kind, first | changed) for changed in ({}, *changes.get(kind, beside[:4])))
 
 
 def evaluate_forms(forms: Table, catalog: Catalog) -> Table:
