@@ -6,6 +6,10 @@ import math
 
 from study_samples import cell, outcome, sheet
 
+from xlperf.catalog.catalog import load_catalog
+from xlperf.catalog.parse import table_from_rows
+from xlperf.studies.outcome import peak_rates
+
 
 def test_dividing_a_die_pays_the_more_the_larger_it_is_and_the_younger_its_node() -> None:
     """The order of findings of Feng and Ma 2022; cost of a unit for each square millimetre that computes."""
@@ -159,3 +163,12 @@ def test_no_token_comes_sooner_than_its_bytes() -> None:
         if row[1] == "13B, batch 1":
             floor = 2 * 12.85e9 / (float(row[3] or 0) * 1e12) * 1e3
             assert float(row[6] or 0) > floor
+
+
+def test_peaks_in_a_study_are_those_of_the_precision_that_products_run_in() -> None:
+    """Formats of FP8 share its peak, FP16 that of BF16."""
+    rows = [["B200-SXM-180GB", precision] for precision in ("mxfp8", "fp8", "fp16", "bf16")]
+    plans, catalog = table_from_rows("training", ["accelerator", "precision"], rows), load_catalog()
+    row = catalog.rows("accelerators", plans["accelerator"], plans, "accelerator")[0]
+    fp8, bf16 = (catalog.tables["accelerators"][f"peak_flop_rate_{name}"][row] for name in ("fp8", "bf16"))
+    assert peak_rates(plans, catalog).tolist() == [fp8, fp8, bf16, bf16]
