@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from study_samples import cell, outcome, sheet
 
 from xlperf.catalog.catalog import load_catalog
-from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.table import Table
 from xlperf.studies.outcome import peak_rates
 
 
@@ -167,8 +168,9 @@ def test_no_token_comes_sooner_than_its_bytes() -> None:
 
 def test_peaks_in_a_study_are_those_of_the_precision_that_products_run_in() -> None:
     """Formats of FP8 share its peak, FP16 that of BF16."""
-    rows = [["B200-SXM-180GB", precision] for precision in ("mxfp8", "fp8", "fp16", "bf16")]
-    plans, catalog = table_from_rows("training", ["accelerator", "precision"], rows), load_catalog()
+    precisions, catalog = ["mxfp8", "fp8", "fp16", "bf16"], load_catalog()
+    names = np.full(len(precisions), "B200-SXM-180GB", dtype=object)
+    plans = Table("training", {"accelerator": names, "precision": np.array(precisions, dtype=object)})
     row = catalog.rows("accelerators", plans["accelerator"], plans, "accelerator")[0]
     fp8, bf16 = (catalog.tables["accelerators"][f"peak_flop_rate_{name}"][row] for name in ("fp8", "bf16"))
     assert peak_rates(plans, catalog).tolist() == [fp8, fp8, bf16, bf16]
