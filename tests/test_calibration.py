@@ -1,4 +1,4 @@
-"""Which calibration row holds: from the nearest key to the farthest, and when that is an extrapolation."""
+"""Which calibration row holds: from the nearest key to the farthest; extrapolation; and what rows a fit may leave."""
 
 from __future__ import annotations
 
@@ -6,10 +6,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from published_samples import rows_of_fit_set
 
 from xlperf.base.errors import InputError
 from xlperf.base.units import UNITS
-from xlperf.catalog.calibration import SOFTWARE_FAMILIES, Calibration, calibration_keys, declared_constants
+from xlperf.calibrate.fit import SOURCES, read_measured
+from xlperf.calibrate.fit_published import MOST_OF_SOFTWARE
+from xlperf.calibrate.fitter import FEWEST_ROWS
+from xlperf.catalog.calibration import (
+    ANY,
+    SOFTWARE_FAMILIES,
+    Calibration,
+    calibration_keys,
+    declared_constants,
+    generation_line,
+)
+from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.parse import table_from_rows
 
 HEADER = ["calibration", "family", "generation", "precision", "software", "constant", "value", "unit"]
@@ -213,3 +225,65 @@ def test_two_rows_for_the_same_key_are_refused() -> None:
     assert str(caught.value) == (
         'row 2, constant: duplicate constant "gemm/hopper/any/any/launch_time"; the first is at row 1, constant'
     )
+
+
+# --- rules of what may be fitted -----------------------------------------------------------------------------------
+
+
+def test_no_paper_is_in_a_fit_set_of_any_family() -> None:
+    table, measured = load_catalog().tables["calibration"], read_measured()
+    for row in range(len(table)):
+        source = str(table.text("source")[row])
+        for kind, begins in SOURCES.items():
+            if not source.startswith(begins):
+                continue
+            rows = measured.training if kind == "training" else measured.inference
+            papers = {
+                name for name, group in zip(rows.text["row_id"], rows.text["group"], strict=True) if group == "papers"
+            }
+            named = rows_of_fit_set(str(table.text("fit_set")[row]), rows.text["row_id"])
+            assert not papers & set(named), table.place(row, "fit_set")
+            assert bool(named) == (table.number("num_rows")[row] > 0.0), table.place(row, "num_rows")
+
+
+def test_every_fitted_constant_has_an_error_rows_a_date_and_a_source() -> None:
+    table = load_catalog().tables["calibration"]
+    fitted = 0
+    for row in range(len(table)):
+        assert str(table.text("source")[row]), table.place(row, "source")
+        if str(table.text("kind")[row]) != "measured":
+            continue
+        fitted += 1
+        assert table.number("num_rows")[row] >= 1.0, table.place(row, "num_rows")
+        assert str(table.text("fit_set")[row]), table.place(row, "fit_set")
+        # All of them may be in one fold. Launches show in first tokens alone, which fewer rows have; an all-reduce of
+        # an engine shows in no row alone; a mean or median of other constants has no rows of its own.
+        shared = str(table.text("notes")[row]).startswith(("median of the others", "mean of"))
+        hidden = str(table.text("family")[row]) == "engine_all_reduce"
+        fewest = 5 if str(table.text("constant")[row]) == "kernel_overhead_time" else 2
+        few = shared or hidden or table.number("num_rows")[row] < fewest * FEWEST_ROWS
+        assert table.number("error")[row] >= 0.0 or few, table.place(row, "error")
+        assert str(table.text("date")[row]), table.place(row, "date")
+    assert fitted > 200
+
+
+OTHER_MACHINES = ("cdna", "tpu", "gaudi", "trainium")
+"""Lines of generations whose constants are fitted apart from those of NVIDIA."""
+
+
+def test_software_has_few_constants_of_each_family_beside_documented_settings() -> None:
+    """Those of a software on any accelerator of NVIDIA together, and on each line of other machines.
+
+    What several are pooled towards stays for other software, and counts for none.
+    """
+    table = load_catalog().tables["calibration"]
+    seen: dict[tuple[str, str, str], set[str]] = {}
+    parts = "family", "generation", "software", "constant"
+    for row in range(len(table)):
+        family, generation, software, name = (str(table.text(part, ANY)[row]) for part in parts)
+        fitted = table.number("num_rows")[row] > 0.0
+        if family in SOFTWARE_FAMILIES and not family.endswith("_band") and fitted and software != ANY:
+            line = generation_line(generation)
+            seen.setdefault((family, line if line in OTHER_MACHINES else ANY, software), set()).add(name)
+    assert any(line != ANY for _, line, _ in seen)
+    assert max(len(names) for names in seen.values()) <= MOST_OF_SOFTWARE

@@ -31,7 +31,6 @@ NOT_DRAWN = {
     "serving.deployment.host_times": "constants of any family",
     "serving.continuous.loaded_results": "takes the state that operating returns",
     "serving.energy.results_at_rate": "columns of results in and out",
-    "serving.energy.prompt_traffic_from_memory": "an accelerator with its limits and constants",
     "serving.energy.serving_power": "two accelerators with their limits and constants",
     "serving.energy.expert_pool_power": "two accelerators with their limits and constants",
     "training.rates.training_power": "an accelerator with its limits and constants",

@@ -99,7 +99,7 @@ def given_block(argument: Any) -> Block:
 
 
 def _plain(cell: Any) -> Any:
-    """One form of what hosts send differently: blanks are None, numbers floats; so equal tables have equal handles."""
+    """Cells in one form for all hosts: blanks are None, numbers floats, so that equal tables have equal handles."""
     if isinstance(cell, (float, bool)) or cell is None:
         return cell
     cell = as_number(cell)

@@ -61,6 +61,29 @@ class Client:
         self._deadline: float | None = None
         self._watching = False
         self._late = False
+        self._ahead = self._asked = False
+
+    def start(self) -> None:
+        """Start the worker, once, beside what the caller does next, so that it is there when the first call comes."""
+        if self._ahead or self._asked:
+            return
+        self._ahead = True
+        threading.Thread(target=self._start_ahead, name="xlperf worker start", daemon=True).start()
+
+    def _start_ahead(self) -> None:
+        with self._lock, contextlib.suppress(WorkerError):  # the first call will say it
+            if not self._asked:
+                self._running()
+
+    def rest(self) -> None:
+        """End a worker that was started ahead and that nobody has called."""
+        if not self._asked:
+            threading.Thread(target=self._end_unasked, name="xlperf worker end", daemon=True).start()
+
+    def _end_unasked(self) -> None:
+        with self._lock:
+            if not self._asked:
+                self._end()
 
     def call(self, function: str, arguments: list[Any]) -> list[list[Any]]:
         """Block of values that a worksheet function returns.
@@ -84,6 +107,7 @@ class Client:
 
     def _answer(self, asked: dict[str, Any]) -> dict[str, Any]:
         request = json.dumps(asked).encode("ascii") + b"\n"
+        self._asked = True
         with self._lock:
             try:
                 answer = self._exchange(request)

@@ -1,4 +1,4 @@
-"""Catalogs that cells name: tables kept under a text made of their content, on disk, so that the text outlives us.
+"""Catalogs that cells name: tables stored on disk under a hash of their content, which stays valid between sessions.
 
 A cell keeps the text; another cell gives it back, perhaps after a restart. The store is a folder of JSON files in the
 user's cache, bounded in number and size; what was used least recently goes first.

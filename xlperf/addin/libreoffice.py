@@ -226,7 +226,7 @@ def uninstall(options: Sequence[str] = ()) -> str:
 
 
 def _scope() -> list[str]:
-    """LibreOffice refuses to install for the single user root."""
+    """The scope of an installation; LibreOffice refuses to install for root alone."""
     return ["--shared"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
 
 

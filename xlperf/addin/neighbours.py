@@ -1,4 +1,4 @@
-"""Plans that a spreadsheet asks for one by one, computed together: the rows beside a new one come along.
+"""Batches calls: plans that a spreadsheet asks for one by one are computed together with the rows beside them.
 
 A message to the worker takes longer than a plan in a batch. At the second new plan within a second, the other rows
 under the same header go along in one message, and the answers are kept here under the cells of each row: a row that is
@@ -96,7 +96,7 @@ class Neighbours:
         return self._kept_alone(key, row, rows)
 
     def _asked_before(self, key: Key, row: Row) -> list[Row]:
-        """Rows that cells asked a function for under the latest other catalog, if this one is among them."""
+        """Rows asked for with the previous catalog, if this one is among them."""
         latest = self._latest.get((key[0], key[2]), key)
         before = self._known.get(latest, {})
         if latest == key or row not in before:
@@ -106,7 +106,7 @@ class Neighbours:
         return [row, *asked[: MOST_ROWS - 1]] if asked else []
 
     def _is_burst(self) -> bool:
-        """Whether so many new plans came one after the other that more are to be expected."""
+        """Whether new plans arrive so fast that more are to be expected."""
         now = time.monotonic()
         if now - self._last_new > BURST:
             self._num_new, self._patience = 0, 2

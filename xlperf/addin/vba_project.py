@@ -160,7 +160,7 @@ def _offset_bits(produced: int) -> int:
 
 
 def decompressed(content: bytes) -> bytes:
-    """What :func:`compressed` was given.
+    """The inverse of :func:`compressed`.
 
     >>> decompressed(compressed(b"to be or not to be " * 500)) == b"to be or not to be " * 500
     True

@@ -18,8 +18,9 @@ import signal
 import sys
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, BinaryIO
 from weakref import WeakKeyDictionary
@@ -43,8 +44,11 @@ from xlperf.addin.cells import (
 )
 from xlperf.addin.functions import Argument, Function, functions
 from xlperf.addin.handles import HANDLE_PREFIX, CatalogStore, UnknownHandleError, content_of, handle_of, with_blocks
+from xlperf.addin.warm_up import Questions, first_line
 from xlperf.base.errors import InputError, nearest
+from xlperf.base.resources import workbook
 from xlperf.catalog.cells import is_blank, shown, table_kind
+from xlperf.catalog.read import read_plans
 from xlperf.catalog.schema import EVERY_TABLE, FORMS, PLAN_TABLES, results_of, split_header, table_schema
 from xlperf.catalog.table import CASES
 
@@ -225,7 +229,7 @@ class Session:
     # --- catalogs
 
     def install(self, catalog: Catalog) -> None:
-        """Take a catalog for the one that is meant where cells name none."""
+        """Set the catalog that is used where cells name none."""
         if self._installed is not catalog:
             self._installed, self._outcomes = catalog, Outcomes()
 
@@ -410,23 +414,44 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} is no cell value")
 
 
-def serve(session: Session, requests: BinaryIO, answers: BinaryIO, longest: int = LONGEST_REQUEST) -> None:
+def serve(
+    session: Session,
+    requests: BinaryIO,
+    answers: BinaryIO,
+    longest: int = LONGEST_REQUEST,
+    questions: Questions | None = None,
+) -> None:
     """Answer requests until there are no more.
 
     ``requests``, ``answers``: a line each. ``longest``: bytes of a request; of a longer one nothing is kept, and its
-    answer says so [B].
+    answer says so [B]. ``questions``: those of earlier sessions, answered for oneself until the first request is there.
     """
     answers.write(json.dumps({"version": __version__}).encode("ascii") + b"\n")
     answers.flush()
-    while line := requests.readline(longest + 1):
+    asked = partial(answer, session)
+    line = first_line(requests, longest + 1, () if questions is None else _ahead(session, questions))
+    while line:
         if len(line) > longest:
             while line and not line.endswith(b"\n"):
                 line = requests.readline(longest)
             words = f"the cells of this call take more than {longest >> 20} MiB; give it fewer rows"
             answers.write(_line(rows=[[CellError("#VALUE!", words)]]))
         else:
-            answers.write(answer(session, line))
+            answers.write(asked(line) if questions is None else questions.answered(line, asked))
         answers.flush()
+        line = requests.readline(longest + 1)
+    if questions is not None:
+        questions.save()
+
+
+def _ahead(session: Session, questions: Questions) -> Iterator[object]:
+    """Answers to questions of earlier sessions, one at a time; without any, results of the shipped plans."""
+    lines = [*questions]
+    yield from (answer(session, line) for line in lines)
+    if not lines:
+        _, catalog = session.catalog(None)
+        for plans in read_plans(workbook()):
+            yield from (session.engine.evaluate(plans.take([row]), catalog) for row in range(len(plans)))
 
 
 def main() -> None:
@@ -439,7 +464,7 @@ def main() -> None:
         os.close(nothing)
         sys.stdout = sys.stderr
         try:
-            serve(Session(), requests, answers)
+            serve(Session(), requests, answers, questions=Questions())
         except BrokenPipeError:
             os._exit(0)  # the host is gone
 

@@ -28,91 +28,80 @@ class Unit:
     factor: float
 
 
-def _table() -> dict[str, Unit]:
-    units: dict[str, Unit] = {}
+_EVERY, _NONE = {**_DECIMAL, **_BINARY}, {"": 1.0}
+_DOWN = {**_NONE, **_SMALL}
+_TABLE: tuple[tuple[str, str, float, dict[str, float]], ...] = (
+    ("-", "-", 1.0, _NONE),
+    ("1", "-", 1.0, _NONE),
+    ("%", "-", 0.01, _NONE),
+    ("", "-", 1.0, {prefix: _DECIMAL[prefix] for prefix in ("k", "M", "G", "T")}),
+    ("B", "B", 1.0, _EVERY),
+    ("B/s", "B/s", 1.0, _EVERY),
+    ("bit/s", "B/s", 1.0 / 8.0, _DECIMAL),
+    *((symbol, symbol, 1.0, _DECIMAL) for symbol in ("FLOP", "FLOP/s", "FLOP/B", "W", "J", "Hz", "USD", "token/s")),
+    ("s", "s", 1.0, _DOWN),
+    ("J/B", "J/B", 1.0, _DOWN),
+    ("J/bit", "J/B", 8.0, _DOWN),
+    ("J/FLOP", "J/FLOP", 1.0, _DOWN),
+    ("min", "s", 60.0, _NONE),
+    ("h", "s", HOUR, _NONE),
+    ("day", "s", 24.0 * HOUR, _NONE),
+    ("year", "s", YEAR, _NONE),
+    ("kWh", "J", 1e3 * HOUR, _NONE),
+    ("MWh", "J", 1e6 * HOUR, _NONE),
+    ("USD/h", "USD/s", 1.0 / HOUR, _NONE),
+    ("USD/s", "USD/s", 1.0, _NONE),
+    ("USD/kWh", "USD/J", 1.0 / (1e3 * HOUR), _NONE),
+    ("USD/MWh", "USD/J", 1.0 / (1e6 * HOUR), _NONE),
+    ("USD/J", "USD/J", 1.0, _NONE),
+    ("USD/GB", "USD/B", 1e-9, _NONE),
+    ("USD/B", "USD/B", 1.0, _NONE),
+    ("USD/Mtoken", "USD/token", 1e-6, _NONE),
+    ("USD/token", "USD/token", 1.0, _NONE),
+    ("token/USD", "token/USD", 1.0, _NONE),
+    ("Mtoken/USD", "token/USD", 1e6, _NONE),
+    ("J/token", "J/token", 1.0, _NONE),
+    ("token/s/W", "token/s/W", 1.0, _NONE),
+    ("token/s/MW", "token/s/W", 1e-6, _NONE),
+    ("request/s", "request/s", 1.0, _NONE),
+    ("mm2", "mm2", 1.0, _NONE),
+    ("cm2", "mm2", 100.0, _NONE),
+    ("1/mm2", "1/mm2", 1.0, _NONE),
+    ("1/cm2", "1/mm2", 0.01, _NONE),
+    ("mm", "mm", 1.0, _NONE),
+    ("um", "mm", 1e-3, _NONE),
+    ("cm", "mm", 10.0, _NONE),
+    ("USD/mm2", "USD/mm2", 1.0, _NONE),
+    ("M/mm2", "1/mm2", 1e6, _NONE),
+    ("um2/bit", "mm2/B", 8e-6, _NONE),
+    ("mm2/B", "mm2/B", 1.0, _NONE),
+    ("W/mm2", "W/mm2", 1.0, _NONE),
+    ("V", "V", 1.0, _NONE),
+    ("B/s/mm", "B/s/mm", 1.0, {prefix: _DECIMAL[prefix] for prefix in ("", "G", "T")}),
+    ("USD/GB/s", "USD/(B/s)", 1e-9, _NONE),
+    ("USD/W", "USD/W", 1.0, _NONE),
+    ("USD/kW", "USD/W", 1e-3, _NONE),
+    ("kg", "kg", 1.0, _NONE),
+    ("t", "kg", 1e3, _NONE),
+    ("kg/h", "kg/s", 1.0 / HOUR, _NONE),
+    ("kg/s", "kg/s", 1.0, _NONE),
+    ("kg/kWh", "kg/J", 1.0 / (1e3 * HOUR), _NONE),
+    ("kg/J", "kg/J", 1.0, _NONE),
+    ("kg/cm2", "kg/mm2", 0.01, _NONE),
+    ("kg/mm2", "kg/mm2", 1.0, _NONE),
+    ("kg/GB", "kg/B", 1e-9, _NONE),
+    ("kg/GiB", "kg/B", 1.0 / 2**30, _NONE),
+    ("kWh/cm2", "J/mm2", 1e3 * HOUR * 0.01, _NONE),
+    ("J/mm2", "J/mm2", 1.0, _NONE),
+    ("kg/Mtoken", "kg/token", 1e-6, _NONE),
+)
+"""Symbols, the unit used inside, the factor to it, and the prefixes that the symbol takes."""
 
-    def add(symbol: str, dimension: str, factor: float) -> None:
-        units[symbol] = Unit(symbol, dimension, factor)
-
-    for symbol in ("-", "1"):
-        add(symbol, "-", 1.0)
-    add("%", "-", 0.01)
-    for prefix in ("k", "M", "G", "T"):
-        add(prefix, "-", _DECIMAL[prefix])
-    for prefix, factor in {**_DECIMAL, **_BINARY}.items():
-        add(f"{prefix}B", "B", factor)
-        add(f"{prefix}B/s", "B/s", factor)
-    for prefix, factor in _DECIMAL.items():
-        add(f"{prefix}bit/s", "B/s", factor / 8.0)
-        add(f"{prefix}FLOP", "FLOP", factor)
-        add(f"{prefix}FLOP/s", "FLOP/s", factor)
-        add(f"{prefix}FLOP/B", "FLOP/B", factor)
-        add(f"{prefix}W", "W", factor)
-        add(f"{prefix}J", "J", factor)
-        add(f"{prefix}Hz", "Hz", factor)
-        add(f"{prefix}USD", "USD", factor)
-        add(f"{prefix}token/s", "token/s", factor)
-    for prefix, factor in {"": 1.0, **_SMALL}.items():
-        add(f"{prefix}s", "s", factor)
-        add(f"{prefix}J/B", "J/B", factor)
-        add(f"{prefix}J/bit", "J/B", 8.0 * factor)
-        add(f"{prefix}J/FLOP", "J/FLOP", factor)
-    add("min", "s", 60.0)
-    add("h", "s", HOUR)
-    add("day", "s", 24.0 * HOUR)
-    add("year", "s", YEAR)
-    add("kWh", "J", 1e3 * HOUR)
-    add("MWh", "J", 1e6 * HOUR)
-    add("USD/h", "USD/s", 1.0 / HOUR)
-    add("USD/s", "USD/s", 1.0)
-    add("USD/kWh", "USD/J", 1.0 / (1e3 * HOUR))
-    add("USD/MWh", "USD/J", 1.0 / (1e6 * HOUR))
-    add("USD/J", "USD/J", 1.0)
-    add("USD/GB", "USD/B", 1e-9)
-    add("USD/B", "USD/B", 1.0)
-    add("USD/Mtoken", "USD/token", 1e-6)
-    add("USD/token", "USD/token", 1.0)
-    add("token/USD", "token/USD", 1.0)
-    add("Mtoken/USD", "token/USD", 1e6)
-    add("J/token", "J/token", 1.0)
-    add("token/s/W", "token/s/W", 1.0)
-    add("token/s/MW", "token/s/W", 1e-6)
-    add("request/s", "request/s", 1.0)
-    add("mm2", "mm2", 1.0)
-    add("cm2", "mm2", 100.0)
-    add("1/mm2", "1/mm2", 1.0)
-    add("1/cm2", "1/mm2", 0.01)
-    add("mm", "mm", 1.0)
-    add("um", "mm", 1e-3)
-    add("cm", "mm", 10.0)
-    add("USD/mm2", "USD/mm2", 1.0)
-    add("M/mm2", "1/mm2", _DECIMAL["M"])
-    add("um2/bit", "mm2/B", 8e-6)
-    add("mm2/B", "mm2/B", 1.0)
-    add("W/mm2", "W/mm2", 1.0)
-    add("V", "V", 1.0)
-    for prefix in ("", "G", "T"):
-        add(f"{prefix}B/s/mm", "B/s/mm", _DECIMAL[prefix])
-    add("USD/GB/s", "USD/(B/s)", 1e-9)
-    add("USD/W", "USD/W", 1.0)
-    add("USD/kW", "USD/W", 1e-3)
-    add("kg", "kg", 1.0)
-    add("t", "kg", 1e3)
-    add("kg/h", "kg/s", 1.0 / HOUR)
-    add("kg/s", "kg/s", 1.0)
-    add("kg/kWh", "kg/J", 1.0 / (1e3 * HOUR))
-    add("kg/J", "kg/J", 1.0)
-    add("kg/cm2", "kg/mm2", 0.01)
-    add("kg/mm2", "kg/mm2", 1.0)
-    add("kg/GB", "kg/B", 1e-9)
-    add("kg/GiB", "kg/B", 1.0 / 2**30)
-    add("kWh/cm2", "J/mm2", 1e3 * HOUR * 0.01)
-    add("J/mm2", "J/mm2", 1.0)
-    add("kg/Mtoken", "kg/token", 1e-6)
-    return units
-
-
-UNITS: dict[str, Unit] = _table()
+UNITS: dict[str, Unit] = {
+    prefix + symbol: Unit(prefix + symbol, dimension, scale * factor)
+    for symbol, dimension, factor, prefixes in _TABLE
+    for prefix, scale in prefixes.items()
+}
 
 
 def unit(symbol: str) -> Unit:

@@ -151,7 +151,7 @@ def family_of_band(band: str, kind: str) -> str:
 
 
 class _Groups:
-    """Errors of models left out by group, sorted by size: the bands that some of these models give are had at once."""
+    """Errors of models left out by group, sorted by size, so that bands from some of these models follow at once."""
 
     def __init__(self, errors: Errors) -> None:
         known = errors.take(~np.isnan(errors.by_models))
@@ -234,7 +234,7 @@ def checked_widths(errors: Errors) -> dict[Group, float]:
 
 
 def nearest_width(widths: Mapping[Group, float], group: Group) -> float:
-    """Half-width of the most special group that there is one of; NaN where there is none.
+    """Half-width of the most specific group that has one; NaN where none has.
 
     >>> nearest_width({("step time",): 0.2, ("step time", "mixture"): 0.3}, ("step time", "mixture", "nemo"))
     0.3
@@ -244,7 +244,7 @@ def nearest_width(widths: Mapping[Group, float], group: Group) -> float:
 
 
 def bands_left_out(errors: Errors) -> Errors:
-    """The errors beside bands that were made from other models alone: what a model that nobody measured would see.
+    """Errors with bands made from other models alone, as for a model that nobody has measured.
 
     ``errors``: of published rows of one kind, models left out.
     """

@@ -1,4 +1,4 @@
-"""Does the model choose right? Measured alternatives, ranked by prediction and compared with what was measured.
+"""Quality of choices: measured alternatives ranked by prediction, and the regret against the best measured one.
 
 A group holds runs that answer the same question in different ways: the mappings of one model on equal accelerators
 and batch, the mappings or the engines that serve one load, or all deployments of which the one of most throughput

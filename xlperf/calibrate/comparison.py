@@ -292,7 +292,7 @@ def result_column(published: Published, metric: str, row: int) -> str:
 
 
 def hardware_share(plans: PublishedPlans) -> Array:
-    r"""FLOP that a source counts with recomputation over the FLOP of the model.
+    r"""FLOP of a source that counts recomputation (HFU) over the model FLOP.
 
     .. math:: \frac{4 + 4 s / 6 h + V / 4 L h}{3 + 3 s / 6 h + V / 4 L h}
 

@@ -50,11 +50,11 @@ class Measured:
 
     @property
     def machines(self) -> list[Published]:
-        """Published rows on machines that are fitted by line."""
+        """Published rows on accelerators that are fitted by vendor line (CDNA, TPU, Gaudi, Trainium)."""
         return [rows_of_machines(rows) for rows in (self.training, self.inference)]
 
     def without(self, name: str, catalog: Catalog) -> Measured:
-        """The rows of other accelerators, or of other software.
+        """The measurements with an accelerator, a generation or a software left out.
 
         ``name``: an accelerator or a generation as the accelerators sheet calls it, or software as plans call it; case
         does not matter. Variants of a software and servers that are built on it go with it; measured kernels stay.
@@ -254,7 +254,7 @@ def and_constants(catalog: Catalog, constants: Sequence[FittedConstant]) -> Cata
 
 
 def documented_constants(date: str) -> list[FittedConstant]:
-    """Settings of stacks that are written down where they come from: read, not fitted.
+    """Settings of stacks that their documentation states: read, not fitted.
 
     ``date``: date that the rows carry.
     """

@@ -147,7 +147,7 @@ def _groups(found: Measurements, catalog: Catalog) -> dict[Key, KernelRows]:
 
 
 def _fit_order(key: Key) -> tuple[object, ...]:
-    """What others build on first: all software, then FlashAttention-2, then engines; hopper has both passes apart."""
+    """Order of the fits: all software, FlashAttention-2, engines; Hopper first, which has both passes separately."""
     family, generation, precision, software = key
     rank = {ANY: 0, FLASH_2: 2 if family == "attention_backward" else 1}.get(software, 3)
     return (rank, generation != "hopper", family, generation, precision, software)
@@ -203,7 +203,7 @@ def _choice(
 
 
 def fitted_weights(rows: KernelRows, fewest: int = 0, crowding: float = 0.25) -> Array:
-    """Less for short kernels, and less for each row of a source that has many; 0 for rows that are held back.
+    """Weights of rows: lower for short kernels and for each row of a source that has many; 0 for rows held out.
 
     ``rows``: measurements of one family. ``fewest``: none of so few rows is held back. ``crowding``: exponent of the
     rows of a source that each of them weighs less by.
@@ -273,7 +273,7 @@ def _solved(
 
 
 def _drawn(rows: KernelRows) -> float:
-    """Energy of an operation with which the clock of long products falls to a usual share of the peak. [J/FLOP]"""
+    """Energy per FLOP at which throttling lowers long GEMMs to the usual fraction of peak. [J/FLOP]"""
     device = rows.machine.device
     at_peak = device.arithmetic_power / (device.peak_flop_rate * device.energy_ratio)
     return float(np.median(at_peak)) / _USUAL_RATE**3
@@ -470,7 +470,7 @@ def _shared_backward(forward: Sequence[FittedConstant], ratio: float) -> list[Fi
 
 
 def _fall_backs(constants: Sequence[FittedConstant], date: str) -> list[FittedConstant]:
-    """What holds for generations that nothing was measured on: the constants of one that was, all together."""
+    """Constants of generations without measurements: all those of one that was measured."""
     groups: dict[tuple[str, str], dict[str, list[FittedConstant]]] = {}
     for one in constants:
         if one.software == ANY and one.generation in _REFERENCES and one.family not in ("gemm", *_FLASH_FAMILIES):

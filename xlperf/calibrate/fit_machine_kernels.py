@@ -1,4 +1,4 @@
-"""Constants of kernels and collectives on machines with few measurements, pooled towards what all machines share.
+"""Constants of kernels and collectives on accelerators with few measurements, pooled towards those of all.
 
 Machines of NVIDIA have sweeps of shapes and groups of their own (:mod:`xlperf.calibrate.fit_kernels`). Of the others a
 handful of rows may be all there is. They are fitted by line of generations (cdna of cdna3 and cdna4): a generation is

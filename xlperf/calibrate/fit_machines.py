@@ -1,4 +1,4 @@
-"""Stacks and engines of machines with few published runs, pooled towards what all machines share.
+"""Training stacks and engines on accelerators with few published runs, pooled towards those of all.
 
 Rows of the groups ``other-*`` are fitted apart from those of NVIDIA machines, on top of all their constants: what a
 line of machines (cdna, tpu, gaudi, trainium) takes beyond them. ``machine_software.csv`` says which constants that is
@@ -86,7 +86,7 @@ def accelerators_by_line(catalog: Catalog) -> set[str]:
 
 
 def fit_machines(published: Sequence[Published], catalog: Catalog, date: str) -> list[FittedConstant]:
-    """Fit what stacks and engines take on lines of machines beyond what their kernels and other machines say.
+    """Fit the overheads of stacks and engines on each vendor line, beyond kernels and pooled constants.
 
     ``published``: sheets of training and inference rows; of any other machine than those none is used, and a line
     without rows gets no constants. ``catalog``: with the calibration that they are pooled towards. ``date``: date that

@@ -59,7 +59,7 @@ _STEPS = (-0.4, -0.2, 0.0, 0.2, 0.4)
 
 @dataclass(frozen=True)
 class Responses:
-    """Constants of published rows, and how the errors of the rows answer to them.
+    """Sampled response of the errors of published rows to each constant.
 
     ``group`` says which entries look each of them up, ``users`` which of those answer to it, (constants, entries);
     ``change`` is the change of their errors at each of ``points``, (constants, points, entries), ``now`` the
@@ -219,7 +219,7 @@ def _fit_times(
 def _solved(
     plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter], spreads: Sequence[float]
 ) -> tuple[list[Parameter], Solution]:
-    """The parameters that suit the rows, by responses that are sampled anew around what was found before."""
+    """The fitted parameters, with responses sampled again around each solution."""
     found, every = list(parameters), np.full(len(entries), True)
     for turn in range(TURNS):
         responses = responses_of(plans, entries, found)
@@ -231,7 +231,7 @@ def _solved(
 
 
 def _thinned(entries: Errors) -> np.ndarray:
-    """Every third entry of configurations of many: enough to choose constants by, and to start from."""
+    """Every third entry of large groups: enough to select constants, and for a start."""
     names = list(zip(entries.software.tolist(), entries.family.tolist(), entries.quantity.tolist(), strict=True))
     sizes, seen = Counter(names), Counter[tuple[str, str, str]]()
     kept = []
@@ -242,7 +242,7 @@ def _thinned(entries: Errors) -> np.ndarray:
 
 
 def fit_memory(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
-    r"""Fit what the allocator of a stack holds, for every stack with enough rows that print reserved memory.
+    r"""Fit the memory that the allocator of a stack reserves, for stacks with enough rows that state reserved memory.
 
     .. math:: R = (M + a A) (1 + s) + b
 
@@ -274,7 +274,7 @@ def fit_memory(published: Published, catalog: Catalog, date: str) -> list[Fitted
 
 
 def fit_serving(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
-    """Fit what serving engines take beyond kernels, all constants together.
+    """Fit the overheads of serving engines beyond kernels, all constants together.
 
     ``published``: inference rows; those of ``group`` papers and of what is only predicted are not used. ``catalog``:
     catalog whose calibration has the kernel constants. ``date``: date that the rows carry. In a fixed order, without
@@ -348,7 +348,7 @@ def _below_measured(one: Parameter, plans: PublishedPlans) -> Parameter:
 def _same_rows(
     keys: Sequence[str], named: Sequence[tuple[str, str]], columns: dict[str, np.ndarray], chosen: np.ndarray
 ) -> bool:
-    """Whether a group of a software and generation is all that there is of the software."""
+    """Whether a group of a software and generation holds all rows of the software."""
     if keys != ["software", "generation"]:
         return False
     return len(set(columns["generation"][chosen & (columns["software"] == named[0][1])].tolist())) < 2
@@ -420,7 +420,7 @@ def _sheet_rows(
 
 
 def _fitted_on(one: Parameter, entries: Errors) -> np.ndarray:
-    """Which entries are of software that a constant is fitted on; others take it and say nothing of it."""
+    """Entries of software that a constant is fitted on; others only use it."""
     rows = [row for row in package_rows("fitted_families.csv") if (row["family"], row["constant"]) == one.key[::4]]
     return np.asarray(np.logical_or.reduce([_named_software(entries.software, row["software"]) for row in rows]))
 

@@ -178,7 +178,7 @@ class _Scaled:
         return np.asarray(np.clip(found, self.bounds[:, 0], self.bounds[:, 1]))
 
     def at_parents(self, unknowns: Array, held: np.ndarray) -> Array:
-        """Unknowns with those that are held at what they are pooled towards."""
+        """Unknowns, with unidentifiable ones set to the value that they are pooled towards."""
         found = np.array(unknowns)
         for row, one in enumerate(self.parameters):  # parents stand before their children
             if held[row] and not one.fixed:
@@ -215,7 +215,7 @@ class _Scaled:
 
 
 def pooled_parameters(parameters: Sequence[Parameter], rows: Sequence[int]) -> tuple[list[Parameter], list[int]]:
-    """Parameters of calibration rows for partial pooling: general ones first, as parents of the specific ones."""
+    """Parameters of calibration rows for partial pooling: general ones first, as parents of specific ones."""
     order = sorted(range(len(parameters)), key=lambda at: sum(part != ANY for part in parameters[at].key[1:4]))
     found = [parameters[at] for at in order]
     place = {one.key: at for at, one in enumerate(found)}
@@ -336,7 +336,7 @@ def most_telling(
     of_group: int = 0,
     always: Collection[int] = (),
 ) -> list[int]:
-    """The parameters that save most of the cost, others at what they are pooled towards (backward elimination).
+    """The parameters that reduce the cost most, the others held at their pooled values (backward elimination).
 
     The least telling one by the Wald statistic goes first, and the others move as a linear model of the fit says.
 
@@ -374,7 +374,7 @@ def _links(parameters: Sequence[Parameter]) -> Array:
 
 
 def _gain(information: Array, offsets: Array) -> Array:
-    """Cost that each offset saves, the others adapting (Wald)."""
+    """Reduction of the cost by each offset, with the others refitted (Wald statistic)."""
     variance = np.diag(np.linalg.pinv(information)) if len(offsets) else offsets
     return np.where(variance > 0.0, 0.5 * offsets**2 / np.where(variance > 0.0, variance, 1.0), 0.0)
 
@@ -492,7 +492,7 @@ def inside_value(family: str, constant: str, value: float) -> float:
 
 
 def rounded(value: float) -> float:
-    """Value with three significant digits, so that a fit writes what it means.
+    """Value with three significant digits, the precision of a fit.
 
     >>> rounded(0.000123456), rounded(1.2345), rounded(0.0)
     (0.000123, 1.23, 0.0)

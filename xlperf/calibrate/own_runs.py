@@ -45,7 +45,7 @@ _TIMES = {"training": "step_time", "inference": "tpot"}
 
 
 class Effect(NamedTuple):
-    """What the runs change for one of them, in the unit of the result; ``low`` and ``high`` are ends of the band."""
+    """Effect of the runs on the prediction of one of them, in the unit of the result, with the ends of its band."""
 
     run: str
     result: str
@@ -93,7 +93,7 @@ def own_runs(tables: Sequence[Table], catalog: Catalog) -> Table:
 
 
 def effects(tables: Sequence[Table], catalog: Catalog, runs: Table) -> list[Effect]:
-    """What the runs change for the plans that were measured.
+    """Effect of the user's runs on the predictions of the measured plans.
 
     ``tables``: the plans with measured columns. ``runs``: rows of ``my_cluster``.
     """

@@ -266,7 +266,7 @@ def changed(table: Table, values: Mapping[int, float]) -> Table:
 
 
 def row_of_sheet(parameter: Parameter, value: float) -> FittedConstant:
-    """A parameter as a row of the calibration sheet that does not say where it comes from."""
+    """A parameter as a row of the calibration sheet without a source."""
     one = parameter
     return FittedConstant(
         one.family, one.generation, one.precision, one.software, one.constant, value, "", 0, math.nan, "", ""
@@ -274,7 +274,7 @@ def row_of_sheet(parameter: Parameter, value: float) -> FittedConstant:
 
 
 def users_of(plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter]) -> np.ndarray:
-    """Which entries take a constant from which parameter, (parameters, entries), by the look-up of the engine.
+    """Entries whose predictions use each parameter, (parameters, entries), by the look-up of the engine.
 
     ``parameters``: rows of a calibration sheet that has no others of their families that are as near.
     """
@@ -355,7 +355,7 @@ def _evaluation(plans: PublishedPlans, entries: Errors) -> Callable[[Catalog], A
 
 
 def _followed(plans: PublishedPlans, entries: Errors) -> dict[str, np.ndarray]:
-    """Entries by the result that they follow."""
+    """Entries by the result that they are compared with."""
     published = plans.published
     row_of = {name: row for row, name in enumerate(published.text["row_id"])}
     column = {}

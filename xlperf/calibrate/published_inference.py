@@ -82,7 +82,7 @@ def _defaults() -> tuple[dict[str, str], ...]:
 
 
 def engine_default(engine: str, text: dict[str, str], column: str) -> tuple[str, str]:
-    """What an engine or the benchmark of a source does where a published row does not say: value and reference.
+    """Default of an engine or a benchmark where a published row does not state a setting, with its reference.
 
     ``engine``: serving engine. ``text``: the row as printed. ``column``: setting: a column of inference plans,
     ``length_share`` (mean of the lengths over the stated ones), ``run_waves`` (requests of a run over those in flight)

@@ -127,7 +127,7 @@ def _defaults() -> tuple[dict[str, str], ...]:
 def software_default(
     software: str, source_id: str, source: str, model: str, gpu: str, notes: str, column: str
 ) -> tuple[str, str, bool]:
-    """What a software does where a published row does not say: value, reference, and whether it is of that source.
+    """Default of a software for a setting that a row does not state; its reference; whether it is of that source.
 
     ``software``, ``source_id``, ``source``, ``model``, ``gpu``, ``notes``: as the row prints them. ``column``: column
     of training plans. Returns value ("" for none), where it is documented, and whether the entry names the source.

@@ -121,7 +121,7 @@ class _Entries(dict[str, Any]):
 
 
 class _Found:
-    """What a configuration says, and what was found that a row cannot hold."""
+    """Columns read from a configuration, and remarks on what a row cannot hold."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
@@ -434,7 +434,7 @@ def _layer_types(config: Mapping[str, Any], layers: int) -> list[str]:
 
 
 def _every(value: Any, usual: int) -> int:
-    """One layer in how many is another: a number, or the layers of a period by letters (LLLG)."""
+    """Layers from one of another kind to the next: a number, or their pattern in letters (LLLG)."""
     if isinstance(value, str) and not value.isdecimal():
         return max(len(value), 1)
     return max(int(value), 1) if isinstance(value, str) or _is_number(value) else usual
@@ -459,7 +459,7 @@ def _state_space(row: Row, found: _Found, pattern: Sequence[str]) -> None:
 
 
 def _needed(row: Mapping[str, object], name: str, source: str, refused: bool) -> None:
-    """Refuse a configuration without what every model has, or whose numbers cannot be; of mixtures that plans take."""
+    """Refuse a configuration that lacks what every model has, or whose numbers are impossible."""
     columns = ["num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "vocab_size"]
     if not refused:
         columns += ["kv_lora_rank"] if row["attention_type"] == "MLA" else []

@@ -1,4 +1,4 @@
-"""What commands are given: options, files, and the catalog and the plans that these name.
+"""Input of commands: options, files, and the catalog and the plans that they name.
 
 Every parameter of a command that names a file says so by its type: :class:`InputFile`, :class:`OutputFile` or
 :class:`EditedFile`. :class:`Command` knows them all before the work starts: no input is ever an output, however its
@@ -445,7 +445,7 @@ def read_one(plans: str, chosen: Chosen) -> Table:
 
 
 def _picked(tables: list[Table], plans: str, chosen: Chosen) -> Table:
-    """A row counts through one sheet, a name is looked for in all."""
+    """Plans by row or by name; a row number counts within one sheet, a name is looked for in all."""
     row, name, _ = chosen
     if name is None:
         index = (row or 1) - 1

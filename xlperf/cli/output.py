@@ -1,4 +1,4 @@
-"""What commands put out: messages, progress, tables for a terminal, in files and in workbooks.
+"""Output of commands: messages, progress, tables on a terminal, in files and in workbooks.
 
 Blocks are written as they come, so that a table of any length needs the memory of one block.
 """
@@ -153,7 +153,7 @@ def is_json(output: str | None) -> bool:
 
 
 class Front(NamedTuple):
-    """What the front sheet of a workbook of results is told, beside its tables.
+    """Input of the front sheet of a workbook of results, beside its tables.
 
     Attributes
     ----------

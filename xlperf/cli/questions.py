@@ -44,7 +44,7 @@ _BANDS = {"cost_per_million_output_tokens": "cost"}
 
 
 def first_values(kind: str) -> dict[str, str]:
-    """What the form of a kind states before anybody changes it, by column.
+    """Initial values of the form of a kind, by column.
 
     >>> first_values("serve")["prompt_length"]
     '2000'
@@ -123,7 +123,7 @@ def _card(kind: str, answer: Mapping[str, Any]) -> list[str]:
 
 
 def _notes(form: Mapping[str, str], answer: Mapping[str, Any]) -> list[str]:
-    """What stands behind an answer: how sure it is, what was taken for granted, what was asked."""
+    """Notes below an answer: its trust, the defaults used, and what was asked."""
     sure = f"{answer['trust']}: {answer['trust_reason']}" if answer.get("trust") else ""
     asked = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in form.items() if value != "auto")
     taken = "; ".join(filter(None, [answer.get("defaults_used", ""), _priced(answer)]))

@@ -1,4 +1,4 @@
-"""Commands that make rows of what others write: ``model``, ``accelerator``, ``plan``; and ``launch``, the way back."""
+"""Commands that import rows (``model``, ``accelerator``, ``plan``), and ``launch``, which exports a plan."""
 
 from __future__ import annotations
 

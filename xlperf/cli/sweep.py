@@ -1,4 +1,4 @@
-"""Command ``sweep``: every plan of a grid or of samples, in blocks, or the best of them."""
+"""Commands that vary inputs: ``sweep`` (grids and samples), ``uncertainty`` of results, ``worth`` of a change."""
 
 from __future__ import annotations
 

@@ -243,9 +243,11 @@ def _product(operation: str, stack: _Stack, column: Mapping[str, Array]) -> _Wor
     m, n, k, batch = (column[name] for name in ("m", "n", "k", "batch"))
     gemms, serving = Gemms((operation,), m, n, k, batch), stack.serving
     if serving is None:
+        constants = stack.kernels["gemm"]
+        slowdown = stack.slowdown * constants["training_slowdown"]
 
         def timed(place: _Place) -> Array:
-            return stack.slowdown * gemm_time(place.device, stack.kernels["gemm"], m, n, k, batch, *stack.products)
+            return slowdown * gemm_time(place.device, constants, m, n, k, batch, *stack.products)
 
         return _Work(gemms.flop, product_traffic(m, n, k, batch, *stack.products), timed)
     one = np.ones(1, dtype=bool)

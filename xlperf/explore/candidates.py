@@ -231,7 +231,7 @@ def candidates(
 
 
 def uneven_chunks(plans: Table, catalog: Catalog, searched: Sequence[str]) -> Table:
-    """Training plans with every number of chunks of a stage, but those that plans with equal chunks have.
+    """Training plans with uneven virtual-pipeline chunks: every number of chunks that equal ones do not cover.
 
     ``plans``: training plans whose virtual pipeline was chosen among those with chunks of equal size. ``catalog``: with
     the models. ``searched``: columns that were tried. Returns one row for each plan and number of chunks; of plans that
@@ -273,7 +273,7 @@ def candidate_parts(
     most_accelerators: float = MOST_ACCELERATORS,
     limits: Sequence[Limit] = (),
 ) -> Iterator[Candidates]:
-    """The candidates of a part of a space in smaller ones, of bounded memory, where they are too many.
+    """Candidates of a part of a space, split further where they would take too much memory at once.
 
     Parameters
     ----------
@@ -299,7 +299,7 @@ def candidate_parts(
 
 
 class _Ladders(NamedTuple):
-    """Numbers of accelerators of each row of a base, and of all rows."""
+    """Numbers of accelerators to try: for each row of the base plans, and for all rows together."""
 
     each: list[Array]
     all: Counts
@@ -316,7 +316,7 @@ def _ladders(base: Table, catalog: Catalog, most: float, only: Array | None) -> 
 
 
 def _loaded(plans: Table, catalog: Catalog, load: str, space: Space, limits: Sequence[Limit]) -> Table:
-    """Plans with their loads; those that hold no request stay as they are, with one for each replica."""
+    """Plans at each load to try; a plan whose memory holds no request is kept with one request per replica."""
     if (~np.isnan(plans.number("request_rate"))).any():
         problem = f"{load.replace('_', ' ')} is auto beside a request rate: give one of them"
         raise InputError(Fault(plans.place(0, load), problem))
@@ -400,7 +400,7 @@ def load_steps(
 
 
 def _largest_kept(plans: Table, copies: Array, most: Array, catalog: Catalog, limits: Sequence[Limit]) -> Array:
-    """Largest whole number of requests of a replica with which plans keep their targets and limits, 0 where none."""
+    """Largest number of requests per replica at which plans keep their targets and limits; 0 where none does."""
     plain = replace(plans, columns={n: v for n, v in plans.columns.items() if n not in TARGETS.values()})
     names = {*TARGETS, *(one.column.name for one in limits)}
     asked = names if all(one.probability == Limit._field_defaults["probability"] for one in limits) else None
@@ -433,7 +433,7 @@ def replicas(plans: Table) -> np.ndarray:
 
 
 def finer_loads(plans: Table, load: str, width: float, most: Array) -> Table:
-    """Plans with whole numbers of requests of a replica around their load, in even steps where there are many.
+    """Plans at further whole numbers of requests per replica around their load, evenly spaced where there are many.
 
     ``load``: concurrency or batch_size. ``width``: ratio of the ends to the load. ``most``: requests that a replica
     has memory for. :data:`FINER` rows for each plan at the most, without its own load.

@@ -46,7 +46,7 @@ class Change:
 
     @property
     def factor(self) -> float:
-        """What numbers are multiplied by; NaN where values are set."""
+        """Factor on a number; NaN for a change that sets a value."""
         return float(self.value[1:]) if self.value.startswith("x") else float("nan")
 
     @property
@@ -139,7 +139,7 @@ class Variants:
 
     @cached_property
     def time_factors(self) -> Array:
-        """What measured times are longer by, without any change of the plan."""
+        """Factors by which measured times are longer, without any change of the plan."""
         factors = np.ones(len(self.first))
         for number, change in enumerate(self.tried):
             if change.sheet == RESULTS:

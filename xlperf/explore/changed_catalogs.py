@@ -1,4 +1,4 @@
-"""Catalogs with other numbers in the rows that plans name, and in those that their accelerators are made of."""
+"""Catalogs with changed numbers: in the rows that plans name, and in those that their accelerators are made of."""
 
 from __future__ import annotations
 

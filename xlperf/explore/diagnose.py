@@ -273,7 +273,7 @@ def _absent(predicted: float, one: Measured) -> bool:
 
 
 def _predicted(variants: Variants, results: Table, one: Measured) -> Array:
-    """A result of the variants, longer by what their changes add to measured times."""
+    """A result of the variants, with the time that their changes add to measurements."""
     values = total(np.stack([results.number(name) for name in one.names], axis=-1))
     name = one.column.name
     if name in LARGER and name not in ("max_batch_size", "batch_at_targets", "running_batch"):
@@ -313,7 +313,7 @@ def _factors(name: str) -> tuple[float, float]:
 
 
 def _floors(results: Table, measured: Sequence[Measured]) -> Array:
-    """Times added to measured parts and to their predictions so that small ones say nothing, (measured, 1)."""
+    """Times added to measured parts and to their predictions so that small parts carry no weight, (measured, 1)."""
     whole = SMALL_PART * results.number(BANDED[results.kind.removesuffix("_results")])[0]
     return np.array([[whole if one.column.name.startswith("time_") else 0.0] for one in measured])
 
@@ -399,7 +399,7 @@ def _unexplained(row: int, predicted: Array, widths: Array, measured: Sequence[M
 def _telling(
     variants: Variants, results: Table, found: Sequence[tuple[int, float]], measured: Sequence[Measured]
 ) -> str:
-    """Which result, not measured yet, differs most between the first two explanations, in widths of its band."""
+    """The unmeasured result that best discriminates between the first two explanations, in widths of its band."""
     if len(found) < 2 or found[1][1] < RIVAL * found[0][1]:
         return ""
     kind = variants.plan.kind
@@ -417,7 +417,7 @@ def _telling(
 
 
 def _lead(readings: Sequence[Reading]) -> int:
-    """The reading of which the remainder and the steps are: the first outside its band, whole times and rates first."""
+    """The reading that steps and remainder decompose: the first outside its band, whole times and rates first."""
     order = [
         (reading.inside, any(re.match(pattern, reading.measured.column.name) for pattern, *_ in SPREADS), number)
         for number, reading in enumerate(readings)

@@ -186,7 +186,7 @@ def _training_sentence(form: Table, answer: Answer) -> str:
 
 
 def _refused(form: Table, found: Search | None, catalog: Catalog) -> Answer:
-    """Why no mapping does, from the one that comes nearest."""
+    """Why no mapping meets the targets, from the one that comes nearest."""
     words = ""
     if found is not None:
         count = float(found.plans.number("num_accelerators")[0])

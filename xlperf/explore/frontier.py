@@ -1,4 +1,4 @@
-"""Throughput against interactivity: what plans of a grid give at every load, and which of it nothing beats.
+"""Throughput against interactivity: plans of a grid at every load, and their Pareto frontier.
 
 More requests in flight give an accelerator more tokens per second and each user fewer. The frontier has the points
 of which no other gives both more.
@@ -97,7 +97,7 @@ def frontier(
     progress: Progress | None = None,
     **bounds: Unpack[Bounds],
 ) -> Frontier:
-    """The points of a grid of which no other gives each user as many tokens per second and an accelerator more.
+    """Pareto frontier of a grid: tokens per second of each accelerator against tokens per second of each user.
 
     Plans compete that do the same: serve one model with prompts and outputs of one length.
 
@@ -139,7 +139,7 @@ def distinguishing_columns(found: Frontier, values: Mapping[str, np.ndarray], na
 
 
 def unbeaten(results: Table) -> np.ndarray:
-    """Rows of which no other gives as much to each user and more to an accelerator, or the other way round.
+    """Pareto-optimal rows of tokens per second of each user and of each accelerator.
 
     ``results``: of inference plans, all finite. From the most tokens per second and accelerator to the most per user;
     of equal points the first.
@@ -149,7 +149,7 @@ def unbeaten(results: Table) -> np.ndarray:
 
 
 def pareto_rows(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Rows that no other row beats in both of two quantities that should be small; the smallest first quantity first.
+    """Pareto-optimal rows of two quantities to be minimised; the smallest first quantity first.
 
     ``first``, ``second``: the quantities, (rows,); NaN rows are left out. Returns row indexes.
 
@@ -163,7 +163,7 @@ def pareto_rows(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def unbeaten_rows(losses: np.ndarray) -> np.ndarray:
-    """Rows that no other beats in one quantity without being worse in another; all should be small.
+    """Pareto-optimal rows of any number of quantities to be minimised.
 
     ``losses``: the quantities, (rows, quantities); rows with NaN are left out. Returns row indexes in their order; of
     equal rows the first.

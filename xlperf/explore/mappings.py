@@ -37,7 +37,7 @@ _STAGE = ("tensor_parallel", "pipeline_parallel", "context_parallel")
 
 
 class PartialTraining(PartialPlan, TrainingPlan):
-    """Training plans while their columns are chosen."""
+    """Training plans of which some searched columns are not chosen yet."""
 
     blanks = BLANKS
 
@@ -115,7 +115,7 @@ def _cross_experts(space: Space) -> None:
 
 
 def _cross_context_method(space: Space) -> None:
-    """How the ranks of a sequence exchange keys and values: all alike where there is one."""
+    """Method of context parallelism; all are the same with one rank."""
     methods = column(space.base.kind, "context_method").choices
     space.cross(
         "context_method",
@@ -156,7 +156,7 @@ def _micro_batches(of_replica: float) -> list[float]:
 
 
 class PartialInference(PartialPlan, InferencePlan):
-    """Inference plans while their columns are chosen: of separate pools the one that decodes."""
+    """Inference plans of which some searched columns are not chosen yet; of separate pools the decoding one."""
 
     pool = ""
     open = frozenset({"batch_size", "concurrency"})
@@ -285,7 +285,7 @@ def _cross_degrees(space: Space, record: type[PartialInference]) -> None:
     """Degrees of the decoding pool, or of the only one, or of the prefill pool."""
 
     def fits(plan: PartialPlan) -> Mask:
-        """Whether replicas divide the accelerators of their pool; of pools without a size, whether both have room."""
+        """Whether replicas divide the accelerators of their pool; of unsized pools, whether both have room."""
         own = plan.seen_as(record)
         other = plan.seen_as(PartialInference).known_ranks if record.pool else 1.0
         room = own.known_ranks + other <= own.most_accelerators
@@ -452,7 +452,7 @@ def sold_counts(unit: float, total: float, most: float) -> Array:
 
 
 def thinned(counts: Array, step: float) -> Array:
-    """Some of the numbers: the first, powers of two, and of the others those larger than the one before by a ratio.
+    """A sparser list of numbers: the first, powers of two, and others at least a ratio above the one before.
 
     ``counts``: from the smallest [-]. ``step``: least ratio of neighbours; 1 keeps all, from 2 on powers of two and the
     ends stay [-].

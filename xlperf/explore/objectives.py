@@ -322,12 +322,12 @@ _AS_RATE = ("tokens_per", "model_flop_rate", "mfu", "hfu", "max_request_rate")
 
 
 def is_rate(name: str) -> bool:
-    """Whether a result is small where times are long."""
+    """Whether a result is a rate, which falls as times grow."""
     return name.startswith(_AS_RATE)
 
 
 def band_factor(results: Table, name: str, score: Array | float) -> Array:
-    """What a result is multiplied with at a quantile of its band.
+    """Factor from a predicted result to a quantile of its band.
 
     ``results``: of training or inference plans, (rows,). ``name``: result; one without a band of its own has that of
     times, and what does not follow from times has none. ``score``: standard score of the quantile: 0 is the prediction,

@@ -72,7 +72,7 @@ PARTS = [smaller for part in WHOLE.smaller for smaller in part.smaller]
 
 
 class _Keys(NamedTuple):
-    """What rows are ordered by: kind, what leads, loss or what is nearest, memory; and their number."""
+    """Sort keys of rows: kind, leading column, loss or distance to the limits, memory; and the row number."""
 
     kind: np.ndarray
     lead: Array
@@ -271,7 +271,7 @@ def ranked(
     lead: Lead | None = None,
     rivals: Sequence[Objective] = (),
 ) -> Search:
-    """The best of some plans.
+    """Evaluates plans and returns the best of them.
 
     - ``tried``: plans to choose among.
     - ``catalog``: what they refer to.
@@ -344,7 +344,7 @@ def ranked(
 
 
 def _losses(plans: Table, results: Table, objectives: Sequence[Objective]) -> Array:
-    """What is made small of each row, (rows, objectives)."""
+    """Losses to be minimised, (rows, objectives)."""
     return np.stack([one.loss(results, plans) for one in objectives], axis=-1)
 
 
@@ -390,7 +390,7 @@ def _evaluated(
     lead: Lead | None,
     needed: Collection[str],
 ) -> tuple[_Keys, Callable[[np.ndarray], Table]]:
-    """What plans are ordered by, and what gives the results of some of them, or the numbers alone that are needed.
+    """Sort keys of plans, and a function that gives the results of some of them, or only the numbers needed.
 
     Memory is computed first, and the rest only of plans that fit: most plans of a search do not.
     """
@@ -436,7 +436,7 @@ def _keys(
     rows: np.ndarray,
     lead: Lead | None,
 ) -> _Keys:
-    """What rows are ordered by; their number is given, and the column that leads."""
+    """Sort keys of rows, from their numbers and the leading column."""
     loss = objective.loss(results)
     memory = results.number("memory_reserved" if "memory_reserved" in results else "memory")
     legal = ~np.isnan(memory)

@@ -1,4 +1,4 @@
-"""What the search of one plan found, in words; and the words of answers to forms."""
+"""Results of a search in words, and the words of answers to forms."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def one_plan(kind: str, columns: Mapping[str, Any], searched: Collection[str], f
 
 
 def slower(results: Table, name: str, catalog: Catalog) -> float:
-    """How much longer a time is than expected at the end of its 80 % band that belongs to the case of a catalog.
+    """Factor on a time in the low or high case of a catalog: the end of its 80 % band over the prediction.
 
     ``results``: of one plan. ``name``: a time that has a band: ``step_time``, ``tpot``. ``catalog``: whose case is
     ``low`` (fast and cheap), ``base`` (as expected: 1) or ``high`` (slow and dear).
@@ -266,7 +266,7 @@ def price_words(given: float, basis: str) -> str:
 
 
 def trust(kind: str, plan: Table, catalog: Catalog) -> Answer:
-    """How near published runs stand to a plan that has no results: a badge, and the runs with their median error.
+    """Trust badge of a plan without results, and the nearest published runs with their median error.
 
     ``catalog``: whose model has aliases. Returns ``trust`` and ``trust_reason``, as in the results of plans: by model
     and accelerator alone.

@@ -1,4 +1,4 @@
-"""What it takes to serve a model: the smallest fleet of an accelerator that gives users their speed, and its cost.
+"""Fleet sizing: the fewest accelerators that serve a model to all users at the speed asked for, and the cost.
 
 A form (a row of the table ``serve``) says what is asked; every mapping of a copy of the model is evaluated at the
 largest load that keeps the targets, and the one that needs the fewest accelerators for all users is the answer.
@@ -75,7 +75,7 @@ def _suited(form: Table, catalog: Catalog) -> dict[str, Any]:
 
 
 def _plan(form: Table, catalog: Catalog) -> Table:
-    """The inference plan of one copy; what the form leaves open says ``auto``."""
+    """The inference plan of one replica; columns that the form leaves blank say ``auto``."""
     columns: dict[str, Any] = {name: form[name] for name in ("model", "accelerator", "prompt_length", "output_length")}
     columns |= {**_suited(form, catalog), "kv_precision": form.text("kv_precision")}
     columns |= {"mode": np.array(["continuous"], dtype=object), "pipeline_parallel": np.ones(1)}
@@ -86,7 +86,7 @@ def _plan(form: Table, catalog: Catalog) -> Table:
 
 
 def _mapped(plan: Table, catalog: Catalog) -> Table:
-    """Every legal mapping of a copy."""
+    """Every legal mapping of a replica."""
     values = {}
     if np.isnan(plan.number("num_accelerators")[0]):
         largest = server_sizes(plan, catalog)[1][0]
@@ -179,7 +179,7 @@ def _fleet(form: Table, plan: Table, results: Table, catalog: Catalog) -> Answer
 
 
 def _in_slices(plan: Table, catalog: Catalog) -> bool:
-    """Whether accelerators are had in slices of any size: of a torus, which has no servers."""
+    """Whether accelerators are sold in slices of any size, as on a torus, which has no servers."""
     accelerators, networks = catalog.tables["accelerators"], catalog.tables["networks"]
     row = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
     tiers = catalog.network_tiers(str(accelerators.text("default_network")[row][0]))
@@ -207,7 +207,7 @@ def _defaults(plan: Table) -> str:
 
 
 def _refused(plan: Table, catalog: Catalog) -> Answer:
-    """Why no mapping does: the nearest to the targets, or what the evaluation says of the largest copy."""
+    """Why no mapping meets the targets: the nearest one, or the reason given for the largest replica."""
     accelerator, model = short_name(plan.text("accelerator")[0]), str(plan.text("model")[0])
     tried = _mapped(plan, catalog)
     columns = {name: values for name, values in tried.columns.items() if not name.endswith("_target")}

@@ -48,7 +48,7 @@ def grid(plans: Table, values: Mapping[str, np.ndarray], most: int = MOST_PLANS)
 
 
 class TooMany(InputError):
-    """More combinations than there may be."""
+    """More combinations than are allowed."""
 
 
 Mask = npt.NDArray[np.bool_]
@@ -73,7 +73,7 @@ def divisors(*counts: float) -> list[float]:
 
 
 def divides(size: Array | float, number: Array | float) -> Mask:
-    """Whether whole parts of a size make up a number.
+    """Whether a size divides a number.
 
     >>> divides(3.0, np.array([6.0, 7.0])).tolist()
     [True, False]
@@ -82,7 +82,7 @@ def divides(size: Array | float, number: Array | float) -> Mask:
 
 
 def common_divisor(one: Array, other: Array) -> Array:
-    """Largest whole number that divides two; that of what is no whole number is 1.
+    """Greatest common divisor; 1 for numbers that are not whole.
 
     >>> common_divisor(np.array([12.0, 2.5]), np.array([8.0, 5.0])).tolist()
     [4.0, 1.0]
@@ -109,7 +109,7 @@ class NotChosen(AttributeError):
 
 
 class PartialPlan(PlanColumns):
-    """Plans of a space while their columns are chosen: a column that is still open raises :class:`NotChosen`.
+    """Plans of a space with some columns not chosen yet; reading one of those raises :class:`NotChosen`.
 
     Rules of legality take it in place of a whole plan.
     """
@@ -155,7 +155,7 @@ class PartialPlan(PlanColumns):
 
     @property
     def concerned(self) -> Mask | None:
-        """Which plans rules are about; None for all."""
+        """Plans that the rules apply to; None for all."""
         return None
 
     def seen_as(self, record: type[Record]) -> Record:
@@ -348,7 +348,7 @@ class Space:
         self.cross("num_accelerators", lambda row: self.counts[int(row)].tolist(), self.rows.astype(np.float64))
 
     def count(self, number: int) -> None:
-        """Refuse more combinations than there may be."""
+        """Refuse more combinations than are allowed."""
         if number > self.most:
             words = ", ".join(name.replace("_", " ") for name in self.asked)
             problem = (

@@ -72,7 +72,7 @@ class Sweep:
 
     @cached_property
     def _shape(self) -> tuple[int, ...]:
-        """Combinations by what varies, that which changes fastest last."""
+        """Number of values of each varied column, the fastest-changing last."""
         if self.sampling is not None:
             return len(self.plans), self.sampling.number
         points = [len(one.values) for one in self.varied]
@@ -116,7 +116,7 @@ class Sweep:
         return len(self.values) + len(self.varied)
 
     def at(self, plan: np.ndarray, shares: Sequence[Array] | Array) -> tuple[Table, list[tuple[Varied, Array]]]:
-        """Plans, by their rows, with the inputs at shares of what is likely, and what the catalog has for them."""
+        """Plans, by row, with inputs at quantiles of their distributions, and the catalog values that go with them."""
         values = [picked(column, share) for column, share in zip(self.values.values(), shares, strict=False)]
         numbers = [one.drawn(share) for one, share in zip(self.varied, shares[len(self.values) :], strict=True)]
         return self._spread(plan, values, numbers)
@@ -215,7 +215,7 @@ class Best(NamedTuple):
     number: int
 
     def of_block(self, number: int) -> Swept:
-        """Those of a block."""
+        """The best rows of a block."""
         return self.of(self.sweep.block(number))
 
     def of(self, found: Swept) -> Swept:

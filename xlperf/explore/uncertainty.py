@@ -104,7 +104,7 @@ class Uncertainty:
 
     @cached_property
     def _shares(self) -> Array:
-        """Shares of what is likely at which each input is drawn, (inputs, draws)."""
+        """Quantiles at which each input is drawn, (inputs, draws)."""
         index = np.arange(self.sampling.number)
         shares = np.empty((self.sweep.num_inputs, len(index)))
         for place in range(len(shares)):
@@ -126,7 +126,7 @@ class Uncertainty:
         return np.array([together * common[group] + alone * drawn(_PLAN_INPUT + row) for row, group in groups])
 
     def _at(self, shares: Array, scores: Array | None) -> tuple[Array, Array]:
-        """The result of each plan with its inputs at shares, (inputs, draws), and bands at scores, (plans, draws)."""
+        """Result of each plan with inputs at quantiles, (inputs, draws), and bands at scores, (plans, draws)."""
         plans, draws = len(self.sweep.plans), shares.shape[1]
         number = draws if len(shares) else 1  # nothing but the band varies: one evaluation is enough
         size = max(BLOCK // number, 1)
@@ -192,7 +192,7 @@ class Uncertainty:
         return Table("uncertainty", columns)
 
     def _losses(self, found: Array, fits: Array) -> Array:
-        """What is made small, (plans, draws); infinite where a plan does not fit."""
+        """Losses to be minimised, (plans, draws); infinite where a plan does not fit."""
         larger = objective_of(self.sweep.plans.kind, self.result).larger
         usable = np.where(fits == 1.0, -found if larger else found, np.inf)
         return np.where(np.isnan(usable), np.inf, usable)
@@ -266,7 +266,7 @@ class Uncertainty:
         })  # fmt: skip
 
     def _inputs_at(self, shares: Array) -> tuple[Array, Array]:
-        """The result with all inputs, that of the band last, at shares, (plans, draws)."""
+        """The result with all inputs at quantiles, the band last, (plans, draws)."""
         scores = np.broadcast_to(normal_scores(shares[-1]), (len(self.sweep.plans), shares.shape[1]))
         return self._at(shares[: self.sweep.num_inputs], scores if self.banded else None)
 
@@ -380,7 +380,7 @@ def robust(
     top: int | None = None,
     processes: int = 1,
 ) -> Robust:
-    """Order the plans of a search by what they are under uncertainty, all drawn with the same inputs.
+    """Order the plans of a search by their results under uncertainty, all drawn with the same inputs.
 
     Plans that do not fit or miss a limit in more than a tenth of the draws come last; draws in which a plan does so are
     left out. A number of accelerators that is to be the least comes before the measure.

@@ -35,7 +35,7 @@ UNIFORM, TRIANGULAR, NORMAL, LOGNORMAL = "uniform", "triangular", "normal", "log
 
 
 def picked(values: np.ndarray, share: Array) -> np.ndarray:
-    """The value at each share of a list, all equally likely."""
+    """The value at each quantile of a list of equally likely values."""
     return np.asarray(values[np.minimum((share * len(values)).astype(np.int64), len(values) - 1)])
 
 
@@ -126,7 +126,7 @@ class Varied:
 
 
 class Variation(NamedTuple):
-    """What lines say: columns of plans, columns of catalog sheets, and columns that say ``auto``."""
+    """Parsed lines of ``--vary``: columns of plans, columns of catalog sheets, and columns that say ``auto``."""
 
     values: dict[str, np.ndarray]
     varied: tuple[Varied, ...]

@@ -175,7 +175,7 @@ def _plans_of(rows: Sequence[Mapping[str, object]], names: Sequence[str], like: 
 def _ceilings(
     inputs: Inputs, plans: Table, starts: Sequence[int], ends: Sequence[int], speeds: np.ndarray
 ) -> StudySheet:
-    """Gains beside the ratios of peak rates and bandwidths."""
+    """Predicted speed-ups beside the ratios of peak rates and bandwidths, which bound them."""
     table = inputs.catalog.tables["accelerators"]
     rows = inputs.catalog.rows("accelerators", plans["accelerator"], plans, "accelerator")
     formats = ["bf16" if precision == "fp16" else str(precision) for precision in plans.text("precision", "bf16")]
@@ -208,7 +208,7 @@ def _ceilings(
 def _claim(
     inputs: Inputs, plans: Table, starts: Sequence[int], ends: Sequence[int], results: Table
 ) -> tuple[list[StudySheet], list[Finding], str]:
-    """What a claimed gain would need: utilisation of the old machine, or handicaps of its baseline; in a sentence."""
+    """What a claimed gain would imply: utilisation of the old machine, or handicaps of its baseline; in a sentence."""
     target, speeds, mfu = inputs.number("claimed_gain"), results[_RATE], results["mfu"]
     best = max(starts, key=lambda row: speeds[row])
     gains = speeds[list(ends)] / speeds[best]

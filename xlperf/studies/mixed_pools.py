@@ -72,7 +72,7 @@ class _Pairs:
 
 
 def _prices(plans: Table, results: Table) -> dict[str, float]:
-    """What an accelerator costs for a second, from its plans of one kind."""
+    """Cost of an accelerator per second, from its plans of one kind."""
     same = plans.text("accelerator") == plans.text("prefill_accelerator")
     rate = results.number("accelerator_hour_cost")
     return {name: float(rate[row]) for row, name in enumerate(plans.text("accelerator").tolist()) if same[row]}
@@ -158,7 +158,7 @@ class _ExpertPools(NamedTuple):
         return Finding(title, f"{verdict}{self._most_helped()}", "good" if saving > 1.0 else "plain")
 
     def _most_helped(self) -> str:
-        """Which machine alone a second kind for its experts helps most."""
+        """The machine whose cost falls most with experts on a second kind of machine."""
         with np.errstate(invalid="ignore"):
             gains = np.where(np.isfinite(self.alone)[:, None], 1.0 - self.cost / self.alone[:, None], -np.inf)
         np.fill_diagonal(gains, -np.inf)

@@ -1,4 +1,4 @@
-"""What a study is and what it gives: settings in, tables with charts and findings out. No spreadsheet is known here."""
+"""Records of studies: settings and plans in; tables, charts and findings out. Nothing here depends on a spreadsheet."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Outcome:
 
     @property
     def short(self) -> Sequence[Finding]:
-        """The finding that says it all in two sentences: the first one."""
+        """The first finding, which answers the question in two sentences."""
         return self.findings[:1]
 
 
@@ -407,17 +407,15 @@ def span(values: Iterable[float], digits: int = 0) -> str:
     return " to ".join(dict.fromkeys(ends))
 
 
-def figures(value: float, digits: int = 3) -> str:
-    """A number with so many significant digits, thousands apart; whole numbers in full.
-
-    ``value``: any finite number.
+def figures(value: float) -> str:
+    """A finite number with three significant digits, thousands apart; whole numbers in full.
 
     >>> figures(0.27182), figures(5.4999), figures(87890.1), figures(2.0)
     ('0.272', '5.50', '87,890', '2')
     """
     if value == 0.0 or float(value).is_integer():
         return f"{value:,.0f}"
-    return f"{value:,.{max(digits - 1 - math.floor(math.log10(abs(value))), 0)}f}"
+    return f"{value:,.{max(2 - math.floor(math.log10(abs(value))), 0)}f}"
 
 
 IN_SHORT = "In short"

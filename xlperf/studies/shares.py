@@ -1,4 +1,4 @@
-"""The shares of a device that suit a plan best at each node, and what its best device would gain from more."""
+"""Optimal shares of die area and edge of a device at each process node, and the marginal value of more of each."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def marginal(inputs: Inputs, catalog: Catalog, nodes: Sequence[str], best: Seque
 def _with_area(
     inputs: Inputs, catalog: Catalog, best: Sequence[str], numbers: Table, columns: dict[str, np.ndarray], what: str
 ) -> Catalog:
-    """The devices as they are with so much more die area, all of it for cores or for cache.
+    """The devices with some more die area, all of it used for cores or for cache.
 
     Interfaces take what the longer edge needs, control and input and output keep their share of the dies.
     """

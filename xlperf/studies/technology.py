@@ -140,7 +140,7 @@ def _further(catalog: Catalog, last: str, steps: Sequence[float]) -> tuple[Catal
 
 
 def _gains(kinds: Sequence[str], bandwidth: np.ndarray, tpot: np.ndarray) -> StudySheet:
-    """Times as fast as with the slowest memory, over the bandwidth."""
+    """Speed-up over the slowest memory, by bandwidth."""
     order = np.argsort(bandwidth, kind="stable")
     keys, last = np.unique(bandwidth[order][::-1], return_index=True)  # of memories equally fast, the last
     rows = order[::-1][last]
@@ -174,7 +174,7 @@ def _rising(bandwidth: np.ndarray, tpot: np.ndarray) -> list[int]:
 
 
 def _knee(bandwidth: np.ndarray, tpot: np.ndarray) -> int | None:
-    """Row beyond which less than half of a gain in bandwidth becomes a gain in time; None where there is none."""
+    """Knee of the speed-up: row beyond which it grows by less than half of the bandwidth; None where there is none."""
     for before, after in pairwise(_rising(bandwidth, tpot)):
         faster = bandwidth[after] / bandwidth[before]
         if faster >= 1.02 and np.log(tpot[before] / tpot[after]) / np.log(faster) < 0.5:
@@ -451,7 +451,7 @@ def _worth_of_generations(nodes: Sequence[str], best: np.ndarray) -> dict[str, s
 def _stops(
     nodes: Sequence[str], memories: Sequence[str], networks: Sequence[str], best: np.ndarray
 ) -> Iterator[Finding]:
-    """What each axis gains with the others at their newest and at their oldest, and where it stops helping."""
+    """Gain along each axis with the others at their newest and at their oldest, and where it saturates."""
     axes = ("node", nodes), ("memory", memories), ("network", networks)
     for axis, (what, keys) in enumerate(axes):
         others = " and ".join(word for word, _ in axes if word != what)

@@ -208,7 +208,7 @@ def form(sheet: Any, kind: str, live: Live) -> tuple[str, dict[str, str]]:
 
 
 def given(cell: str) -> str:
-    """What an entry holds; a blank one stays blank."""
+    """Reference to an entry of a form; a blank one stays blank."""
     return f'=IF({cell}="","",{cell})'
 
 

@@ -1,4 +1,4 @@
-"""Where time and memory go, as stacked charts with their tables; and what of a report goes on paper."""
+"""Breakdown of time and memory as stacked charts with their tables; print areas of a report."""
 
 from __future__ import annotations
 
@@ -413,7 +413,7 @@ def _last_row(sheet: Worksheet, first: int, letters: float, pages: int = 1) -> i
 
 
 def _repeat_nothing(sheet: Worksheet) -> None:
-    """Take back the rows and columns that every page repeats, which openpyxl sets and does not unset."""
+    """Clear the print titles of a sheet, which openpyxl sets and does not unset."""
     inside: Any = sheet
     inside._print_rows = inside._print_cols = None
 

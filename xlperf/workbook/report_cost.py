@@ -299,7 +299,7 @@ def owned_groups(report: Report) -> list[tuple[Plans, Table]]:
 
 
 def token_cost_sheet(sheet: Worksheet, groups: Sequence[tuple[Plans, Table]]) -> None:
-    """Fill the sheet that takes an owner's cost of a million tokens apart, from the wafer to the power."""
+    """Fill the sheet that breaks an owner's cost of a million tokens down, from the wafer to the power."""
     sheet.column_dimensions["A"].width = 54
     top = _TOP
     for group, costs in groups:

@@ -1,4 +1,4 @@
-"""What a report is about and rests on: plans with their results in words, catalog rows used with their sources."""
+"""Data of a report: plans with their results in words, and the catalog rows used with their sources."""
 
 from __future__ import annotations
 

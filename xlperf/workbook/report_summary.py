@@ -14,8 +14,7 @@ from xlperf.base import resources
 from xlperf.catalog.schema import Column
 from xlperf.studies.outcome import Finding
 from xlperf.workbook import style
-from xlperf.workbook.axes import axis_number, log_axis
-from xlperf.workbook.charts import BLUE, Cells, Part, horizontal_bars
+from xlperf.workbook.charts import BLUE, Cells, Part, axis_number, horizontal_bars, log_axis
 from xlperf.workbook.package import write_table
 from xlperf.workbook.report_data import (
     GOOD,
@@ -306,7 +305,7 @@ _UNITS = {"training": "USD per million tokens", "inference": "USD per million ou
 
 
 def _late(group: Plans, row: int) -> str:
-    """The time to the first token where nobody waits for it."""
+    """Words on a first token that comes late; "" where it does not."""
     late = group.number("ttft")[row] > _PATIENCE
     return f"; the first token only after {number_words(group.number('ttft')[row] / 1000.0)} s" if late else ""
 

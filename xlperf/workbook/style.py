@@ -227,12 +227,12 @@ def height_of(sheet: Worksheet, first: int, last: int) -> float:
 
 
 def page_height(wide: float) -> float:
-    """What a page fitted to a width takes down. [cm]"""
+    """Height of content on a page that is fitted to a width. [cm]"""
     return _PAGE[1] * max(wide / _PAGE[0], 1.0)
 
 
 def shrunk(wide: float, high: float) -> float:
-    """How much smaller than life something of a width and a height is on one page; 1 where it is as large. [-]"""
+    """Scale at which an object of a width and a height fits on one page; 1 where it needs no shrinking. [-]"""
     return min(_PAGE[0] / wide, _PAGE[1] / high, 1.0)
 
 

@@ -61,10 +61,11 @@ def _method(name, says_faults, repeated, is_per_plan):
 
 
 class AddIn(unohelper.Base, XXlperf, XServiceInfo):
-    """The functions, one method each."""
+    """The functions, one method each. Calc makes one when it starts to load its first document."""
 
     def __init__(self, context, *arguments):
         self.context = context
+        CLIENT.start()
 
     def getImplementationName(self):
         return ADDIN
@@ -233,6 +234,8 @@ class DocumentJob(unohelper.Base, XJob, XServiceInfo):
         try:
             if action and document and document.supportsService("com.sun.star.sheet.SpreadsheetDocument"):
                 action(document)
+                if action is hide_page_ends:
+                    CLIENT.rest()  # a document is open and has called nothing
         except Exception:
             traceback.print_exc(file=sys.stderr)  # a document opens and saves whatever we make of it
 

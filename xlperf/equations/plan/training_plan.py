@@ -33,7 +33,7 @@ DEFAULT_SEQUENCE_LENGTH = 4096.0
 MICRO_BATCHES_PER_STAGE = 4.0
 """Micro-batches of a replica per pipeline stage where a plan leaves the global batch open. [-]"""
 UNLIMITED = ("dispatch_nodes", "zero_group_size", "recompute_layers")
-"""PlanColumns whose blank means that there is no limit."""
+"""Columns whose blank means that there is no limit."""
 PLACEHOLDERS = 2.0
 """Layer-equivalents of embedding and output projection together when layers are split over stages. [-]"""
 RECOMPUTE_MODULES = ("core_attention", "mlp", "moe", "norm", "activation", "latent", "products")
@@ -43,7 +43,7 @@ LAYOUTS = 2.0
 
 
 class TrainingPlan(PlanColumns):
-    """PlanColumns of training plans as the sheet ``training`` has them, (rows,), and what follows from them.
+    """Columns of training plans as the sheet ``training`` has them, (rows,), and what follows from them.
 
     Attributes
     ----------

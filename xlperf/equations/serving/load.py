@@ -292,7 +292,9 @@ def octave(number: Array, most: Array) -> tuple[Array, Array]:
 def whole_sizes(number: Array) -> tuple[Array, Array]:
     r"""Batches on both sides of a number of requests of a pool: powers of two, and those in the middle of large ones.
 
-    Heuristic, this work: of large batches the padding of a tile is a small part also between powers of two.
+    .. math:: b \in \{2^k\} \cup \{\tfrac{3}{2}\,2^k : 2^k \ge b_0\}
+
+    Heuristic, this work: of batches above b_0 the padding of a tile is a small part also between powers of two.
 
     >>> [side.tolist() for side in whole_sizes(np.array([1.0, 5.0, 5000.0, 7000.0]))]
     [[1.0, 4.0, 4096.0, 6144.0], [1.0, 8.0, 6144.0, 8192.0]]
@@ -416,24 +418,24 @@ def request_load(
     taken = np.maximum(prefilling.prefill_tokens / prefilling.own_tokens, 1.0)
     taken = whole_of(taken) if whole_prompts else taken
     return RequestLoad(
-        plan.tokens_after_first / plan.tokens_per_step,
-        prefilling.data_parallel_attention * taken,
-        prefilling.pipeline_parallel,
-        burst_fraction,
-        plan.data_parallel_attention,
-        plan.polling_steps,
-        plan.gathering_steps,
-        plan.pipeline_parallel,
-        1.0 + plan.draft_tokens,
-        prefilling.own_tokens,
-        prefilling.prefill_tokens,
-        mixed,
-        balance_rows,
+        decode_steps=plan.tokens_after_first / plan.tokens_per_step,
+        max_prefill_prompts=prefilling.data_parallel_attention * taken,
+        pipeline_stages=prefilling.pipeline_parallel,
+        burst_fraction=burst_fraction,
+        attention_replicas=plan.data_parallel_attention,
+        polling_steps=plan.polling_steps,
+        gathering_steps=plan.gathering_steps,
+        decode_stages=plan.pipeline_parallel,
+        tokens_checked=1.0 + plan.draft_tokens,
+        own_tokens=prefilling.own_tokens,
+        pass_tokens=prefilling.prefill_tokens,
+        mixed=mixed,
+        balance_rows=balance_rows,
     )
 
 
 def half_of(batch: Array) -> Array:
-    r"""Half of a batch: the other end of the line that gives the time of one more request (heuristic, this work).
+    r"""Half of a batch, the second point of the line that gives the time of one more request (heuristic, this work).
 
     .. math:: b_2 = \max\left(\left\lfloor \frac{b}{2} \right\rfloor, 1\right)
 
@@ -464,7 +466,7 @@ _SHARED = [MATRIX, FIXED]
 
 
 class Times(NamedTuple):
-    """Times of decode steps and of prefills that were asked for, (number, rows) each. [s]
+    """Times of decode steps and of prefills at the requested batch sizes, (number, rows) each. [s]
 
     ``step_parts`` and ``prefill_parts`` are those of matrix products and of fixed costs, (number, rows, 2).
     """

@@ -165,7 +165,7 @@ def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
 
 
 def _columns(values: Array, contents: StageContents) -> Array:
-    """Values of plans against contents of one stage or of several."""
+    """Values of plans, broadcast against the contents of one stage or of several."""
     return values[:, None] if contents.layers.ndim > 1 else values
 
 

@@ -1,0 +1,70 @@
+"""Products as training stacks compute them: by another library than the measured kernels."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from laws.random_plans import table_of
+
+from xlperf.calibrate.cross_validation import _beside_measured
+from xlperf.calibrate.fit import and_constants, documented_constants, read_measured
+from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.table import Table
+from xlperf.engine import evaluate, explain
+
+
+@cache
+def _catalogs() -> tuple[Catalog, Catalog]:
+    """Without what the library of training stacks takes longer, and with it."""
+    known, table = load_catalog(), load_catalog().tables["calibration"]
+    constant = table.text("constant")
+    plain = known.with_tables([table.take([row for row in range(len(table)) if constant[row] != "training_slowdown"])])
+    own = [one for one in documented_constants("2026-11-23") if one.constant == "training_slowdown"]
+    return plain, and_constants(plain, own)
+
+
+def _plan(precision: str, accelerator: str = "B300-SXM") -> dict[str, object]:
+    return {
+        "model": "Meta-Llama-3.1-8B",
+        "accelerator": accelerator,
+        "num_accelerators": 8.0,
+        "data_parallel": 8.0,
+        "global_batch_size": 8.0,
+        "precision": precision,
+    }
+
+
+@pytest.mark.parametrize(("precision", "slowdown"), [("bf16", 1.09), ("mxfp8", 1.19), ("fp4", 1.04)])
+def test_products_of_training_take_what_cublas_does(precision: str, slowdown: float) -> None:
+    plain, slower = (_times(explain(table_of("training", [_plan(precision)]), known)) for known in _catalogs())
+    ratio = {key: slower[key] / time for key, time in plain.items() if key in slower}
+    assert ratio["forward", "mlp up"] == pytest.approx(slowdown, rel=1e-9)
+    assert ratio["backward", "mlp up weight gradient"] == pytest.approx(slowdown, rel=1e-9)
+    assert ratio["forward", "logits"] == pytest.approx(1.09, rel=1e-9)
+    assert ratio["forward", "flash attention"] == ratio["forward", "activation"] == 1.0
+
+
+def _times(operators: Table) -> dict[tuple[str, str], float]:
+    names = zip(operators.text("phase").tolist(), operators.text("operator").tolist(), strict=True)
+    return dict(zip(names, operators.number("time").tolist(), strict=True))
+
+
+def test_other_generations_and_engines_keep_their_products() -> None:
+    hopper = table_of("training", [_plan("fp8", "H100-SXM-80GB")])
+    one, two = (evaluate(hopper, known).number("step_time")[0] for known in _catalogs())
+    assert one == two
+    served = {"model": "Meta-Llama-3.1-8B", "accelerator": "B300-SXM", "num_accelerators": 1.0, "precision": "fp8",
+              "batch_size": 8.0, "prompt_length": 1000.0, "output_length": 100.0}  # fmt: skip
+    one, two = (evaluate(table_of("inference", [served]), known).number("ttft")[0] for known in _catalogs())
+    assert one == two
+
+
+def test_a_ratio_to_measured_products_is_unknown_without_them() -> None:
+    """With Blackwell left out of a fit nothing that was measured on it may help to predict it."""
+    known, measured = _catalogs()[1], read_measured()
+    table = known.tables["calibration"]
+    row = table.text("constant").tolist().index("training_slowdown")
+    assert _beside_measured(table, row, measured, known)
+    assert _beside_measured(table, row, measured.without("B300-SXM", known), known)
+    assert not _beside_measured(table, row, measured.without("blackwell", known), known)
