@@ -175,6 +175,7 @@ def model_row(config: Mapping[str, Any], name: str, source: str) -> ModelRow:
 
 def _language_part(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of the language model, where others stand beside it."""
+    config = _thinking_part(config)
     parts = (config.get(key) for key in ("text_config", "llm_config", "language_config"))
     merged = dict(next((part for part in parts if part and isinstance(part, Mapping)), config))
     for key in ("ffn_config", "attn_config"):  # dbrx, mpt
@@ -184,6 +185,12 @@ def _language_part(config: Mapping[str, Any]) -> dict[str, Any]:
         if key in config:
             merged.setdefault(key, config[key])
     return merged
+
+
+def _thinking_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configuration of the model that answers in text, where one that speaks stands beside it (Qwen's Omni)."""
+    part = config.get("thinker_config")
+    return part if part and isinstance(part, Mapping) else config
 
 
 @cache
@@ -441,9 +448,10 @@ def _needed(row: Mapping[str, object], name: str, source: str, refused: bool) ->
 
 def _towers(config: Mapping[str, Any]) -> list[str]:
     """Parts for pictures and sound, and the number format of the weights: no row of ``models`` holds them."""
-    said = []
+    spoken = [key for key in ("talker_config", "code2wav_config", "token2wav_config") if config.get(key)]
+    said = [f"what speaks ({', '.join(spoken)}) is not counted: the model that answers in text alone"] if spoken else []
     for key, words in (("vision_config", "vision tower"), ("audio_config", "audio tower")):
-        part = config.get(key)
+        part = _thinking_part(config).get(key)
         if isinstance(part, Mapping) and part:
             found = _Found(part)
             depth, width = found.number("num_hidden_layers", "depth", "layers"), found.number("hidden_size", "width")
