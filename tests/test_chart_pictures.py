@@ -14,15 +14,17 @@ import pytest
 from openpyxl import Workbook
 
 from xlperf.studies.outcome import Chart, own_column, pivot_of
-from xlperf.workbook.axes import LOG_NUMBER, axis_number, log_axis
 from xlperf.workbook.charts import (
+    LOG_NUMBER,
     SERIES,
     Cells,
     Part,
     Points,
+    axis_number,
     bars_in_a_limit,
     curves,
     horizontal_bars,
+    log_axis,
     log_scatter,
     tornado,
     waterfall,

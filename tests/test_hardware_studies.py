@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from study_samples import cell, outcome, sheet
+
+from xlperf.catalog.catalog import load_catalog
+from xlperf.catalog.table import Table
+from xlperf.studies.outcome import peak_rates
 
 
 def test_dividing_a_die_pays_the_more_the_larger_it_is_and_the_younger_its_node() -> None:
@@ -159,3 +164,13 @@ def test_no_token_comes_sooner_than_its_bytes() -> None:
         if row[1] == "13B, batch 1":
             floor = 2 * 12.85e9 / (float(row[3] or 0) * 1e12) * 1e3
             assert float(row[6] or 0) > floor
+
+
+def test_peaks_in_a_study_are_those_of_the_precision_that_products_run_in() -> None:
+    """Formats of FP8 share its peak, FP16 that of BF16."""
+    precisions, catalog = ["mxfp8", "fp8", "fp16", "bf16"], load_catalog()
+    names = np.full(len(precisions), "B200-SXM-180GB", dtype=object)
+    plans = Table("training", {"accelerator": names, "precision": np.array(precisions, dtype=object)})
+    row = catalog.rows("accelerators", plans["accelerator"], plans, "accelerator")[0]
+    fp8, bf16 = (catalog.tables["accelerators"][f"peak_flop_rate_{name}"][row] for name in ("fp8", "bf16"))
+    assert peak_rates(plans, catalog).tolist() == [fp8, fp8, bf16, bf16]

@@ -133,6 +133,24 @@ def test_modules_stay_short() -> None:
     assert not long
 
 
+def test_functions_stay_short_and_long_calls_name_their_arguments() -> None:
+    """At most 80 lines below the docstring, and 12 arguments by position; packing of bytes has no names for them."""
+    long, unnamed = [], []
+    for path in _sources():
+        text = path.read_text(encoding="utf-8")
+        lines = text.splitlines()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                first = (node.body[0].end_lineno or 0) if ast.get_docstring(node) else node.lineno
+                body = [line for line in lines[first : node.end_lineno] if line.strip()]
+                long += [f"{path.name}: {node.name}"] if len(body) > 80 else []
+            elif isinstance(node, ast.Call) and not ast.unparse(node.func).endswith("pack"):
+                given = [value for value in node.args if not isinstance(value, ast.Starred)]
+                unnamed += [f"{path.name}:{node.lineno}"] if len(given) > 12 else []
+    assert not long
+    assert not unnamed
+
+
 CALLED_BY_NAME = ("xlperf.addin.", "xlperf.studies.", "xlperf.explore.frames.")
 """Hosts and studies, which tables name; and the public page."""
 

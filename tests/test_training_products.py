@@ -7,7 +7,8 @@ from functools import cache
 import pytest
 from laws.random_plans import table_of
 
-from xlperf.calibrate.fit import and_constants, documented_constants
+from xlperf.calibrate.cross_validation import _beside_measured
+from xlperf.calibrate.fit import and_constants, documented_constants, read_measured
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
@@ -57,3 +58,13 @@ def test_other_generations_and_engines_keep_their_products() -> None:
               "batch_size": 8.0, "prompt_length": 1000.0, "output_length": 100.0}  # fmt: skip
     one, two = (evaluate(table_of("inference", [served]), known).number("ttft")[0] for known in _catalogs())
     assert one == two
+
+
+def test_a_ratio_to_measured_products_is_unknown_without_them() -> None:
+    """With Blackwell left out of a fit nothing that was measured on it may help to predict it."""
+    known, measured = _catalogs()[1], read_measured()
+    table = known.tables["calibration"]
+    row = table.text("constant").tolist().index("training_slowdown")
+    assert _beside_measured(table, row, measured, known)
+    assert _beside_measured(table, row, measured.without("B300-SXM", known), known)
+    assert not _beside_measured(table, row, measured.without("blackwell", known), known)

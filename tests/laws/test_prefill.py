@@ -1,7 +1,8 @@
 """Prefill of a batch: linear in the prompts at most, and no slower for what is in the cache already.
 
 What bends these laws is the quantisation of products into tiles and waves, and the number of passes that stages of a
-pipeline have to share: a little, and for few plans.
+pipeline have to share: a little, and for few plans. A pass that outgrows the graphs of an engine waits for launches:
+they hold on either side of that, all kernels launched one by one or all replayed in pieces.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import pytest
 from serving_plans import columns_of
 
 from xlperf.base.arrays import Array
-from xlperf.catalog.catalog import load_catalog
+from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
+from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_columns, table_from_rows
 from xlperf.catalog.table import nowhere
 from xlperf.engine import evaluate
@@ -31,13 +33,26 @@ def columns() -> dict[str, np.ndarray]:
     return {**drawn, "mode": np.full(NUMBER, "static", dtype=object)}
 
 
-def prefill_time(batch: float, **changed: float) -> Array:
+@cache
+def catalog_of(graph_tokens: float | None) -> Catalog:
+    """The shipped catalog, or one whose engines replay passes of up to so many tokens as graphs."""
+    catalog = load_catalog()
+    if graph_tokens is None:
+        return catalog
+    key = ("serving_load", "any", "any", "vllm", "graph_tokens", graph_tokens)
+    row = FittedConstant(*key, "", 0, np.nan, "", "")
+    return catalog.with_tables([joined_tables(catalog.tables["calibration"], calibration_table([row]))])
+
+
+def prefill_time(batch: float, graph_tokens: float | None = None, **changed: float) -> Array:
     given = {name: np.full(NUMBER, value) for name, value in {"batch_size": float(batch), **changed}.items()}
-    return evaluate(table_from_columns("inference", {**columns(), **given}, nowhere), load_catalog())["prefill_time"]
+    plans = table_from_columns("inference", {**columns(), **given}, nowhere)
+    return evaluate(plans, catalog_of(graph_tokens))["prefill_time"]
 
 
-def test_prefill_is_linear_in_the_batch_at_most() -> None:
-    times = [prefill_time(batch) for batch in BATCHES]
+@pytest.mark.parametrize("graph_tokens", [0.0, 65536.0])
+def test_prefill_is_linear_in_the_batch_at_most(graph_tokens: float) -> None:
+    times = [prefill_time(batch, graph_tokens) for batch in BATCHES]
     for before, after, small, large in zip(times[:-1], times[1:], BATCHES[:-1], BATCHES[1:], strict=True):
         growth = after / before / (large / small)
         legal = ~np.isnan(growth)
@@ -45,6 +60,19 @@ def test_prefill_is_linear_in_the_batch_at_most() -> None:
         assert growth[legal].max() < 1.2
         assert np.mean(growth[legal] > 1.02) < 0.03
         assert (after >= before * (1.0 - 1e-12))[legal].all()
+
+
+def test_a_pass_is_replayed_or_launched_as_a_whole() -> None:
+    """Each prefill takes one of two times, the small ones that of graphs, and more prompts never take less."""
+    before, replayed = np.zeros(NUMBER), np.full(NUMBER, True)
+    for batch in BATCHES:
+        shipped, launched, pieces = (prefill_time(batch, tokens) for tokens in (None, 0.0, 65536.0))
+        legal = ~np.isnan(shipped)
+        assert ((shipped == launched) | ((shipped == pieces) & replayed))[legal].all() and (pieces <= launched)[
+            legal
+        ].all()
+        assert (shipped >= before * (1.0 - 1e-12))[legal].all()
+        before, replayed = np.where(legal, shipped, before), replayed & ((shipped == pieces) | ~legal)
 
 
 @pytest.mark.parametrize("batch", [1, 16, 256])

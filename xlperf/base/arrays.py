@@ -469,7 +469,7 @@ def _expm1(exponent: _Value) -> _Value:
 
 
 def _power(base: float, exponent: float) -> float:
-    """As arrays of them: the same logarithm, product and exponential."""
+    """Power of arrays: exponential of the exponent times the logarithm of the base."""
     if exponent == 1.0:
         return base
     product: float = exponent * _log(base)
@@ -477,7 +477,7 @@ def _power(base: float, exponent: float) -> float:
 
 
 def _cbrt(value: _Value) -> _Value:
-    """A seed from the exponent, a polynomial, and a step of Halley's."""
+    """Cube root: a first guess from exponent and polynomial, then a step of Halley's method."""
     if isinstance(value, float):
         (bits,) = struct.unpack("<q", struct.pack("<d", value))
         (root,) = struct.unpack("<d", struct.pack("<q", bits // 3 + _CBRT_SEED))

@@ -166,7 +166,7 @@ def _new_part(target: Path) -> tuple[int, Path]:
 
 
 def _held(descriptor: int, path: Path) -> bool:
-    """Lock what was just made; False where somebody took it for abandoned before that, and removed it."""
+    """Lock a new file; False where another process has removed it as abandoned before that."""
     if fcntl is None:
         return True
     with suppress(OSError):  # a file system without locks: nobody can take it for abandoned either
@@ -204,7 +204,7 @@ def _given_to_owner(temporary: Path, target: Path, path: str) -> int | None:
 
 
 def _remove_abandoned(folder: Path, names: re.Pattern[str]) -> None:
-    """Remove what commands that were killed have left in a folder: what bears such a name and nobody holds."""
+    """Remove temporary files of killed commands: those with such a name that no process locks."""
     if fcntl is None and sys.platform != "win32":
         return
     with suppress(OSError), os.scandir(folder) as entries:

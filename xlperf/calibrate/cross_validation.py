@@ -20,6 +20,7 @@ from xlperf.base.arrays import Array
 from xlperf.calibrate.comparison import MEMORY
 from xlperf.calibrate.fit import (
     SOURCES,
+    Measured,
     accelerators_of,
     and_constants,
     as_parameters,
@@ -196,7 +197,8 @@ def left_out(catalog: Catalog, name: str, path: str | Path | None = None) -> Cat
     table = catalog.tables["calibration"]
     kernels = not_published(table)
     if own:
-        documented = table.take([row for row in kernels if table.text("kind")[row] == "datasheet"])
+        stated = [row for row in kernels if table.text("kind")[row] == "datasheet"]
+        documented = table.take([row for row in stated if _beside_measured(table, row, kept, catalog)])
         base = joined_tables(documented, calibration_table(fit_kernels(kept.kernels, catalog, "")))
     else:
         base = table.take(kernels)
@@ -206,6 +208,14 @@ def left_out(catalog: Catalog, name: str, path: str | Path | None = None) -> Cat
     for rows in (kept.training, kept.inference):
         known = refitted(rows, known, unknown=True)
     return known.with_tables([of_unknown_software(known.tables["calibration"])])
+
+
+def _beside_measured(table: Table, row: int, kept: Measured, catalog: Catalog) -> bool:
+    """Whether what a documented constant of products is a ratio to remains: measured products of its generation."""
+    if table.text("family")[row] != "gemm":
+        return True
+    own = accelerators_of(str(table.text("generation", ANY)[row]), catalog)
+    return any(str(one["gpu"]).casefold() in own for one in kept.kernels)
 
 
 def not_published(table: Table) -> list[int]:

@@ -393,14 +393,13 @@ def against_constant_mfu(published: Sequence[Published], catalog: Catalog, by: s
 # --- parameters of models --------------------------------------------------------------------------------------------
 
 
-def parameter_faults(catalog: Catalog, tolerance: float = TOLERANCE) -> list[Fault]:
-    """Models whose computed parameters are not the stated ones, in total and met by one token.
+def parameter_faults(catalog: Catalog) -> list[Fault]:
+    """Models whose computed parameters are not the stated ones, in total and active per token.
 
     Publishers count the active parameters with or without the input embedding, which is a look-up; either will do.
     A count stated in few digits may differ by a unit of the last: some publishers round down.
 
-    ``catalog``: whose models are looked at. ``tolerance``: largest relative difference that is let pass. Returns one
-    for each count that differs, in the order of the sheet.
+    Returns one for each count that differs by more than :data:`TOLERANCE`, in the order of the sheet.
     """
     table = catalog.tables["models"]
     models, unmodelled = catalog_models(catalog)
@@ -415,9 +414,8 @@ def parameter_faults(catalog: Catalog, tolerance: float = TOLERANCE) -> list[Fau
     for column, words, candidates in counts:
         stated = table.number(column)
         differences = np.stack([np.abs(computed - stated) for computed in candidates], axis=-1)
-        allowed = np.maximum(
-            tolerance * stated, np.array([_last_digit(value) for value in (stated / billion)]) * billion
-        )
+        last_digits = np.array([_last_digit(value) for value in (stated / billion)]) * billion
+        allowed = np.maximum(TOLERANCE * stated, last_digits)
         nearest = np.stack(candidates, axis=-1)[np.arange(len(table)), np.argmin(differences, axis=-1)]
         for row in np.flatnonzero((unmodelled == "") & (differences.min(axis=-1) > allowed)).tolist():
             problem = (

@@ -331,7 +331,7 @@ def _with_exact_references(tables: Mapping[str, Table], indexes: dict[str, dict[
 
 
 def _unknown(kind: str, name: str, table: Table, meant: Sequence[str] = ()) -> tuple[str, Hint]:
-    """Problem of a name that is unknown or may mean several, and how to find those that are meant."""
+    """Message for a name that is unknown or ambiguous, and a hint at the names that may be meant."""
     key = table.schema.key.name
     if meant:
         listed = ", ".join(meant[:_MOST_LISTED])

@@ -187,7 +187,7 @@ def as_text(value: object) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Several values in the place of one: a list, a map, a record."""
+    """A list, map or record where one value belongs."""
 
     text: str
 

@@ -159,7 +159,7 @@ def _provenance_warnings(table: Table, today: datetime.date) -> list[Fault]:
 
 
 def _together(table: Table, column: str, lacking: np.ndarray, what: str) -> list[Fault]:
-    """A line for each row that lacks something, or one line for all of them where they are many."""
+    """One warning for each row that lacks something, or one for all of them where they are many."""
     rows = np.flatnonzero(lacking).tolist()
     names = table.text(table.schema.key.name)
     if len(rows) <= MOST_ALIKE:
@@ -271,7 +271,7 @@ def _far(table: Table, known: Table, column: Column) -> list[Fault]:
 
 
 def _keys(table: Table) -> np.ndarray:
-    """What tells a row from the others: its name, of a network its tier too; of plans nothing does."""
+    """Identity of each row: its name, of a network its tier too; plans have none."""
     if table.kind not in EVERY_TABLE:
         return np.full(len(table), "", dtype=object)
     names = table.text(table.schema.key.name).tolist()
@@ -280,7 +280,7 @@ def _keys(table: Table) -> np.ndarray:
 
 
 def _end(values: np.ndarray, names: np.ndarray, keys: np.ndarray, sign: float) -> np.ndarray:
-    """Smallest of values (largest where the sign is negative) of other names than each key; NaN where there is none."""
+    """Smallest value (largest for a negative sign) among rows of other names, for each row; NaN without any."""
     first = int(np.argmin(sign * values))
     others = values[names != names[first]] if names[first] else values
     second = sign * np.min(sign * others) if len(others) else np.nan

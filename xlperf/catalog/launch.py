@@ -227,7 +227,7 @@ def _cell(text: str, number: bool) -> str | float:
 
 
 def _fit(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> float:
-    """How many flags are of a stack; those that are columns count most, those that are not known against it."""
+    """Score of how well flags match a stack: known columns count most, unknown flags against it."""
     known = _by_name(stack)
     found = 0.0
     for setting in (one for text in groups for group in text for one in group):
@@ -237,7 +237,7 @@ def _fit(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> float:
 
 
 def _told(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> tuple[Stated, list[str], list[str]]:
-    """What flags say, the later over the earlier; flags that are not known; and flags of variables not known.
+    """Values that flags set, later ones replacing earlier ones; unknown flags; flags whose variables are unknown.
 
     Commands without a flag of the stack say nothing.
     """

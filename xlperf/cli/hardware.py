@@ -51,29 +51,6 @@ _SHOWN = (
     "thermal_design_power",
 )
 OPERATIONS = table_schema("operations").by_name["operation"].choices
-_TEXTS = {
-    "network": "Network; default: that of the accelerator.",
-    "stack": "inference or training: whose kernels are used.  [default: inference]",
-    "software": "Engine or training stack that keys the calibration.",
-    "precision": "As in plans.  [default: bf16]",
-    "kv-precision": "Of the cache; default: as in plans.",
-}
-_NUMBERS = {
-    "size": "Buffer of a rank in the sense of nccl-tests, or bytes that a kernel moves: '64 MiB'; MB without a unit.",
-    "group": "Ranks in the collective.",
-    "stride": "Distance of neighbouring ranks.  [default: 1]",
-    "num-accelerators": "Accelerators of the job.  [default: group x stride]",
-    "m": "Rows of the output of a GEMM.",
-    "n": "Columns of the output of a GEMM.",
-    "k": "Inner dimension of a GEMM.",
-    "batch": "GEMMs in one call, or sequences.  [default: 1]",
-    "num-attention-heads": "Query heads per rank.",
-    "num-query-groups": "Key-value heads per rank.  [default: as query heads]",
-    "head-size": "Elements per head.  [default: 128]",
-    "query-length": "Query tokens per sequence.",
-    "key-length": "Key-value tokens per sequence.  [default: query length]",
-    "causal": "yes or no.  [default: yes]",
-}
 _SIZE = re.compile(r"\s*([-+.\d]+(?:[eE][-+]?\d+)?)\s*(?![eE][-+]?\d+\s*$)([A-Za-z]\S*)\s*")
 
 
@@ -231,10 +208,20 @@ def _summary(found: Allocation, goal: str, kind: str) -> list[str]:
     return lines
 
 
+def _option(column: str) -> str:
+    name = column.replace("_", "-")
+    return {"operation": "xlperf time"}.get(name, f"-{name}" if len(name) == 1 else f"--{name}")
+
+
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for name, text in reversed((_TEXTS | _NUMBERS).items()):
-        flags = ("-" + name,) if len(name) == 1 else ("--" + name,)
-        command = click.option(*flags, metavar="VALUES" if name in _NUMBERS else name.upper(), help=text)(command)
+    """An option for each column of the table ``operations`` but the operation and the accelerator."""
+    for column in reversed(table_schema("operations").columns[2:]):
+        metavar = column.name.replace("_", "-").upper() if column.kind in ("reference", "choice", "text") else "VALUES"
+        words = (
+            f"{column.meaning}; in {column.unit}, or with a unit: '64 MiB'" if column.unit == "MB" else column.meaning
+        )
+        words += f".  [default: {column.default}]" if column.default else "."
+        command = click.option(_option(column.name), metavar=metavar, help=words)(command)
     return command
 
 
@@ -287,11 +274,6 @@ def time(operation: str, accelerator: str, output: str | None, catalog: str | No
     deliver(output, "operations", parts(table, results), "operation", shown)
     if any(results.text("reason").tolist()):
         raise click.exceptions.Exit(1)
-
-
-def _option(column: str) -> str:
-    name = column.replace("_", "-")
-    return {"operation": "xlperf time"}.get(name, f"-{name}" if len(name) == 1 else f"--{name}")
 
 
 def _blank(values: np.ndarray) -> bool:

@@ -101,7 +101,7 @@ _SOFTWARE = ("serving_software", "serving_memory", "serving_load", "serving_host
 
 @dataclass(frozen=True)
 class ServingSetting:
-    """What serving a block of plans depends on, and what the catalog says of it, (rows,)."""
+    """A block of served plans with their model, accelerators, calibration, prices and limits, (rows,)."""
 
     deployment: Deployment
     bands: Mapping[str, Mapping[str, Array]]
@@ -184,7 +184,7 @@ def _constants(
 def serving_setting(
     plans: Table, plan: InferencePlan, catalog: Catalog, named: Named, architecture: Architecture
 ) -> ServingSetting:
-    """Everything that serving a block of plans depends on."""
+    """Model, accelerators, calibration, prices and limits of a block of plans."""
     if plan.has("activation_precision"):
         plans = replace(plans, columns={**plans.columns, "precision": plan.product_precision})
     joined = join(plans, catalog, named)

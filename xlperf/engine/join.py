@@ -255,7 +255,7 @@ def _capped(
 
 
 def _told(rows: np.ndarray, sentence: str, values: Callable[[], tuple[np.ndarray, ...]]) -> list[Remark]:
-    """A sentence about some plans, if it is about any."""
+    """A remark on the plans of a mask, none where it is empty."""
     return [Remark(rows, sentence, values())] if some(rows) else []
 
 

@@ -92,7 +92,7 @@ def _layer_kinds(models: Table) -> LayerKinds:
 
 
 def _share(layers: float, ratio: re.Match[str]) -> float:
-    """Layers of the first kind where two kinds take turns."""
+    """Layers of the first of two alternating kinds."""
     near, far = float(ratio["near"]), float(ratio["far"])
     return float(np.round(layers * near / (near + far)))
 
@@ -194,7 +194,7 @@ def model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
 
 
 def _with_gaps(columns: Mapping[str, Array], reasons: np.ndarray) -> np.ndarray:
-    """Why rows are no models, with those that lack a number that another one asks for, or whose numbers cannot be."""
+    """Reasons why rows cannot be modelled, missing and inconsistent shapes included."""
     experts, chosen = columns["num_experts"], columns["top_k"]
     latent, heads = columns["latent_attention"] > 0.0, columns["num_attention_heads"]
     sizes = columns["kv_lora_rank"] * columns["qk_head_size"] * columns["v_head_size"]

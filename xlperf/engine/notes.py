@@ -79,7 +79,7 @@ def limit_notes(limits: PowerLimits, idle_power: Array, illegal: np.ndarray) -> 
 
 
 def name_notes(plans: Table, catalog: Catalog, illegal: np.ndarray) -> list[Remark]:
-    """What the names were taken as that plans spell in a way of their own.
+    """Notes on names that are spelled unlike the catalog's, with the row that each was taken for.
 
     ``plans``: training or inference plans whose names were looked up. Returns one per column at most.
     """

@@ -68,7 +68,7 @@ def evaluate(
 
 
 def _explained(found: Table, results: Collection[str], whole: Callable[[], Table]) -> Table:
-    """Some results whose blanks have a reason: all where one of those asked for is blank in a legal plan.
+    """Selected results, or all where one of them is blank in a legal plan: the notes then give the reason.
 
     Notes say what such a plan lacks, a price or a bandwidth, and they take all results.
     """

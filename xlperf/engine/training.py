@@ -142,7 +142,7 @@ def step_constants(
 def training_setting(
     plans: Table, catalog: Catalog, named: Named, architecture: Architecture, only_memory: bool = False
 ) -> tuple[Setting, Joined, list[tuple[str, np.ndarray]]]:
-    """Everything that the step of a block of plans of one architecture depends on.
+    """Model, devices, network, plan and calibration of a block of plans of one architecture.
 
     ``only_memory``: whether nothing but memory is asked for. Returns setting, the joined rows, and which families are
     extrapolated for which rows.
@@ -197,7 +197,7 @@ def _run_results(plan: TrainingPlan, joined: Joined, terms: Terms, step_time: Ar
 
 
 def _share(results: Mapping[str, Array], state: str) -> Array:
-    """Share of a step that its critical stage is in a state."""
+    """Fraction of the step that its critical stage spends on the parts of a state."""
     return total(np.stack([results[name] for name in _STATES[state]], axis=-1)) / results["step_time"]
 
 

@@ -153,7 +153,7 @@ def _mixture(shape: str) -> bool:
 
 
 def coordinates(plans: Table, results: Mapping[str, Array]) -> Array:
-    """Where plans stand along :data:`RANGES`.
+    """Values of plans on the axes of :data:`RANGES`.
 
     ``results``: their results. Returns (ranges, rows).
     """
@@ -227,7 +227,7 @@ def ends_together(first: Array, second: Array, sign: float) -> Array:
 
 
 def _beyond(pair: _Pair, which: int, kind: str) -> str:
-    """What the plan is beyond, in words."""
+    """Axes on which a plan lies outside measured runs, in words."""
     name, ends = RANGES[which], dict.fromkeys(_shown(own[which]) for own in (pair.low, pair.high))
     return f"; {_WORDS[name]} far from theirs ({' to '.join(ends)}{_UNITS.get(name, {}).get(kind, '')})"
 
@@ -288,7 +288,7 @@ def _of(runs: Sequence[Measured], generation: str) -> list[Measured]:
 
 
 def _outside(value: float, known: Iterable[float]) -> float:
-    """Doublings that a value is beyond others."""
+    """Doublings by which a value lies outside a range of others."""
     ends = np.array(list(known))
     if not len(ends) or not value > 0.0:
         return 0.0

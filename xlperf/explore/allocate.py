@@ -379,11 +379,10 @@ def _links(catalog: Catalog, rows: np.ndarray) -> Array:
     return np.asarray(np.where(networks >= 0, first, np.nan))
 
 
-def device_faults(catalog: Catalog, tolerance: float = TOLERANCE) -> list[Fault]:
+def device_faults(catalog: Catalog) -> list[Fault]:
     """Devices that cannot be built, and those that are far from the accelerator that they are compared with.
 
-    ``catalog``: whose devices are looked at. ``tolerance``: largest relative difference that is let pass. In the order
-    of the sheet.
+    Those are far that differ by more than :data:`TOLERANCE`. In the order of the sheet.
     """
     devices = catalog.tables["devices"]
     if not len(devices):
@@ -400,7 +399,7 @@ def device_faults(catalog: Catalog, tolerance: float = TOLERANCE) -> list[Fault]
     rows = np.flatnonzero(built & known)
     compared = reverse_check(devices.take(rows), catalog)
     position = {str(devices["device"][row]): row for row in rows.tolist()}
-    for line in np.flatnonzero(np.abs(compared["difference"]) > tolerance).tolist():
+    for line in np.flatnonzero(np.abs(compared["difference"]) > TOLERANCE).tolist():
         words = f"{compared['derived'][line]:.4g}, {compared['accelerator'][line]} has {compared['stated'][line]:.4g}"
         problem = f"{compared['quantity'][line]} of device {compared['device'][line]} is {words}"
         place = devices.place(position[compared["device"][line]], "compared_with")

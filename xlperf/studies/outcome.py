@@ -17,6 +17,7 @@ from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, table_schema, unit_of
 from xlperf.catalog.table import Table
+from xlperf.equations.plan.records import PRECISIONS
 
 Value = float | str | bool | None
 SettingValue = float | str | tuple[str, ...] | tuple[float, ...]
@@ -394,6 +395,14 @@ def result_columns(
     ]
 
 
+def peak_rates(plans: Table, catalog: Catalog) -> np.ndarray:
+    """Dense peak of each plan's accelerator in the precision of the plan. [FLOP/s]"""
+    machines = catalog.tables["accelerators"]
+    rows = catalog.rows("accelerators", plans["accelerator"], plans, "accelerator")
+    columns = [f"peak_flop_rate_{PRECISIONS[str(name)].peak}" for name in plans.filled("precision")]
+    return np.array([machines.number(name)[row] for name, row in zip(columns, rows.tolist(), strict=True)])
+
+
 def span(values: Iterable[float], digits: int = 0) -> str:
     """Smallest and largest of the finite ones of some values, as ``4 to 8``.
 
@@ -407,17 +416,15 @@ def span(values: Iterable[float], digits: int = 0) -> str:
     return " to ".join(dict.fromkeys(ends))
 
 
-def figures(value: float, digits: int = 3) -> str:
-    """A number with so many significant digits, thousands apart; whole numbers in full.
-
-    ``value``: any finite number.
+def figures(value: float) -> str:
+    """A finite number with three significant digits, thousands apart; whole numbers in full.
 
     >>> figures(0.27182), figures(5.4999), figures(87890.1), figures(2.0)
     ('0.272', '5.50', '87,890', '2')
     """
     if value == 0.0 or float(value).is_integer():
         return f"{value:,.0f}"
-    return f"{value:,.{max(digits - 1 - math.floor(math.log10(abs(value))), 0)}f}"
+    return f"{value:,.{max(2 - math.floor(math.log10(abs(value))), 0)}f}"
 
 
 IN_SHORT = "In short"

@@ -145,10 +145,11 @@ _PLAN_COLOURS = SERIES[:7]
 _ROOF_COLOURS = ("44515E", "8A6D3B", "3B6E8A", "7A4B7A", "55703F", "8A3B3B")
 _DASHES = ("solid", "dash", "sysDot", "dashDot", "lgDash", "lgDashDot")
 _PHASE_MARKERS = {"forward": "circle", "backward": "triangle", "prefill": "square", "decode": "diamond"}
+_MOST_ROOFLINES = 2
 _RANK = {"training": "mfu", "inference": "tokens_per_second_per_accelerator"}
 
 
-def leading_plans(group: Plans, most: int = 2) -> list[int]:
+def leading_plans(group: Plans) -> list[int]:
     """The best plan of each accelerator, for the accelerators that rank first."""
     rows = group.where(GOOD)
     if not len(rows):
@@ -157,7 +158,7 @@ def leading_plans(group: Plans, most: int = 2) -> list[int]:
     found: dict[str, int] = {}
     for row in rows[np.argsort(-value, kind="stable")].tolist():
         found.setdefault(group.accelerators[row], row)
-    return list(found.values())[:most]
+    return list(found.values())[:_MOST_ROOFLINES]
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from xlperf.base import resources
 from xlperf.catalog.schema import Column
 from xlperf.studies.outcome import Finding
 from xlperf.workbook import style
-from xlperf.workbook.axes import axis_number, log_axis
-from xlperf.workbook.charts import BLUE, Cells, Part, horizontal_bars
+from xlperf.workbook.charts import BLUE, Cells, Part, axis_number, horizontal_bars, log_axis
 from xlperf.workbook.package import write_table
 from xlperf.workbook.report_data import (
     GOOD,

@@ -13,12 +13,12 @@ from openpyxl import Workbook
 
 from xlperf.base.arrays import added
 from xlperf.explore.diagnose import Diagnosis
-from xlperf.workbook.axes import axis_number
 from xlperf.workbook.charts import (
     SERIES,
     Cells,
     Part,
     Points,
+    axis_number,
     colour,
     curves,
     horizontal_bars,

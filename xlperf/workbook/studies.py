@@ -24,17 +24,19 @@ from xlperf.studies import NAMES, study
 from xlperf.studies.inputs import SHEET, study_workbook
 from xlperf.studies.outcome import Finding, SettingValue, Study, setting_text
 from xlperf.workbook import style
-from xlperf.workbook.axes import axis_number, draw_axis, log_axis
 from xlperf.workbook.charts import (
     SERIES,
     Cells,
+    axis_number,
     bar_chart,
     bar_series,
     colour,
+    draw_axis,
     draw_horizontal_axes,
     frame,
     label_series,
     legend_height,
+    log_axis,
     longest,
     place_plot,
     point_series,

@@ -380,7 +380,7 @@ def fits_reticle(area: Numeric, width: Numeric, node: Columns) -> np.ndarray:
 
 
 def design_rules(design: Columns, node: Columns, base_node: Columns, package: Columns) -> list[DesignRule]:
-    """What a design must state, and what a die and a package allow.
+    """Rules of chiplet designs: numbers that must be given, and limits of dies and packages.
 
     Parameters
     ----------

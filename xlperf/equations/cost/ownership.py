@@ -59,7 +59,7 @@ def accelerators_for_power(
 
 
 def server_costs(server: Columns, period: Numeric = YEAR) -> dict[str, Array]:
-    """Hour of an accelerator in a cluster of such servers, and both views of a planner: a number or a power.
+    """Cost per accelerator-hour in a cluster of such servers, and what a planned number or power of them takes.
 
     Where a number of accelerators and a power are fixed, what the power feeds bounds the number.
 

@@ -227,7 +227,7 @@ def owner_terms(server: Columns, network: Numeric, drawn: DrawnPower, period: Nu
 
 
 def straight_line_terms(price: Columns, unknown: OwnerTerms, drawn: DrawnPower) -> OwnerTerms:
-    r"""The same by a list of prices: straight-line depreciation, building and staff not counted.
+    r"""Terms of an owner by a list of prices: straight-line depreciation, building and staff not counted.
 
     .. math:: a = 1 / T
 

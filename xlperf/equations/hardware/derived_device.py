@@ -65,7 +65,7 @@ class DerivedDevice(NamedTuple):
     clock_by_power : np.ndarray
         Whether the power budget limits the clock.
     broken : dict of str to np.ndarray
-        Why devices cannot be built, and which.
+        Reasons why devices cannot be built, and the devices concerned.
     """
 
     results: dict[str, Array]

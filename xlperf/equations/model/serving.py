@@ -8,11 +8,12 @@ absorbed: queries are carried into the compressed space and values out of it, so
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, beside, ceil_div, divide, side_by_side, some
+from xlperf.base.arrays import Array, ceil_div, divide, side_by_side, some
 from xlperf.equations.model.experts import (
     activated_experts,
     busiest_rank_factor,
@@ -124,7 +125,7 @@ class ServingShape(NamedTuple):
 
 
 class ServingGemms(NamedTuple):
-    """Matrix products of both phases.
+    """GEMMs of the prefill and of a decode step.
 
     Attributes
     ----------
@@ -165,33 +166,32 @@ class ServingVectors(NamedTuple):
     calls: Array
 
 
-def _attention_gemms(model: Model, tokens: Array, expanded: Array, ranks: Array, architecture: Architecture) -> Gemms:
-    heads, hidden = ceil_div(model.num_attention_heads, ranks), model.hidden_size
+def _attention_products(
+    model: Model, tokens: Array, expanded: Array, ranks: Array, architecture: Architecture, absorbed: Array
+) -> tuple[Gemms, Sequence[Array]]:
+    """Projections of an attention block, and calls of each: latent attention is absorbed, or expands the compressed."""
+    heads, hidden, one = ceil_div(model.num_attention_heads, ranks), model.hidden_size, np.ones_like(model.num_layers)
     if architecture.shared_key_value:
-        return shared_vector_gemms(model, tokens, ranks)
+        return shared_vector_gemms(model, tokens, ranks), [one] * len(SHARED)
     if not architecture.latent_attention:
         groups = ceil_div(model.num_query_groups, ranks)
         queries = heads * (1.0 + model.attention_gate)
         n = side_by_side((queries + 2.0 * groups) * model.head_size, hidden)
         k = side_by_side(hidden, heads * model.head_size)
-        return Gemms(_PLAIN, np.broadcast_to(tokens[:, None], n.shape), n, k, np.ones_like(n))
-    rank, nope = model.kv_lora_rank, model.qk_head_size - model.qk_rope_head_size
-    compressed = np.where(model.q_lora_rank > 0.0, model.q_lora_rank, hidden)
-    values = model.v_head_size
-    one = np.ones_like(rank)
-    n = side_by_side(
-        compressed,
-        heads * model.qk_head_size,
-        rank + model.qk_rope_head_size,
-        heads * (nope + values),
-        rank,
-        values,
-        hidden,
+        return Gemms(_PLAIN, np.broadcast_to(tokens[:, None], n.shape), n, k, np.ones_like(n)), [one, one]
+    rank, nope, values = model.kv_lora_rank, model.qk_head_size - model.qk_rope_head_size, model.v_head_size
+    queries = np.where(model.q_lora_rank > 0.0, model.q_lora_rank, hidden)
+    products = (  # rows, columns, depth, how many, calls
+        (tokens, queries, hidden, one, np.where(model.q_lora_rank > 0.0, 1.0, 0.0)),
+        (tokens, heads * model.qk_head_size, queries, one, one),
+        (tokens, rank + model.qk_rope_head_size, hidden, one, one),
+        (expanded, heads * (nope + values), rank, one, one - absorbed),
+        (tokens, rank, nope, heads, absorbed),
+        (tokens, values, rank, heads, absorbed),
+        (tokens, hidden, heads * values, one, one),
     )
-    k = side_by_side(hidden, compressed, hidden, rank, nope, rank, heads * values)
-    batch = side_by_side(one, one, one, one, heads, heads, one)
-    m = side_by_side(tokens, tokens, tokens, expanded, tokens, tokens, tokens)
-    return Gemms(_LATENT, m, n, k, batch)
+    *shape, calls = zip(*products, strict=True)
+    return Gemms(_LATENT, *(side_by_side(*column) for column in shape)), calls
 
 
 def _expert_gemms(model: Model, tokens: Array, shape: ServingShape, replica_tokens: Array) -> Gemms:
@@ -211,37 +211,83 @@ def _expert_gemms(model: Model, tokens: Array, shape: ServingShape, replica_toke
     return concatenated(expert_gemms(model, copies / hit, hit, ffn), shared, router_gemm(model, replica_tokens))
 
 
-def _gemm_calls(model: Model, architecture: Architecture, decoding: bool, absorbed_share: Array) -> Array:
-    """Calls per layer of one phase, (rows, operators)."""
+class LayerShares(NamedTuple):
+    """Shares of the layers that have a block, (rows,).
+
+    Attributes
+    ----------
+    attention : Array
+        Attention, of whichever kind. [-]
+    linear : Array
+        Linear attention or a state space. [-]
+    dense : Array
+        A dense feed-forward block. [-]
+    experts : Array
+        A mixture of experts. [-]
+    """
+
+    attention: Array
+    linear: Array
+    dense: Array
+    experts: Array
+
+
+def layer_shares(model: Model, architecture: Architecture) -> LayerShares:
+    """Shares of the layers that have attention, linear attention, a dense feed-forward block or experts.
+
+    Parameters
+    ----------
+    model : Model
+        Layers by kind, (rows,). [-]
+    architecture : Architecture
+        Structure that the models share: a kind that none has is left out.
+
+    Returns
+    -------
+    LayerShares
+        (rows,). [-]
+
+    Examples
+    --------
+    DeepSeek-V3: 3 of 61 layers are dense.
+
+    >>> from types import SimpleNamespace
+    >>> model = SimpleNamespace(num_layers=np.array([61.0]), num_moe_layers=np.array([58.0]))
+    >>> shares = layer_shares(model, Architecture(True, True, False))
+    >>> [float(share[0]) for share in shares]
+    [1.0, 0.0, 0.049, 0.951]
+    """
     one, none = np.ones_like(model.num_layers), np.zeros_like(model.num_layers)
-    if architecture.shared_key_value:
-        columns = [one] * len(SHARED)
-    elif architecture.latent_attention:
-        compressed = np.where(model.q_lora_rank > 0.0, 1.0, 0.0)
-        absorbed, expanded = (one, none) if decoding else (none + absorbed_share, one - absorbed_share)
-        columns = [compressed, one, one, expanded, absorbed, absorbed, one]
-    else:
-        columns = [one, one]
+    experts = model.num_moe_layers / model.num_layers if architecture.experts else none
+    if not architecture.linear_attention:
+        return LayerShares(one, none, one - experts, experts)
+    attention, dense = (divide(own, model.num_layers) for own in (model.num_attention_layers, model.num_dense_layers))
+    return LayerShares(attention, linear_share(model), dense, experts)
+
+
+def _products_of_phase(
+    model: Model, shape: ServingShape, architecture: Architecture, phase: int
+) -> Iterator[tuple[Gemms, Sequence[Array]]]:
+    """Products of the blocks of a layer, then of the output, and calls of each per layer or pass, (rows,)."""
+    tokens, routed, sampled = shape.of(phase)
+    ranks, shares, one = shape.attention_parallel, layer_shares(model, architecture), np.ones_like(model.num_layers)
+    decoding = phase == DECODING
+    expanded, absorbed = (tokens, one) if decoding else (shape.prefill_context, one * shape.absorbed_share)
+    gemms, calls = _attention_products(model, tokens, expanded, ranks, architecture, absorbed)
+    yield gemms, [shares.attention * each for each in calls]
     if architecture.sparse_attention:
-        columns += sparse_gemm_shares(model)
+        yield sparse_gemms(model, tokens, ranks), [shares.attention * each for each in sparse_gemm_shares(model)]
     if architecture.linear_attention:
-        linear, attended = linear_share(model), divide(model.num_attention_layers, model.num_layers)
-        columns = [attended * each for each in columns] + [linear, linear * (1.0 - model.state_space), linear]
+        gates = shares.linear * (1.0 - model.state_space)
+        yield linear_gemms(model, tokens, ranks), [shares.linear, gates, shares.linear]
+    yield mlp_gemms(model, tokens, model.ffn_hidden_size / ranks, "mlp"), [shares.dense] * 2
     if architecture.experts:
-        mixed = model.num_moe_layers / model.num_layers
-        dense = 1.0 - mixed
-        if architecture.linear_attention:
-            dense = divide(model.num_dense_layers, model.num_layers)
-        shared = np.where(model.shared_ffn_hidden_size > 0.0, mixed, 0.0)
-        columns += [dense, dense, mixed, mixed, shared, shared, mixed]
-        if architecture.latent_experts:
-            projected = mixed * (model.moe_latent_size > 0.0)
-            columns += [projected, projected]
-    elif architecture.linear_attention:
-        columns += [divide(model.num_dense_layers, model.num_layers)] * 2
-    else:
-        columns += [one, one]
-    return side_by_side(*columns, one)
+        shared = np.where(model.shared_ffn_hidden_size > 0.0, shares.experts, 0.0)
+        own = shares.experts
+        yield _expert_gemms(model, routed, shape, tokens), [own, own, shared, shared, own]
+    if architecture.latent_experts:
+        yield latent_gemms(model, tokens), [shares.experts * (model.moe_latent_size > 0.0)] * 2
+    yield logits_gemm(model, sampled, ranks), [one]
 
 
 def serving_gemms(
@@ -274,28 +320,13 @@ def serving_gemms(
     >>> found.gemms.n.tolist()
     [[6144.0, 4096.0, 28672.0, 4096.0, 128256.0]]
     """
-    ranks = shape.attention_parallel
-    parts: list[Gemms] = []
-    calls = []
-    for phase in phases:
-        tokens, routed, sampled = shape.of(phase)
-        parts.append(_attention_gemms(model, tokens, tokens if phase else shape.prefill_context, ranks, architecture))
-        if architecture.sparse_attention:
-            parts.append(sparse_gemms(model, tokens, ranks))
-        if architecture.linear_attention:
-            parts.append(linear_gemms(model, tokens, ranks))
-        parts.append(mlp_gemms(model, tokens, model.ffn_hidden_size / ranks, "mlp"))
-        if architecture.experts:
-            parts.append(_expert_gemms(model, routed, shape, tokens))
-        if architecture.latent_experts:
-            parts.append(latent_gemms(model, tokens))
-        parts.append(logits_gemm(model, sampled, ranks))
-        calls.append(_gemm_calls(model, architecture, phase == DECODING, shape.absorbed_share))
-    gemms = concatenated(*parts)
+    products = [block for phase in phases for block in _products_of_phase(model, shape, architecture, phase)]
+    gemms = concatenated(*(block for block, _ in products))
+    calls = side_by_side(*(each for _, own in products for each in own))
     narrow = np.array([name not in _WIDE for name in gemms.names])
     attention = np.array([name in _OF_ATTENTION for name in gemms.names])
     grouped = np.array([name.startswith("experts") for name in gemms.names])
-    return ServingGemms(gemms, beside(*calls), narrow, attention, grouped)
+    return ServingGemms(gemms, calls, narrow, attention, grouped)
 
 
 def cache_elements(model: Model, attention_parallel: Array, latent: bool) -> Array:
@@ -390,33 +421,28 @@ def serving_vectors(
     logits = SAMPLING_PASSES * model.vocab_size * logit_size
     mixed_streams = stream_passes(model) if some(model.residual_streams > 1.0) else 0.0 * stream
     columns, calls = [], []
-    one = np.ones_like(stream)
-    attended, dense, norms = one, one, 2.0 * one
+    one, shares = np.ones_like(stream), layer_shares(model, architecture)
+    norms = one * model.num_blocks if architecture.linear_attention else 2.0 * one
     if architecture.linear_attention:
-        linear, attended = linear_share(model), divide(model.num_attention_layers, model.num_layers)
-        dense, norms = divide(model.num_dense_layers, model.num_layers), one * model.num_blocks
         keys, values, _ = linear_widths(model, ranks)
         channels, normed = (2.0 * keys + values) * element_size, 3.0 * values * element_size
         cached = cached + 3.0 * model.attention_gate * heads * model.head_size * element_size
     for phase in phases:
         tokens, routed, sampled = shape.of(phase)
         columns += [tokens * (4.0 + mixed_streams) * stream, tokens * cached, tokens * gated]
+        calls += [norms, shares.attention, shares.dense]
         if architecture.experts:
-            mixed = model.num_moe_layers / model.num_layers
             copies = routed * model.top_k / shape.expert_parallel
             width = model.expert_ffn_hidden_size / shape.expert_tensor_parallel
             shared = tokens * model.shared_ffn_hidden_size / ranks
             moved = 4.0 * copies * (model.expert_hidden_size * element_size)
             columns += [(2.0 + model.gated_mlp) * (copies * width + shared) * element_size, moved]
-            unmixed = dense if architecture.linear_attention else 1.0 - mixed
-            calls += [norms, attended, unmixed, mixed, mixed]
-        else:
-            calls += [norms, attended, dense]
+            calls += [shares.experts, shares.experts]
         if architecture.linear_attention:
             # A token of decoding shifts the window of its sequence: all but the oldest input stay.
             passes = 2.0 * model.linear_convolution if phase else _CONVOLUTION_PASSES
             columns += [tokens * passes * channels, tokens * normed]
-            calls += [linear, linear]
+            calls += [shares.linear, shares.linear]
         columns += [tokens * 4.0 * stream, sampled * logits]
         calls += [2.0 * one, one]
     structure = (*_LAYER_VECTORS, *(_EXPERT_VECTORS if architecture.experts else ()))

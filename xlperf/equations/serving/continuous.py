@@ -284,7 +284,7 @@ class Operation(NamedTuple):
 
 
 def operating(deployment: Deployment) -> Operation:
-    """The batch that replicas decode and the prompts that they prefill together under a stream of requests.
+    """Steady state of replicas under a stream of requests: decode batch and prompts of a prefill pass.
 
     Parameters
     ----------

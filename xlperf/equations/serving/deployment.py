@@ -29,7 +29,7 @@ _MANY = 256
 
 
 class _Packed:
-    """Arrays of plans in one, so that some rows are taken at once: each by itself would cost as much as a kernel.
+    """Arrays of plans packed into one matrix, so that rows of all of them are taken in one call.
 
     Arrays are (rows,) or (rows, columns); others, and those of whole numbers, are kept as they are.
     """
@@ -86,7 +86,7 @@ class RequestLatency(NamedTuple):
 
 @dataclass(frozen=True)
 class Deployment:
-    """Served plans with all that their equations need, (rows,).
+    """Served plans: model, accelerators, network, degrees and calibration, (rows,).
 
     Attributes
     ----------

@@ -309,7 +309,7 @@ def mean_weight_size(model: Model, plan: InferencePlan, architecture: Architectu
 
 
 def results_at_rate(results: Mapping[str, Array], rate: Array) -> dict[str, Array]:
-    """Results of the same work at another rate of tokens: what steps take longer or shorter, the host waits.
+    """Results of the same work at another token rate: a longer step is time in which the host waits.
 
     Heuristic, this work.
 

@@ -195,7 +195,7 @@ FEED_FORWARD = ("mlp up", "mlp down", "experts up", "experts down", "shared expe
 
 
 def of_part(names: tuple[str, ...], calls: Array, plan: InferencePlan) -> Array:
-    """Calls of kernels, none of those that another pool computes.
+    """Calls of kernels; 0 for those that another pool computes.
 
     Parameters
     ----------

@@ -435,7 +435,7 @@ def request_load(
 
 
 def half_of(batch: Array) -> Array:
-    r"""Half of a batch: the other end of the line that gives the time of one more request (heuristic, this work).
+    r"""Half of a batch, the second point of the line that gives the time of one more request (heuristic, this work).
 
     .. math:: b_2 = \max\left(\left\lfloor \frac{b}{2} \right\rfloor, 1\right)
 
@@ -466,7 +466,7 @@ _SHARED = [MATRIX, FIXED]
 
 
 class Times(NamedTuple):
-    """Times of decode steps and of prefills that were asked for, (number, rows) each. [s]
+    """Times of decode steps and of prefills at the requested batch sizes, (number, rows) each. [s]
 
     ``step_parts`` and ``prefill_parts`` are those of matrix products and of fixed costs, (number, rows, 2).
     """

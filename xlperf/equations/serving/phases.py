@@ -464,7 +464,7 @@ def _split(busy: Array, memory: Array, serial_share: Array) -> tuple[Array, Arra
 
 
 def serving_bound(deployment: Deployment, work: ServingWork) -> Array:
-    """Code of what bounds a decode step, a position in :data:`BOUNDS`: what shortens it most at twice the speed.
+    """Code of what bounds a decode step (position in :data:`BOUNDS`): the resource whose doubling saves most time.
 
     Compute is the rate of the accelerator's units, memory the bandwidth of its main memory, network all time of
     messages, overhead launches and the fixed costs of the software. Arithmetic and traffic of a product follow from

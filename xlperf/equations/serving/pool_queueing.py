@@ -64,7 +64,7 @@ class Curve(NamedTuple):
 
 
 def _fixed(rate: Array, base: Array, slope: Array) -> Array:
-    """Where a rate times a line of x is x. [-]"""
+    """Fixed point of a rate times a line: x = r (a + b x). [-]"""
     left = np.asarray(1.0 - rate * slope)
     return np.divide(rate * base, left, out=np.full_like(left, np.inf), where=left > 0.0)
 
@@ -168,7 +168,7 @@ class PoolTimes(NamedTuple):
 
 
 def _columns(times: PoolTimes, requests: Array, least: Array, burst_wait: Array, outside: Array) -> list[Array]:
-    """What :func:`_reached` needs, whatever the rate."""
+    """Arguments of :func:`_reached` that do not depend on the rate."""
     flow, capacity = times.prefill_replicas * times.stages, times.prefill_capacity
     both = np.minimum(capacity, times.decode_capacity)
     others, alone = 1.0 - 1.0 / np.maximum(requests, 1.0), times.longest_wait(requests)

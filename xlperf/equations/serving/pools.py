@@ -157,7 +157,7 @@ class PoolState(NamedTuple):
 
 
 def pools_of(every: Deployment, requests: Array, split: np.ndarray) -> Pools:
-    """Pools of the same plans.
+    """The prefill, decoding and expert pools of plans, and the load that they share.
 
     Parameters
     ----------
@@ -308,7 +308,7 @@ def _settled(
 
 
 def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolState:
-    """Two pools with some numbers of requests in flight.
+    """Steady state of two pools at given numbers of requests in flight.
 
     Parameters
     ----------

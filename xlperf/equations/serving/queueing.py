@@ -19,7 +19,7 @@ _HALF, _NONE, _ENDLESS = np.full(1, 0.5), np.asarray(0.0), np.asarray(np.inf)
 
 
 class Service(NamedTuple):
-    """What a replica needs for a request; every field has shape (rows,).
+    """Service times of a replica, and how requests come; every field has shape (rows,).
 
     Attributes
     ----------

@@ -295,7 +295,7 @@ def streamed(
 
 
 def arriving_latency(plan: InferencePlan, steady: Steady, latency: RequestLatency) -> Array:
-    """Time outside the engine that a state does not have in it: that of requests which arrive by themselves.
+    """Latency outside the engine that a state excludes: that of open arrivals; closed loops include it.
 
     It delays them and keeps no place in the engine. A constant number in flight has it in its cycle.
 
@@ -327,7 +327,7 @@ def arriving_latency(plan: InferencePlan, steady: Steady, latency: RequestLatenc
 
 
 def with_request_latency(results: dict[str, Array], plan: InferencePlan, outside: Array) -> dict[str, Array]:
-    r"""Results with time that requests spend outside the engine: the first token comes later, no step does.
+    r"""Results with the latency outside the engine added to the time to first token; decode steps stay as they are.
 
     The throughput of a batch falls as its latency L grows (Little's law); requests that arrive keep their rate.
 

@@ -130,7 +130,7 @@ def _largest_good(most: Array, search: _Search) -> tuple[Array, Array, Array]:
 
 
 def _targets_of(deployment: Deployment) -> tuple[np.ndarray, _Targets]:
-    """Which plans have targets, and those."""
+    """Mask of the plans that have targets, and their targets."""
     plan = deployment.plan
     first, token, tokens = plan.ttft_target, plan.tpot_target, plan.tokens_after_first
     asked = ~(np.isnan(first) & np.isnan(token))

@@ -217,7 +217,7 @@ class _Inputs(NamedTuple):
 
 
 def _freed_inputs(setting: Setting) -> _Inputs:
-    """Inputs of frozen products without an adapter: no weight gradient asks for them."""
+    """Inputs of frozen GEMMs without adapters, which are not kept: no weight gradient uses them."""
     model, plan = setting.model, setting.plan
     element, tensor = plan.element_size, plan.tensor_parallel
     stream = plan.tokens * model.hidden_size * element / np.where(plan.sequence_parallel > 0, tensor, 1.0)

@@ -329,7 +329,7 @@ def context_time(setting: Setting, communication: Communication, forward_core: A
 
 
 def waits_of_calls(setting: Setting, layers: Array, reserved: Array) -> Array | float:
-    r"""Exposed host time of a step: collectives called tensor by tensor, and retries of an allocator without room.
+    r"""Exposed host time of a step: collectives launched tensor by tensor, and retries of a full allocator.
 
     .. math:: t = L\,(n_{machines} t_{shard} + n_{replicas} t_{reduction}) + \frac{m\,t_{retry}}{1 + (0.94 M / R)^{k}}
 

@@ -8,7 +8,7 @@ feed-forward layers), ``embedding``, ``head`` and ``mtp`` (entry and exit of a m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
@@ -62,7 +62,7 @@ _STANDALONE = ("attention output", "experts up")
 
 @dataclass
 class _Collected:
-    """Operators of one precision, timed in one call and handed out again as parts."""
+    """GEMMs of one precision, timed in one call and split into parts again."""
 
     marks: list[tuple[str, str, int]] = field(default_factory=list)
     gemms: list[Gemms] = field(default_factory=list)
@@ -391,64 +391,98 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
     return parts
 
 
-def _vector_parts(setting: Setting) -> list[Part]:
+def _stream_mixing(setting: Setting, backward: bool) -> Iterator[tuple[str, Vectors]]:
+    """Passes over several residual streams, for the models that have them."""
     model, plan = setting.model, setting.plan
-    tokens, tensor, sequence, element = plan.tokens, plan.tensor_parallel, plan.sequence_parallel, plan.element_size
+    if some(model.residual_streams > 1.0) and some(mixed := stream_passes(model)):
+        split = 1.0 + (plan.tensor_parallel - 1.0) * plan.sequence_parallel
+        streams = plan.tokens * model.hidden_size / split * plan.element_size
+        traffic = ((2.0 if backward else 1.0) * mixed * streams)[:, None]
+        for place in ("attention", "mlp", "moe"):
+            yield place, Vectors(("mixing of streams",), traffic)
+
+
+def _attention_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, Vectors]]:
+    plan, scores = setting.plan, _standard_scores(setting)
+    degrees = plan.tensor_parallel, plan.sequence_parallel, plan.element_size, MASK
     latent = setting.architecture.latent_attention
-    scores = _standard_scores(setting)
-    groups: list[tuple[str, str, Vectors]] = []
-    dense_inner = tokens * model.ffn_hidden_size / tensor
-    none = np.zeros(tokens.shape)
-    if setting.architecture.experts:
-        _, copies, _ = setting.routed
-        ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
-        separate = np.where(plan.graphs < Graphs.STEP, copies, 0.0)  # fused ones take the activation in
-        inner = separate * ffn + tokens * model.shared_ffn_hidden_size / tensor
-        slowdown = setting.constants["experts"]["move_slowdown"][:, 0]
-        sorted_twice = np.where(plan.token_dispatch == TokenDispatch.COPIES, 2.0, 1.0)
-        moved = slowdown * sorted_twice * copies / plan.expert_tensor_parallel * model.expert_hidden_size
-        biased = np.where(plan.graphs < Graphs.STEP, model.bias_all, 0.0)
-    mixed = stream_passes(model) if some(model.residual_streams > 1.0) else none
-    for phase in ("forward", "backward"):
-        backward = phase == "backward"
-        if some(mixed):
-            streams = tokens * model.hidden_size / (1.0 + (tensor - 1.0) * sequence) * element
-            traffic = ((2.0 if backward else 1.0) * mixed * streams)[:, None]
-            groups += [
-                (phase, place, Vectors(("mixing of streams",), traffic)) for place in ("attention", "mlp", "moe")
-            ]
-        found = attention_vectors(model, tokens, scores, tensor, sequence, element, MASK, latent, backward)
-        for place, names, columns in _attention_places(found.names):
-            groups.append((phase, place, Vectors(names, found.traffic[:, columns])))
-        dense = mlp_vectors(model, tokens, dense_inner, none, tensor, sequence, element, MASK, backward)
-        groups.append((phase, "mlp", dense))
-        if setting.architecture.experts:
-            mixture = mlp_vectors(model, tokens, inner, moved, tensor, sequence, element, MASK, backward)
-            groups.append((phase, "moe", mixture))
-            if some(biased):
-                groups.append((phase, "moe", expert_bias_vectors(model, biased * copies, ffn, element, WORD, backward)))
-        if setting.architecture.linear_attention:
-            groups.append((phase, "linear", linear_vectors(model, tokens, tensor, sequence, element, backward)))
-        if some(plan.mtp_layers):
-            split = np.where(sequence > 0, tensor, 1.0)
-            groups.append((phase, "mtp", mtp_vectors(model, tokens, split, element, backward)))
+    found = attention_vectors(setting.model, plan.tokens, scores, *degrees, latent, backward)
+    for place, names, columns in _attention_places(found.names):
+        yield place, Vectors(names, found.traffic[:, columns])
+
+
+def _feed_forward_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, Vectors]]:
+    """Kernels of dense layers, and of mixtures of experts, whose tokens are sorted by expert and back."""
+    model, plan, tokens = setting.model, setting.plan, setting.plan.tokens
+    degrees = plan.tensor_parallel, plan.sequence_parallel, plan.element_size, MASK
+    inner = tokens * model.ffn_hidden_size / plan.tensor_parallel
+    yield "mlp", mlp_vectors(model, tokens, inner, np.zeros(tokens.shape), *degrees, backward)
+    if not setting.architecture.experts:
+        return
+    _, copies, _ = setting.routed
+    ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
+    separate = np.where(plan.graphs < Graphs.STEP, copies, 0.0)  # fused ones take the activation in
+    inner = separate * ffn + tokens * model.shared_ffn_hidden_size / plan.tensor_parallel
+    slowdown = setting.constants["experts"]["move_slowdown"][:, 0]
+    sorted_twice = np.where(plan.token_dispatch == TokenDispatch.COPIES, 2.0, 1.0)
+    moved = slowdown * sorted_twice * copies / plan.expert_tensor_parallel * model.expert_hidden_size
+    yield "moe", mlp_vectors(model, tokens, inner, moved, *degrees, backward)
+    biased = np.where(plan.graphs < Graphs.STEP, model.bias_all, 0.0)
+    if some(biased):
+        yield "moe", expert_bias_vectors(model, biased * copies, ffn, plan.element_size, WORD, backward)
+
+
+def _linear_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, Vectors]]:
+    plan = setting.plan
+    if setting.architecture.linear_attention:
+        degrees = plan.tensor_parallel, plan.sequence_parallel, plan.element_size
+        yield "linear", linear_vectors(setting.model, plan.tokens, *degrees, backward)
+
+
+def _mtp_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, Vectors]]:
+    plan = setting.plan
+    if some(plan.mtp_layers):
+        split = np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
+        yield "mtp", mtp_vectors(setting.model, plan.tokens, split, plan.element_size, backward)
+
+
+def _ring_merges(setting: Setting) -> Iterator[tuple[str, str, Vectors]]:
+    """Partial results of a ring of the context are merged, and partial gradients added up."""
+    plan = setting.plan
     merged = np.where(plan.context_method == ContextMethod.RING, plan.context_parallel - 1.0, 0.0)
     if some(merged):
-        output = tokens * setting.heads * model.v_head_size
-        traffic = (merged * output * (2.0 * WORD + element))[:, None]
-        groups.append(("forward", "attention", Vectors(("merge of partial attention",), traffic)))
-        groups.append(("backward", "attention", Vectors(("sum of partial gradients",), 3.0 * traffic)))
-    vocab = tokens * ceil_div(model.vocab_size, tensor)
+        output = plan.tokens * setting.heads * setting.model.v_head_size
+        traffic = (merged * output * (2.0 * WORD + plan.element_size))[:, None]
+        yield "forward", "attention", Vectors(("merge of partial attention",), traffic)
+        yield "backward", "attention", Vectors(("sum of partial gradients",), 3.0 * traffic)
+
+
+def _outside_layers(setting: Setting) -> Iterator[tuple[str, str, Vectors]]:
+    """Look-up of the embedding, and the loss over the part of the vocabulary that a rank holds."""
+    model, plan, element = setting.model, setting.plan, setting.plan.element_size
+    vocab = plan.tokens * ceil_div(model.vocab_size, plan.tensor_parallel)
     fused, plain = plan.cross_entropy == CrossEntropy.FUSED, plan.cross_entropy == CrossEntropy.PLAIN
     loss = np.where(fused, 3.0 * element, element + np.where(plain, 3.0, 5.0) * WORD)
     gradient = np.where(fused, 2.0 * element, element + np.where(plain, 5.0, 3.0) * WORD)
-    outside = (
-        ("forward", "embedding", "embedding", 2.0 * tokens * model.hidden_size * element),
-        ("forward", "head", "cross-entropy", vocab * loss),
-        ("backward", "head", "cross-entropy gradient", vocab * gradient),
-    )
-    groups += [(phase, place, Vectors((name,), traffic[:, None])) for phase, place, name, traffic in outside]
+    looked_up = 2.0 * plan.tokens * model.hidden_size * element
+    yield "forward", "embedding", Vectors(("embedding",), looked_up[:, None])
+    yield "forward", "head", Vectors(("cross-entropy",), (vocab * loss)[:, None])
+    yield "backward", "head", Vectors(("cross-entropy gradient",), (vocab * gradient)[:, None])
 
+
+_LAYER_KERNELS = (_stream_mixing, _attention_kernels, _feed_forward_kernels, _linear_kernels, _mtp_kernels)
+"""Memory-bound kernels of layers and MTP modules in one direction, with their place."""
+
+
+def _vector_parts(setting: Setting) -> list[Part]:
+    """Memory-bound kernels of a micro-batch."""
+    groups = [
+        (phase, place, vectors)
+        for phase in ("forward", "backward")
+        for kernels in _LAYER_KERNELS
+        for place, vectors in kernels(setting, phase == "backward")
+    ]
+    groups += [*_ring_merges(setting), *_outside_layers(setting)]
     traffic = np.concatenate([vectors.traffic for _, _, vectors in groups], axis=-1)
     time = vector_time(setting.device, setting.constants["vector"], traffic, 0.0)
     present = np.where(traffic > 0.0, 1.0, 0.0)

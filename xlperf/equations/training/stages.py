@@ -283,7 +283,7 @@ def mixture_layers(model: Model, layers: Array, stages: Array, first: bool) -> A
 
 
 def pipeline_contents(model: Model, plan: TrainingPlan) -> Pipeline:
-    """What the stages of a pipeline hold.
+    """Contents of the first, a middle and the last stage of a pipeline.
 
     The embedding is on the first stage, output head and MTP modules on the last; a single stage has everything.
 
