@@ -10,6 +10,7 @@ from xlperf.base.units import UNITS
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.operations import evaluate_operations
+from xlperf.equations.training.step import STEP_PARTS
 from xlperf.studies.outcome import (
     Chart,
     Finding,
@@ -25,18 +26,6 @@ from xlperf.studies.outcome import (
     sheet_of,
 )
 
-_PARTS = (
-    "time_forward",
-    "time_backward",
-    "time_tensor_parallel",
-    "time_context_parallel",
-    "time_expert_parallel",
-    "time_pipeline_communication",
-    "time_pipeline_bubble",
-    "time_data_parallel",
-    "time_optimizer",
-    "time_overhead",
-)
 _OPERATIONS = ("all_reduce", "all_to_all")
 
 
@@ -56,7 +45,7 @@ def analyse(inputs: Inputs) -> Outcome:
             "bars",
             f"Step time: {label}",
             "network",
-            _PARTS,
+            STEP_PARTS,
             y_title="s",
             stacked=True,
             rows=(int(span[0]), int(span[-1]) + 1),
@@ -73,7 +62,7 @@ def analyse(inputs: Inputs) -> Outcome:
             ("model", [labels[i] for i in group]),
             *result_columns(results, ("step_time",)),
             (own_column("over_the_best", "-", "Step time over that on the best network for this plan"), over),
-            *result_columns(results, (*_PARTS, "reason")),
+            *result_columns(results, (*STEP_PARTS, "reason")),
         ],
         charts,
     )
