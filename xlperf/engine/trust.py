@@ -160,9 +160,10 @@ def coordinates(plans: Table, results: Mapping[str, Array], length: Array | None
     """
     training = plans.kind == "training"
     time = results["step_time" if training else "tpot"]
-    if length is None:
-        served = plans.number("prompt_length") + plans.filled("output_length")
-        length = plans.filled("sequence_length") if training else served
+    if length is None and training:
+        length = plans.filled("sequence_length")
+    elif length is None:
+        length = plans.number("prompt_length") + plans.filled("output_length")
     work = results["tokens_per_second_per_accelerator"] * time
     return np.stack([plans.number("num_accelerators"), work, length])
 
