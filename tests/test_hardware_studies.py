@@ -96,9 +96,9 @@ def test_the_best_shares_of_cores_cache_and_edge_lie_inside() -> None:
     assert [str(row[0]) for row in found.rows] == NODES
     assert found.values("best_between_the_ends").count("yes") >= 6
     for node in NODES:
-        assert cell(found, node, "longer_with_least_cache") > 0.01, "next to no cache is slower"
-        assert cell(found, node, "longer_with_most_cache") > 0.3
-        assert cell(found, node, "longer_with_least_memory_edge") > 0.1
+        assert cell(found, node, "longer_with_least_cache") > 1.0, "next to no cache is slower"
+        assert cell(found, node, "longer_with_most_cache") > 30.0
+        assert cell(found, node, "longer_with_least_memory_edge") > 10.0
     assert cell(found, "1 nm", "last_level_cache") > 3.0 * cell(found, "12 nm", "last_level_cache")
 
 
@@ -113,8 +113,8 @@ def test_every_node_says_what_the_next_unit_buys() -> None:
         assert max(own, key=lambda thing: own[thing]) == ("die area" if node in NODES[:3] else "power"), node
         dollars = {thing: value for (at, thing), value in paid.items() if at == node}
         assert max(dollars, key=lambda thing: dollars[thing]) == "die area", node
-    assert all(gain[node, "die area"] > 0.005 for node in NODES)
-    assert all(gain[node, "power"] > 0.015 for node in NODES[3:])
+    assert all(gain[node, "die area"] > 0.5 for node in NODES)
+    assert all(gain[node, "power"] > 1.5 for node in NODES[3:])
 
 
 BUY = dict.fromkeys(NODES[:3], ("die area", "cores", "nothing", "die area")) | dict.fromkeys(

@@ -298,7 +298,9 @@ def _evaluate(
         results |= _of_stated_peak(results, joined)
         if groups is not None:
             return _where_legal(results, illegal) | {"reason": reason}
-        known = trust("training", catalog, named.models, named.accelerators, coordinates(plans, results))
+        known = trust(
+            "training", catalog, named.models, named.accelerators, coordinates(plans, results, plan.sequence_length)
+        )
         results |= _bands(setting, results, known["distance"])
         if own is not None:
             results |= narrowed(results, own.width)
