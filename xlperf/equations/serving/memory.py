@@ -115,8 +115,8 @@ def _attention_weights(model: Model, plan: InferencePlan, architecture: Architec
         linear = linear_attention_parameters(model.hidden_size, keys, values)
         narrow = shares.attention * (narrow + gated) + shares.linear * linear
         wide = shares.linear * linear_gate_parameters(model.hidden_size, own) * (1.0 - 0.5 * model.state_space)
-    apart = wide_attention(model, plan, architecture)
-    return np.where(apart, 0.0, narrow), wide + np.where(apart, narrow, 0.0)
+    kept_wide = wide_attention(model, plan, architecture)
+    return np.where(kept_wide, 0.0, narrow), wide + np.where(kept_wide, narrow, 0.0)
 
 
 def _layer_weights(model: Model, plan: InferencePlan, architecture: Architecture) -> tuple[Array, Array]:
