@@ -132,6 +132,8 @@ def test_command(tmp_path: Path, command: Callable[..., Any]) -> None:
     assert done.out.startswith("ttft (ms): ") and "best plan: tensor parallel" in done.out
     book = openpyxl.load_workbook(out)
     assert book.sheetnames == ["devices", "inference", "asked"]
+    (memory,) = book["asked"]._charts  # of a single number nothing is drawn where something else is
+    assert len(memory._charts) == 2, "the parts, and the frame of what the accelerator has"
     headers = [cell.value for cell in book["devices"][1]]
     assert book["devices"].cell(2, headers.index("device") + 1).value == "3 nm HBM4"
     refused = command("optimise", plans, "--name", "two", *options)

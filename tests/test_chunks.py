@@ -73,14 +73,14 @@ LOADS = [{}, {"concurrency": 128}, {"concurrency": "", "request_rate": 0.5}]
 def test_small_chunks_lengthen_a_token_less_where_passes_and_steps_share(
     software: str, lengths: dict[str, Any], more: dict[str, Any]
 ) -> None:
-    """With 128 in place of 8,192 tokens a pass a token takes 1.2 to 5.3 times as long where they alternate (SGLang).
+    """With 128 in place of 8,192 tokens a pass a token takes 1.2 to 6.7 times as long where they alternate (SGLang).
 
-    Where no pass is replayed as a graph, the launches of its kernels are what keeps small chunks from being free.
+    Where no pass is replayed as a graph (TensorRT-LLM), the launches of its kernels keep small chunks from being free.
     """
     found, alternating = (tpot(name, CHUNKS, **lengths, **more) for name in (software, "sglang"))
     ratio, other = found / found[-1], alternating / alternating[-1]
     assert (ratio[:3] < other[:3]).all()
-    assert (ratio < [1.92, 1.36, 1.17, 1.01, 1.01]).all()
+    assert (ratio < [2.9, 1.6, 1.45, 1.01, 1.01]).all()
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)

@@ -8,11 +8,13 @@ import json
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import numpy as np
 import openpyxl
 import pyarrow as pa
@@ -54,6 +56,18 @@ def test_help_teaches_by_example(command: Command, name: str) -> None:
     shown = command(name, "--help")
     assert shown.code == 0
     assert f"\n    xlperf {name}" in shown.out.split("Examples:")[1]
+
+
+@pytest.mark.parametrize("name", list(cli.commands))
+def test_examples_of_the_help_have_options_that_exist(command: Command, name: str) -> None:
+    shown = command(name, "--help").out.split("Examples:")[1]
+    for line in re.findall(r"^ +xlperf (.*?)(?: {2,}.*)?$", shown, re.MULTILINE):
+        for part in line.partition(" > ")[0].split(" | "):
+            own, *words = shlex.split(part.removeprefix("xlperf "))
+            found = cli.commands[own]
+            context = click.Context(found, info_name=own)
+            _, left, _ = found.make_parser(context).parse_args(words)
+            assert left == [], line
 
 
 def test_report_is_made_of_the_shipped_workbook(process: Command, tmp_path: Path) -> None:

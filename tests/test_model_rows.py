@@ -95,6 +95,30 @@ def test_vision_and_quantised_weights_are_named() -> None:
     assert "quantised (fp8)" in left_out
 
 
+OMNI = {
+    "model_type": "qwen3_omni_moe_text", "hidden_size": 2048, "intermediate_size": 768, "num_hidden_layers": 48,
+    "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768, "vocab_size": 152064, "tie_word_embeddings": False,
+}  # fmt: skip
+"""What Qwen3-Omni-30B-A3B answers in text with."""
+
+
+def test_what_answers_in_text_is_taken_where_what_speaks_stands_beside_it() -> None:
+    """Qwen3-Omni: the thinker has 30.53 G parameters (its model card); talker and vocoder are named as left out."""
+    thinker = {
+        "text_config": OMNI,
+        "audio_config": {"encoder_layers": 32},
+        "vision_config": {"depth": 27, "hidden_size": 1152},
+    }
+    found = model_row({"model_type": "qwen3_omni_moe", "thinker_config": thinker, "talker_config": {"x": 1},
+                       "code2wav_config": {"y": 2}}, "omni", "x")  # fmt: skip
+    assert not found.refused and found.row["num_experts"] == 128 and found.row["query_key_norm"] == "yes"
+    said = " ".join(found.left_out)
+    assert "talker_config, code2wav_config" in said and "vision tower (27 layers" in said and "not known" not in said
+    models, reasons = catalog_models(_catalog(found.row))
+    assert reasons[0] == "" and float(parameter_count(models)[0]) == pytest.approx(30.53e9, rel=0.005)
+
+
 def test_an_unknown_model_type_is_said_and_a_config_of_something_else_refused() -> None:
     assert 'model type "lama" is not known' in " ".join(model_row({**LLAMA, "model_type": "lama"}, "m", "x").left_out)
     with pytest.raises(InputError, match='lacks "vocab_size"'):
@@ -192,8 +216,14 @@ def test_a_model_of_your_own_is_a_table_that_plans_take(command: Command, tmp_pa
     models, plans = tmp_path / "models.csv", tmp_path / "plans.csv"
     for name in ("mine", "mine too"):
         assert command("model", tmp_path / "config.json", "--name", name, "-o", models).code == 0
+    text = models.read_text(encoding="utf-8").replace("model,", "model,aliases,", 1)
+    models.write_text("\n".join(line if line[:6] == "model," else line.replace(",", ",an alias;other,", 1)
+                                for line in text.splitlines()), encoding="utf-8")  # fmt: skip
+    taken = command("model", tmp_path / "config.json", "--name", "Other", "-o", models)
+    assert taken.code == 2 and "another spelling of" in taken.err
+    models.write_text(text.replace("aliases,", "", 1), encoding="utf-8")
     again = command("model", tmp_path / "config.json", "--name", "Mine", "-o", models)
-    assert (again.code, again.err.strip()) == (2, 'models.csv: "Mine" is there already; give the row another name')
+    assert (again.code, again.err.strip()) == (2, 'models.csv: "mine" is there already; give the new row another name')
     plans.write_text(
         "model,accelerator,num accelerators,global batch size\n"
         "mine too,H100-SXM-80GB,64,64\nMeta-Llama-3.1-8B,H100-SXM-80GB,64,64\n",

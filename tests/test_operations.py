@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +38,25 @@ def table(kind: str, row: dict[str, Any]) -> Table:
 
 def timed(catalog: Catalog, operation: str, **row: Any) -> Table:
     return evaluate_operations(table("operations", {"operation": operation, "accelerator": H100, **row}), catalog)
+
+
+SIZES = {"size": 32.0, "group": 64.0, "m": 512.0, "n": 512.0, "k": 512.0, "num_attention_heads": 8.0,
+         "query_length": 512.0, "key_length": 512.0}  # fmt: skip
+
+
+@pytest.mark.parametrize("stack", ["inference", "training"])
+@pytest.mark.parametrize("operation", [name for name in OPERATIONS if name != "decode-attention"])
+def test_every_operation_has_a_time_in_either_stack(catalog: Catalog, operation: str, stack: str) -> None:
+    """Also collectives that only mixtures of experts call: no model is named."""
+    found = timed(catalog, operation, stack=stack, **{name: SIZES[name] for name in NEEDS[operation]})
+    assert found["time"][0] > 0.0, found.text("reason")
+
+
+def test_examples_of_the_help_run(command: Command) -> None:
+    examples = re.findall(r"^ +xlperf (time .*)$", command("time", "--help").out, re.MULTILINE)
+    assert len(examples) == 5
+    for line in examples:
+        assert command(*shlex.split(line)).code == 0, line
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8", "int4"])

@@ -229,12 +229,14 @@ def test_transfers_are_waited_for_where_the_stack_does_not_overlap(catalog: Cata
 def test_the_host_waits_for_each_transfer_that_is_not_overlapped(catalog: Catalog) -> None:
     """Two transfers of each chunk and micro-batch, and those of the bubble; none where transfers are overlapped."""
     wait, batches, stages, chunks = 1e-3, 64, 8, 5
-    row = FittedConstant("training_software", "any", "any", "any", "transfer_wait_time", wait, "", 0, np.nan, "", "")
-    slow = catalog.with_tables([joined_tables(catalog.tables["calibration"], calibration_table([row]))])
-    ways = [
-        {**DENSE, "global_batch_size": 128, "virtual_pipeline": chunks, "pipeline_overlap": on}
-        for on in "yes no".split()
-    ]
-    hidden, waited = results(slow, *ways)["step_time"] - results(catalog, *ways)["step_time"]
+
+    def waiting(time: float) -> Catalog:
+        key = ("training_software", "any", "any", "any", "transfer_wait_time")
+        row = FittedConstant(*key, time, "", 0, np.nan, "", "")
+        return catalog.with_tables([joined_tables(catalog.tables["calibration"], calibration_table([row]))])
+
+    plan = {**DENSE, "global_batch_size": 128, "virtual_pipeline": chunks}
+    ways = [plan, {**plan, "pipeline_overlap": "no"}]
+    hidden, waited = results(waiting(wait), *ways)["step_time"] - results(waiting(0.0), *ways)["step_time"]
     assert hidden == 0.0
     assert waited == pytest.approx(2 * chunks * wait * (batches + (stages - 1) / chunks))

@@ -15,8 +15,7 @@ from conftest import Outcome, csv_rows
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.parse import table_from_rows
-from xlperf.catalog.schema import FORMS, table_schema
-from xlperf.cli.questions import first_values
+from xlperf.catalog.schema import FORMS, first_words, table_schema
 from xlperf.explore.forms import evaluate_forms
 from xlperf.workbook.front_layout import SHEETS
 
@@ -29,17 +28,16 @@ def test_without_options_it_is_the_answer_of_the_sheet(kind: str, sheet: str, co
     shown = openpyxl.load_workbook(workbook(), data_only=True)[sheet]["F5"].value
     assert (found.code, found.err) == (0, "")
     assert found.out.split("\n")[0] == shown
-    assert f"asked: {next(iter(dict(list(first_values(kind).items())[1:]))).replace('_', ' ')}" in found.out
+    assert f"asked: {next(iter(first_words(kind))).replace('_', ' ')}" in found.out
 
 
 def test_every_entry_of_a_form_is_an_option_with_its_value(command: Command) -> None:
     for kind in FORMS:
         words = "".join(command(kind, "--help").out.split())
-        for name, value in first_values(kind).items():
-            if name:
-                assert f"--{name.replace('_', '-')}" in words
-                assert name in table_schema(kind).by_name
-                assert "".join(f"[default: {value}]".split()) in words
+        for name, value in first_words(kind).items():
+            assert f"--{name.replace('_', '-')}" in words
+            assert name in table_schema(kind).by_name
+            assert "".join(f"[default: {value}]".split()) in words
 
 
 def test_the_walks_of_the_readme_are_single_commands(command: Command) -> None:
@@ -62,7 +60,7 @@ def test_names_as_people_write_them_and_a_rate_in_place_of_users(command: Comman
     found = command("serve", "--model", "Llama3-70B", "--accelerator", "b200", "--request-rate", "50", "--json")
     assert found.code == 0, found.err
     (row,) = json.loads(found.out)
-    asked = {**first_values("serve"), "model": "Meta-Llama-3.1-70B", "accelerator": "B200-SXM-180GB",
+    asked = {**first_words("serve"), "model": "Meta-Llama-3.1-70B", "accelerator": "B200-SXM-180GB",
              "request_rate": "50", "users": ""}  # fmt: skip
     cells = {name: _number(value) for name, value in asked.items() if name}
     headers = [table_schema("serve").by_name[name].header for name in cells]
@@ -86,6 +84,24 @@ def test_a_deadline_chooses_the_number_of_accelerators(command: Command, tmp_pat
     (row,) = csv_rows(out.read_text(encoding="utf-8"))
     assert 0.0 < float(row["run_time"]) <= 10.0
     assert float(row["accelerators"]) >= 8.0
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "stack"),
+    [
+        ("H100", "megatron"),
+        ("MI300X", "megatron"),
+        ("TPUv6e", "maxtext"),
+        ("Trainium2", "a training stack of which no"),
+    ],
+)
+def test_a_run_takes_the_training_stack_that_was_measured_on_its_accelerator(
+    accelerator: str, stack: str, command: Command
+) -> None:
+    asked = ("--model", "Llama3-8B", "--training-tokens", "0.1", "--num-accelerators", "16")
+    found = command("train", *asked, "--accelerator", accelerator)
+    assert found.code == 0, found.err
+    assert f"taken for granted: {stack}" in found.out + found.err
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from study_samples import cell, outcome, sheet
 
 from xlperf.base.errors import InputError
 from xlperf.engine import evaluate
+from xlperf.equations.training.step import STEP_PARTS
 from xlperf.studies import NAMES, study
 from xlperf.studies import outcome as outcome_module
 from xlperf.studies import study as shelved
@@ -199,6 +200,8 @@ def test_flash_attention_gains_with_the_sequence() -> None:
 
 def test_networks_stand_in_the_order_of_their_bandwidth() -> None:
     found = sheet("topologies", "topologies")
+    parts = [found.numbers(part) for part in STEP_PARTS]
+    np.testing.assert_allclose(np.sum(parts, axis=0), found.numbers("step_time"), rtol=1e-9)
     steps = {str(row[0]): float(row[3] or 0) for row in found.rows}
     assert not any(math.isnan(value) for value in steps.values())
     for kind in ("dense", "experts"):

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from test_solve import H100, SERVE, TRAIN, table, varied
 
+from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine import evaluate
 from xlperf.explore.changed_catalogs import changed_catalog
@@ -230,3 +231,11 @@ def test_blocks_of_another_sweep_are_left_out_and_other_folders_stay(
     (folder / "00000000.csv").write_text("name\nwrong\n", encoding="utf-8")
     assert command("sweep", plans, "--vary", "tensor parallel=1,2", "-o", output).code == 0
     assert "wrong" not in output.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("name", "sheet"), [("H200-SXM-141GB", "chiplets"), ("L40S", "servers")])
+def test_the_sheet_that_a_cost_would_follow_from_is_named(catalog: Catalog, name: str, sheet: str) -> None:
+    """A wafer price reaches the cost of an accelerator through its chiplets and its server: without them none."""
+    plans, asked = table({**TRAIN, "accelerator": name}), varied("training", "process nodes.wafer price=x1,x2")
+    with pytest.raises(InputError, match=f'"{name}" has no row in the sheet {sheet}'):
+        changed_catalog(catalog, plans, [(asked.varied[0], 2.0)])

@@ -11,8 +11,8 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate, explain
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.parameters import attention_matrix_parameters, expert_parameters
+from xlperf.equations.plan.training_plan import optimizer_element_size
 from xlperf.equations.training.memory import logits_size
-from xlperf.equations.training.setting import optimizer_element_size
 
 GIB = 2.0**30
 DENSE = {

@@ -7,7 +7,7 @@ import pytest
 from training_samples import results
 
 from xlperf.catalog.catalog import Catalog
-from xlperf.equations.training.setting import optimizer_element_size
+from xlperf.equations.plan.training_plan import optimizer_element_size
 
 DENSE: dict[str, object] = {
     "model": "Llama3-8B", "accelerator": "H100-SXM-80GB", "num_accelerators": 1, "global_batch_size": 1,

@@ -116,7 +116,7 @@ def _limit(name: str) -> float:
 def _hour(name: str, drawn: float) -> tuple[float, float]:
     """Cost of a second and power from the grid, by hand from its own row of prices and the accelerator's power."""
     power, limit = _price(name, "server_power"), _limit(name)
-    power = limit if np.isnan(power) else power
+    power = 1.8 * limit if np.isnan(power) else power
     assert power >= limit
     rent, capex = _price(name, "rental_price"), _price(name, "capex")
     hardware = capex / _price(name, "utilization") * (1 / _price(name, "life") + _price(name, "opex_share") / YEAR)

@@ -153,6 +153,17 @@ def test_prefix_hits_under_load_are_never_slower(mode: str) -> None:
             hold(f"more hits than {hit:g}: {name}", good, plans, before=one[name], after=two[name])
 
 
+@pytest.mark.parametrize("mode", ["continuous", "rate"])
+def test_fewer_polls_bring_the_first_token_earlier_only_by_fewer_passes(mode: str) -> None:
+    """A scheduler that looks less often finds more prompts at once: the passes saved also show between tokens."""
+    plans = plans_of(mode)
+    often, seldom = (evaluate(changed(plans, {"polling_steps": steps}), shipped()) for steps in (1.0, 10.0))
+    first, each = (np.stack([found[name] for found in (often, seldom)]) for name in ("ttft", "tpot"))
+    alone = plans["output_length"] < 2.0
+    good = ~(first[1] < 0.99 * first[0]) | (each[1] < each[0]) | alone
+    hold("ten steps between polls", good, plans, before=first[0], after=first[1])
+
+
 EDGES = (1.0 / 3.0, 0.5, 1.0, 2.0, 3.0)
 
 

@@ -46,9 +46,7 @@ from xlperf.addin.functions import Argument, Function, functions
 from xlperf.addin.handles import HANDLE_PREFIX, CatalogStore, UnknownHandleError, content_of, handle_of, with_blocks
 from xlperf.addin.warm_up import Questions, first_line
 from xlperf.base.errors import InputError, nearest
-from xlperf.base.resources import workbook
 from xlperf.catalog.cells import is_blank, shown, table_kind
-from xlperf.catalog.read import read_plans
 from xlperf.catalog.schema import EVERY_TABLE, FORMS, PLAN_TABLES, results_of, split_header, table_schema
 from xlperf.catalog.table import CASES
 
@@ -445,13 +443,14 @@ def serve(
 
 
 def _ahead(session: Session, questions: Questions) -> Iterator[object]:
-    """Answers to questions of earlier sessions, one at a time; without any, results of the shipped plans."""
+    """Answers to questions of earlier sessions, one at a time; without any, to those of the shipped workbook."""
     lines = [*questions]
     yield from (answer(session, line) for line in lines)
     if not lines:
+        from xlperf.explore.forms import first_forms
+
         _, catalog = session.catalog(None)
-        for plans in read_plans(workbook()):
-            yield from (session.engine.evaluate(plans.take([row]), catalog) for row in range(len(plans)))
+        yield from (session.engine.evaluate(form, catalog) for form in first_forms(catalog))
 
 
 def main() -> None:

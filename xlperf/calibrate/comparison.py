@@ -331,6 +331,11 @@ _POWER_RESULTS = {WATTS: "accelerator_power", JOULES: "accelerator_energy_per_to
 _OTHER_SCOPE = 'power of "{}": more than the accelerators'
 _NO_SERVING = 'rows of kind "{}" are no served model'
 _SERVED = ("inference", "decode")
+_UNSTATED = {
+    "incl. ramp": "a run of seconds: its rate includes its start and its longest answers, whose lengths are not stated",
+    "tp not stated": "its mapping is not stated",
+}
+"""Words in the notes of a row that say why no plan can be made of it."""
 _WEIGHTS_IN_FOUR_BITS = "mxfp4"
 """vLLM's kernels of 2025 for such weights take 16-bit activations, on Blackwell too."""
 
@@ -353,7 +358,9 @@ def served_rows(published: Published) -> tuple[Published, list[str]]:
     for row in range(size):
         kind, scope = published.text["kind"][row], published.text["scope"][row]
         wrong = "" if kind in _SERVED else _NO_SERVING.format(kind)
-        refused.append(wrong or ("" if scope == "gpu_only" else _OTHER_SCOPE.format(scope)))
+        wrong = wrong or ("" if scope == "gpu_only" else _OTHER_SCOPE.format(scope))
+        notes = published.text["notes"][row]
+        refused.append(wrong or next((why for words, why in _UNSTATED.items() if words in notes), ""))
         text["group"][row] = _GROUPS[int(published.number["fitted"][row] == 1.0)]
         text["mode"][row] = "serving" if kind == "inference" else ""
         if _WEIGHTS_IN_FOUR_BITS in text["precision"][row]:

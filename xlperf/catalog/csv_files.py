@@ -19,6 +19,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.files import replaced
 from xlperf.catalog.parse import Coded
 from xlperf.catalog.schema import split_header, table_schema
+from xlperf.catalog.table import name_taken
 
 STANDARD = "-"
 MOST_COLUMNS = 16_384
@@ -108,9 +109,12 @@ def add_csv_row(path: Path, kind: str, row: Mapping[str, float | int | str]) -> 
         if name in row and symbol is not None and symbol != declared.by_name[name].unit:
             problem = f"has {name.replace('_', ' ')} in {symbol}; write it in {declared.by_name[name].unit}"
             raise InputError(Fault(path.name, problem))
-    if any(line and line[0].strip().casefold() == str(row[declared.key.name]).casefold() for line in lines[1:]):
-        raise InputError(Fault(path.name, f'"{row[declared.key.name]}" is there already; give the row another name'))
     names = [name for name, _ in headers]
+    at = names.index("aliases") if "aliases" in names else -1
+    for line in lines[1:]:
+        words = line[at] if 0 < at < len(line) else ""
+        if line and (problem := name_taken(str(row[declared.key.name]), line[0], words)):
+            raise InputError(Fault(path.name, problem))
     added = [column for column in declared.columns if column.name in row and column.name not in names]
     top = [*(lines[0] if lines else []), *(column.header for column in added)]
     names += [column.name for column in added]

@@ -1,12 +1,12 @@
 """A configuration of Hugging Face (config.json) as a row of the sheet ``models``.
 
-What a configuration leaves to its code (gated or not, which norm, biases) stands in ``hugging_face.csv`` by
-``model_type``. What a row cannot express is named: then the kind of attention is one that no plan is computed for.
+Which entry of a configuration is which column stands in ``hugging_face_entries.csv``; what it leaves to its code (gated
+or not, which norm, biases) in ``hugging_face.csv`` by ``model_type``. What a row cannot express is named: then the kind
+of attention is one that no plan is computed for.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
@@ -17,65 +17,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.resources import rows
 
 _LARGEST_NUMBER = 2**40
 _MOST_LAYERS = 10_000
 _LARGEST = 64 * 2**20  # bytes of a configuration or of the header of a file of weights
-_KEYS = {
-    "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "hidden_size": ("hidden_size", "n_embd", "d_model"),
-    "num_attention_heads": ("num_attention_heads", "n_head", "n_heads"),
-    "num_query_groups": ("num_key_value_heads", "num_kv_heads", "kv_n_heads", "multi_query_group_num"),
-    "head_size": ("head_dim", "attention_head_dim", "kv_channels"),
-    "ffn_hidden_size": (
-        "intermediate_size_mlp",
-        "dense_intermediate_size",
-        "intermediate_size",
-        "n_inner",
-        "ffn_dim",
-        "ffn_hidden_size",
-    ),
-    "vocab_size": ("padded_vocab_size", "vocab_size"),
-    "max_sequence_length": ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
-    "num_experts": ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"),
-    "top_k": ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_top_k", "moe_topk", "moe_k"),
-    "moe_ffn_hidden_size": ("moe_intermediate_size", "expert_ffn_hidden_size"),
-    "first_dense_layers": ("first_k_dense_replace", "moe_layer_start_index"),
-    "q_lora_rank": ("q_lora_rank",),
-    "kv_lora_rank": ("kv_lora_rank",),
-    "qk_nope_head_size": ("qk_nope_head_dim",),
-    "qk_rope_head_size": ("qk_rope_head_dim",),
-    "v_head_size": ("v_head_dim",),
-    "num_mtp_layers": ("num_nextn_predict_layers", "mtp_num_hidden_layers"),
-}
-_EXPERTS = ("num_experts", "top_k", "moe_ffn_hidden_size", "first_dense_layers")
-_LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_size", "qk_rope_head_size", "v_head_size")
-_LINEAR = {
-    "linear_num_key_heads": ("linear_num_key_heads", "n_groups"),
-    "linear_num_value_heads": ("linear_num_value_heads", "mamba_num_heads"),
-    "linear_key_head_size": ("linear_key_head_dim", "ssm_state_size"),
-    "linear_value_head_size": ("linear_value_head_dim", "mamba_head_dim"),
-    "linear_convolution_size": ("linear_conv_kernel_dim", "conv_kernel"),
-}
-_INDEX = {
-    "index_num_heads": ("index_n_heads", "sparse_num_index_heads"),
-    "index_head_size": ("index_head_dim", "sparse_index_dim"),
-    "index_top_k": ("index_topk",),
-}
 _SPARSE_KINDS = ("selected", "compressed")
-_OUTPUT = {"output_lora_rank": "o_lora_rank", "output_groups": "o_groups", "residual_streams": "hc_mult"}
 _NO_DECODER = ("ForMaskedLM", "ForPreTraining", "ForSequenceClassification", "ForTokenClassification", "Encoder")
 """Ends of architectures whose tokens see those behind them: they generate nothing."""
-_BESIDE = {
-    "is_encoder_decoder": "an encoder beside the decoder",
-    "use_cla": "layers that share keys and values (cross-layer attention)",
-    "cross_attention_layers": "layers that attend to pictures alone (cross attention)",
-    "zero_expert_num": "experts that compute nothing",
-    "parallel_attn_mlp_res": "a dense layer beside the experts",
-    "residual_moe": "a dense layer beside the experts",
-    "share_q_dim": "queries that are factorised (MFA)",
-}
-"""Parts of a model that no row holds, by the entry that says so."""
 _STRUCTURE = re.compile(
     r"expert|moe|mlp|ffn|head|layer|cross|share|conv|mamba|ssm|state_size|lora|rank|window|chunk|mtp|nextn|sparse|"
     r"latent|topk|top_k|zero_|residual|embed.*(dim|size)|hidden_size"
@@ -125,7 +74,7 @@ class _Found:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
-        self.refused: list[str] = [words for key, words in _BESIDE.items() if config.get(key)]
+        self.refused: list[str] = [words for key, words in _unmodelled().items() if config.get(key)]
         if any(str(name).endswith(_NO_DECODER) for name in _listed(config.get("architectures"))):
             self.refused.append("an encoder: it generates no tokens")
 
@@ -142,6 +91,20 @@ class _Found:
     def number(self, *keys: str) -> int:
         value = self.first(keys)
         return int(value) if _is_number(value) else 0
+
+
+@cache
+def _columns_of(*parts: str) -> dict[str, tuple[str, ...]]:
+    """Columns of some parts of ``hugging_face_entries.csv`` and the entries that may hold each, the first one first."""
+    stated = rows("catalog/hugging_face_entries.csv")
+    return {row["column"]: tuple(row["entries"].split()) for row in stated if row["part"] in parts}
+
+
+@cache
+def _unmodelled() -> dict[str, str]:
+    """Parts of a model that no row holds, by the entry that says so."""
+    stated = rows("catalog/hugging_face_entries.csv")
+    return {row["entries"]: row["remark"] for row in stated if row["part"] == "no row"}
 
 
 def _is_number(value: Any) -> bool:
@@ -169,7 +132,7 @@ def model_row(config: Mapping[str, Any], name: str, source: str) -> ModelRow:
     kind = str(inner.get("model_type") or config.get("model_type") or "")
     family, left_out = _family(kind, inner)
     row: Row = {"model": name, "attention_type": family["attention_type"] or ""}
-    for column, keys in _KEYS.items():
+    for column, keys in _columns_of("layer", "experts", "latent").items():
         value = found.first(keys)
         if _is_number(value) and value >= 1:
             row[column] = value
@@ -179,8 +142,9 @@ def model_row(config: Mapping[str, Any], name: str, source: str) -> ModelRow:
     if family["attention_type"] != "MLA" and "kv_lora_rank" in row and not family["attention_type"]:
         row["attention_type"] = "MLA"
     latent = row["attention_type"] == "MLA" or (row["attention_type"] == "sparse" and "kv_lora_rank" in row)
-    for column in (*(() if latent or row["attention_type"] == "sparse" else _LATENT),):
-        row.pop(column, None)
+    if not latent and row["attention_type"] != "sparse":
+        for column in _columns_of("latent"):
+            row.pop(column, None)
     if latent:
         row.pop("head_size", None)
     _words(row, found, family)
@@ -211,6 +175,7 @@ def model_row(config: Mapping[str, Any], name: str, source: str) -> ModelRow:
 
 def _language_part(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of the language model, where others stand beside it."""
+    config = _thinking_part(config)
     parts = (config.get(key) for key in ("text_config", "llm_config", "language_config"))
     merged = dict(next((part for part in parts if part and isinstance(part, Mapping)), config))
     for key in ("ffn_config", "attn_config"):  # dbrx, mpt
@@ -222,10 +187,15 @@ def _language_part(config: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def _thinking_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configuration of the model that answers in text, where one that speaks stands beside it (Qwen's Omni)."""
+    part = config.get("thinker_config")
+    return part if part and isinstance(part, Mapping) else config
+
+
 @cache
 def _families() -> dict[str, dict[str, str]]:
-    lines = Path(__file__).with_name("hugging_face.csv").read_text(encoding="utf-8").splitlines()
-    return {row["model_type"]: row for row in csv.DictReader(lines)}
+    return {row["model_type"]: row for row in rows("catalog/hugging_face.csv")}
 
 
 def _family(kind: str, config: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
@@ -247,7 +217,7 @@ def _experts(row: Row, found: _Found, family: Mapping[str, str]) -> None:
     config = found.config
     width = row.get("ffn_hidden_size")
     if row.get("num_experts") in (None, 1) or row.get("num_experts") == 0:
-        for column in _EXPERTS:
+        for column in _columns_of("experts"):
             row.pop(column, None)
         row.setdefault("ffn_hidden_size", _stated_width(row, found))
         return
@@ -350,7 +320,7 @@ def _layers(row: Row, found: _Found) -> None:
     elif linear:
         row |= {"attention_type": "hybrid", "attention_pattern": f"{_ratio(linear, full)} full"}
         row["attention_pattern"] = str(row["attention_pattern"]).replace(" :", " linear (gated delta net) :", 1)
-        row |= {column: found.number(*keys) for column, keys in _LINEAR.items()}
+        row |= {column: found.number(*keys) for column, keys in _columns_of("linear").items()}
         row["linear_state_size"] = 4
         if config.get("attn_output_gate", config.get("model_type") == "qwen3_next"):
             row["attention_output_gate"] = "yes"
@@ -368,7 +338,7 @@ def _sparse(row: Row, found: _Found, remark: str) -> None:
     config, layers = found.config, _layers_of(row)
     blocks = config.get("sparse_attention_config") or {}
     inner = _Found({**config, **blocks})
-    row |= {column: found.number(*keys) or inner.number(*keys) or None for column, keys in _INDEX.items()}
+    row |= {column: found.number(*keys) or inner.number(*keys) or None for column, keys in _columns_of("index").items()}
     block = inner.number("sparse_block_size")
     if block:  # blocks of tokens are selected, keys of the index are in 16 bits
         row |= {"index_top_k": block * inner.number("sparse_topk_blocks"), "index_block_size": block}
@@ -388,7 +358,7 @@ def _sparse(row: Row, found: _Found, remark: str) -> None:
             found.refused.append(f"caches compressed by {', '.join(map(str, far))}")
     elif isinstance(mixed, list) and not all(mixed):
         row["attention_pattern"] = f"{mixed.count(0)} full : {len(mixed) - mixed.count(0)} selected"
-    row |= {column: found.number(key) or None for column, key in _OUTPUT.items()}
+    row |= {column: found.number(*keys) or None for column, keys in _columns_of("output").items()}
     if not (row.get("index_num_heads") and row.get("index_head_size") and row.get("index_top_k")):
         found.refused.append(remark)
 
@@ -444,10 +414,10 @@ def _state_space(row: Row, found: _Found, pattern: Sequence[str]) -> None:
         found.refused.append("dense feed-forward layers beside mixtures of experts in a hybrid of Mamba-2")
         return
     if not mixed:
-        for column in (*_EXPERTS, "num_shared_experts"):
+        for column in (*_columns_of("experts"), "num_shared_experts"):
             row.pop(column, None)
     row["attention_pattern"] = f"{mamba} Mamba-2 : {full} full : {mixed + dense} feed-forward"
-    row |= {column: found.number(*keys) for column, keys in _LINEAR.items()}
+    row |= {column: found.number(*keys) for column, keys in _columns_of("linear").items()}
     row["linear_state_size"] = 4
 
 
@@ -458,7 +428,8 @@ def _needed(row: Mapping[str, object], name: str, source: str, refused: bool) ->
         columns += ["kv_lora_rank"] if row["attention_type"] == "MLA" else []
         columns += ["top_k", "moe_ffn_hidden_size"] if row.get("num_experts") else []
         columns += ["qk_nope_head_size", "v_head_size"] if "kv_lora_rank" in row else []
-    keys = {column: _KEYS[column][0] for column in columns} | {"ffn_hidden_size": "intermediate_size"}
+    entries = _columns_of("layer", "experts", "latent")
+    keys = {column: entries[column][0] for column in columns} | {"ffn_hidden_size": "intermediate_size"}
     keys["vocab_size"] = "vocab_size"
     lacking = [f'"{keys[column]}"' for column in columns if not row.get(column)]
     if lacking:
@@ -477,9 +448,10 @@ def _needed(row: Mapping[str, object], name: str, source: str, refused: bool) ->
 
 def _towers(config: Mapping[str, Any]) -> list[str]:
     """Parts for pictures and sound, and the number format of the weights: no row of ``models`` holds them."""
-    said = []
+    spoken = [key for key in ("talker_config", "code2wav_config", "token2wav_config") if config.get(key)]
+    said = [f"what speaks ({', '.join(spoken)}) is not counted: the model that answers in text alone"] if spoken else []
     for key, words in (("vision_config", "vision tower"), ("audio_config", "audio tower")):
-        part = config.get(key)
+        part = _thinking_part(config).get(key)
         if isinstance(part, Mapping) and part:
             found = _Found(part)
             depth, width = found.number("num_hidden_layers", "depth", "layers"), found.number("hidden_size", "width")

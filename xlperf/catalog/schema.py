@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
 
+from xlperf.base import resources
 from xlperf.base.units import UNITS, Unit
 
 CATALOG_TABLES = ("accelerators", "networks", "models", "prices", "calibration")
@@ -314,3 +315,13 @@ def split_header(text: str) -> tuple[str, str | None]:
     name = re.sub(r"[\s_\-]+", "_", found["name"].strip()).casefold()
     symbol = found["unit"]
     return name, symbol.strip() if symbol is not None else None
+
+
+def first_words(kind: str) -> dict[str, str]:
+    """Initial values of the form of a kind, by column.
+
+    >>> first_words("serve")["prompt_length"]
+    '2000'
+    """
+    rows = resources.rows("workbook/forms.csv")
+    return {row["column"]: row["value"] for row in rows if row["form"] == kind and row["column"]}

@@ -377,6 +377,21 @@ MARK = "\x1f"
 _BETWEEN_WORDS = re.compile(r"[^\w.]+|_+")
 
 
+def name_taken(name: str, own: str, spellings: str) -> str:
+    """Why a new row cannot have a name beside a row of a table, "" where it can.
+
+    >>> name_taken("llama 8b", "Llama3-8B", "L8;Llama 8B")
+    '"llama 8b" is another spelling of "Llama3-8B"; give the new row another name'
+
+    ``own``, ``spellings``: name and aliases of the row that is there.
+    """
+    if own.strip().casefold() == name.casefold():
+        return f'"{own}" is there already; give the new row another name'
+    if name.casefold() in (word.strip() for word in spellings.casefold().split(";")):
+        return f'"{name}" is another spelling of "{own}"; give the new row another name'
+    return ""
+
+
 def aliases(table: Table) -> list[tuple[int, str]]:
     """Other spellings of the names of a table: (row, spelling); none where it has no such column."""
     return [

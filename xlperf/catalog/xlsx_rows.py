@@ -21,7 +21,7 @@ from xlperf.base.units import factor
 from xlperf.catalog.cells import is_blank, parse_header
 from xlperf.catalog.read import Block, find_block, missing_sheet
 from xlperf.catalog.schema import table_schema
-from xlperf.catalog.table import column_letters
+from xlperf.catalog.table import column_letters, name_taken
 from xlperf.catalog.xlsx import Workbook, column_number
 
 Value = float | int | str
@@ -88,18 +88,11 @@ def _values(kind: str, block: Block, row: Mapping[str, Value]) -> tuple[dict[int
     schema = table_schema(kind).by_name
     fields = parse_header(kind, block.header).fields
     known = {field.column.name: field for field in fields}
-    name = str(row[key]).casefold()
     for number, cells in enumerate(block.rows):
-        at = known[key].position
-        own = cells[at] if at < len(cells) else None
-        if isinstance(own, str) and own.strip().casefold() == name:
-            problem = f'"{own}" is there already; give the new row another name'
-            raise InputError(Fault(block.locate(number, at), problem))
-        at = known["aliases"].position if "aliases" in known else len(cells)
-        words = str(cells[at]).casefold().split(";") if at < len(cells) and cells[at] else []
-        if name in (word.strip() for word in words):
-            problem = f'"{row[key]}" is another spelling of "{own}"; give the new row another name'
-            raise InputError(Fault(block.locate(number, at), problem))
+        places = [known[name].position if name in known else len(cells) for name in (key, "aliases")]
+        own, words = (str(cells[at] or "") if at < len(cells) else "" for at in places)
+        if problem := name_taken(str(row[key]), own, words):
+            raise InputError(Fault(block.locate(number, places["spelling" in problem]), problem))
     found: dict[int, Value] = {}
     for column, value in row.items():
         if column not in known:

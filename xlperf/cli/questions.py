@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlperf.base import resources
-from xlperf.catalog.schema import Column, results_of, table_schema
+from xlperf.catalog.schema import Column, first_words, results_of, table_schema
 from xlperf.cli.options import Command, catalog_of, catalog_option, examples, output_option
 from xlperf.cli.output import Front, deliver, parts, rounded, say, took
 
@@ -43,15 +42,6 @@ _BANDS = {"cost_per_million_output_tokens": "cost"}
 """How the ends of the 80 % band of a result are named, where not as the result."""
 
 
-def first_values(kind: str) -> dict[str, str]:
-    """Initial values of the form of a kind, by column.
-
-    >>> first_values("serve")["prompt_length"]
-    '2000'
-    """
-    return {row["column"]: row["value"] for row in resources.rows("workbook/forms.csv") if row["form"] == kind}
-
-
 def _option(column: Column, value: str) -> Any:
     """The option of an entry of a form."""
     unit = column.unit if column.unit not in ("", "-") else "N" if column.kind == "number" else "NAME"
@@ -67,7 +57,7 @@ def _question(kind: str, short: str, words: str, *lines: str) -> click.Command:
         return _answered(kind, given, output, catalog)
 
     function: Any = output_option(catalog_option(asked))
-    first = first_values(kind)
+    first = first_words(kind)
     for column in reversed(table_schema(kind).columns):
         if column.name in first:
             function = _option(column, first[column.name])(function)
@@ -79,18 +69,12 @@ def _question(kind: str, short: str, words: str, *lines: str) -> click.Command:
 
 def _answered(kind: str, given: Words, output: str | None, catalog: str | None) -> int:
     """Answer a form and say or write it; 1 where there is no answer."""
-    from xlperf.catalog.cells import number_of
-    from xlperf.catalog.parse import table_from_rows
-    from xlperf.explore.forms import evaluate_forms
+    from xlperf.explore.forms import evaluate_forms, form_of
 
     values = {name: words for name, words in given.items() if words is not None}
     dropped = {other for name, other in _WITHOUT.items() if name in values}
-    form = {name: value for name, value in first_values(kind).items() if name and name not in dropped} | values
-    known = table_schema(kind).by_name
-    cells = [number_of(words) if known[name].kind == "number" else words for name, words in form.items()]
-    cells = [words if cell != cell else cell for cell, words in zip(cells, form.values(), strict=True)]
-    headers = [known[name].header for name in form]
-    table = table_from_rows(kind, headers, [cells], lambda _, column: f"--{column.replace('_', '-')}")
+    form = {name: value for name, value in first_words(kind).items() if name not in dropped} | values
+    table = form_of(kind, form, lambda _, column: f"--{column.replace('_', '-')}")
     results = evaluate_forms(table, catalog_of(catalog, None))
     answer = {name: values[0] for name, values in results.columns.items()}
     if output is not None:

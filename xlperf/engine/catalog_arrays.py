@@ -341,7 +341,8 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
         accelerators, capex, _, server_power, unbuilt, _ = accelerators_of(catalog)
     model, unmodelled = model_columns(models)
     power = accelerators.number("thermal_design_power")
-    terms, rent, owning = _prices(catalog, power, capex, np.where(np.isnan(server_power), power, server_power))
+    ratio = float(table_schema("devices").by_name["server_power_ratio"].default)
+    terms, rent, owning = _prices(catalog, power, capex, np.where(np.isnan(server_power), ratio * power, server_power))
     device = _device_columns(catalog, accelerators)
     return CatalogArrays(
         model=np.array([model[field.name] for field in fields(Model)]),

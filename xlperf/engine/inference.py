@@ -16,7 +16,7 @@ from xlperf.engine.join import (
     Joined,
     Named,
     architecture_codes,
-    constants_of,
+    constants_by_family,
     groups_of,
     in_batches,
     join,
@@ -73,6 +73,8 @@ _ATTENTION = {False: ("attention", "attention_decode"), True: ("attention", "att
 _LINEAR = ("linear_attention",)
 # Constants that stand beside those of their engine or kernel, which say whether a plan is extrapolated.
 _BESIDE_OTHERS = (
+    "gemm_wide",
+    "serving_eager",
     "serving_memory",
     "engine_all_reduce",
     "serving_load",
@@ -162,23 +164,16 @@ class Served:
 def _constants(
     calibration: Calibration, joined: Joined, plan: InferencePlan, architecture: Architecture
 ) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
-    found: dict[str, Mapping[str, Array]] = {}
-    extrapolated: list[tuple[str, np.ndarray]] = []
-    found["gemm_wide"], _ = constants_of(calibration, "gemm", joined.wide_keys)
-    for families, keys in (
+    eager = ("serving_eager",) if (plan.graphs == 0.0).any() else ()
+    wanted = (
+        (("gemm_wide",), joined.wide_keys),
         ((*_KERNELS, *(_EXPERTS if architecture.experts else ())), joined.keys),
         (("serving_experts",) if architecture.experts else (), joined.keys_named(plan.stored_in_table)),
         (_ATTENTION[architecture.one_vector], joined.keys_for(plan.attention_in_table)),
         (_LINEAR if architecture.linear_attention else (), joined.keys),
-        ((*_SOFTWARE, _POWER), joined.keys),
-    ):
-        for family in families:
-            found[family], far = constants_of(calibration, family, keys)
-            if family not in _BESIDE_OTHERS:
-                extrapolated.append((family, far))
-    if (plan.graphs == 0.0).any():
-        found["serving_eager"], _ = constants_of(calibration, "serving_eager", joined.keys)
-    return found, extrapolated
+        ((*_SOFTWARE, _POWER, *eager), joined.keys),
+    )
+    return constants_by_family(calibration, wanted, beside=_BESIDE_OTHERS)
 
 
 def serving_setting(

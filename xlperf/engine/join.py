@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
@@ -353,6 +353,25 @@ def constants_of(calibration: Calibration, family: str, keys: Keys) -> Found:
         if len(keys.codes) == 1
         else calibration.constants_of(family, keys)
     )
+
+
+def constants_by_family(
+    calibration: Calibration, wanted: Iterable[tuple[Sequence[str], Keys]], beside: Collection[str] = ()
+) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
+    """Constants of families (rows, 1), and the rows of each family whose generation or software has none of its own.
+
+    ``wanted``: families and the keys they are looked up with; ``gemm_wide`` is ``gemm`` with other keys. ``beside``:
+    families that stand beside those of an engine or a kernel, which say whether a plan is extrapolated.
+    """
+    found: dict[str, Mapping[str, Array]] = {}
+    extrapolated: list[tuple[str, np.ndarray]] = []
+    for names, keys in wanted:
+        for name in names:
+            family = name.removesuffix("_wide")
+            found[name], far = constants_of(calibration, family, keys)
+            if name not in beside:
+                extrapolated.append((family, far))
+    return found, extrapolated
 
 
 BATCH = 4096

@@ -15,7 +15,7 @@ from xlperf.catalog.schema import results_of
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.engine.inference import serving_setting
-from xlperf.engine.join import architecture_codes, named_rows, plan_columns
+from xlperf.engine.join import architecture_codes, constants_of, join, named_rows, plan_columns
 from xlperf.engine.models import architecture_of
 from xlperf.engine.training import training_setting
 from xlperf.equations.hardware.attention import (
@@ -205,10 +205,14 @@ def _stack(operations: Table, catalog: Catalog, stack: str) -> _Stack:
         setting = serving_setting(plans, plan_columns(plans, InferencePlan), catalog, named, architecture)
         serving, sizes = setting.deployment, setting.deployment.plan
         place = _Place(serving.device, serving.wide_device, serving.attention_device, serving.network)
-        wide = sizes.activation_size[:, None]
+        wide, keys = sizes.activation_size[:, None], join(plans, catalog, named).keys
+        missing = [family for family in OPERATIONS if family not in serving.kernels]  # collectives of experts alone
+        found = {family: constants_of(catalog.calibration, family, keys) for family in missing}
+        kernels = {**serving.kernels, **{family: constants for family, (constants, _) in found.items()}}
+        far = dict(setting.extrapolated) | {family: rows for family, (_, rows) in found.items()}
         return _Stack(
-            place, serving.kernels, (wide, wide), sizes.attention_size[:, None], sizes.kv_size[:, None],
-            VECTOR_FLOP / wide, np.ones_like(wide), serving, setting.remarks, dict(setting.extrapolated),
+            place, kernels, (wide, wide), sizes.attention_size[:, None], sizes.kv_size[:, None],
+            VECTOR_FLOP / wide, np.ones_like(wide), serving, setting.remarks, far,
         )  # fmt: skip
     own, joined, extrapolated = training_setting(plans, catalog, named, architecture)
     narrow, wide = own.plan.product_size[:, None], own.plan.element_size[:, None]

@@ -9,12 +9,12 @@ import numpy as np
 from xlperf.base.arrays import Array, exp, some, total
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.table import Keys, Table
+from xlperf.catalog.table import Table
 from xlperf.engine.join import (
     Joined,
     Named,
     architecture_codes,
-    constants_of,
+    constants_by_family,
     groups_of,
     in_batches,
     join,
@@ -91,6 +91,7 @@ _GROUPS = {
 NUMBERS = tuple(_GROUPS)
 """Results in numbers, without bands."""
 _MEMORY_FAMILY = "training_memory"
+_POWER = "power"
 _SOFTWARE = ("training_software", _MEMORY_FAMILY, "training_calls", "training_band")
 
 
@@ -118,25 +119,11 @@ def step_constants(
     ``only_memory``: whether nothing but memory is asked for. Returns family -> constants (rows, 1); and family -> rows
     whose generation or software has none of its own.
     """
-    found: dict[str, Mapping[str, Array]] = {}
-    extrapolated: list[tuple[str, np.ndarray]] = []
-
-    def look_up(name: str, family: str, keys: Keys) -> None:
-        found[name], far = constants_of(calibration, family, keys)
-        extrapolated.append((family, far))
-
     if only_memory:
-        look_up(_MEMORY_FAMILY, _MEMORY_FAMILY, joined.keys)
-        return found, extrapolated
-    for family in _KERNELS:
-        look_up(family, family, joined.keys)
-    look_up("gemm_wide", "gemm", joined.wide_keys)
-    for family in (*_WIDE_KERNELS, *(_HYBRID_KERNELS if architecture.linear_attention else ())):
-        look_up(family, family, joined.wide_keys)
-    for family in _SOFTWARE:
-        look_up(family, family, joined.keys)
-    found["power"], _ = constants_of(calibration, "power", joined.keys)
-    return found, extrapolated
+        return constants_by_family(calibration, [((_MEMORY_FAMILY,), joined.keys)])
+    wide = ("gemm_wide", *_WIDE_KERNELS, *(_HYBRID_KERNELS if architecture.linear_attention else ()))
+    wanted = (_KERNELS, joined.keys), (wide, joined.wide_keys), ((*_SOFTWARE, _POWER), joined.keys)
+    return constants_by_family(calibration, wanted, beside=(_POWER,))
 
 
 def training_setting(
@@ -241,7 +228,7 @@ def _memory(setting: Setting, joined: Joined) -> dict[str, Array]:
 def _costs(setting: Setting, joined: Joined, results: Mapping[str, Array]) -> dict[str, Array]:
     """Power and energy, what tokens and steps cost, and whole runs."""
     plan, time = setting.plan, results["step_time"]
-    machine = Machine(setting.device, joined.power, setting.constants["power"])
+    machine = Machine(setting.device, joined.power, setting.constants[_POWER])
     power = training_power(machine, joined.model, plan, results)
     terms = drawn_terms(joined.terms, power, joined.power.own)
     return {
@@ -267,7 +254,7 @@ def _slow_run(setting: Setting, results: Mapping[str, Array]) -> Array | float:
 
 def _bands(setting: Setting, results: Mapping[str, Array], distance: Array) -> dict[str, Array]:
     """Ends of the 80 % bands; those of rates, cost and energy from the parts that they are made of."""
-    band, power = setting.constants["training_band"], setting.constants["power"]
+    band, power = setting.constants["training_band"], setting.constants[_POWER]
     width = 1.0 + band["widening"][:, 0] * distance
     log_time = band_ends(band, "mixture" if setting.architecture.experts else "step", width)
     log_time[1] = np.maximum(log_time[1], _slow_run(setting, results))
@@ -311,7 +298,9 @@ def _evaluate(
         results |= _of_stated_peak(results, joined)
         if groups is not None:
             return _where_legal(results, illegal) | {"reason": reason}
-        known = trust("training", catalog, named.models, named.accelerators, coordinates(plans, results))
+        known = trust(
+            "training", catalog, named.models, named.accelerators, coordinates(plans, results, plan.sequence_length)
+        )
         results |= _bands(setting, results, known["distance"])
         if own is not None:
             results |= narrowed(results, own.width)

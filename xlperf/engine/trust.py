@@ -152,16 +152,18 @@ def _mixture(shape: str) -> bool:
     return not layer_size(shape).endswith("/nan")
 
 
-def coordinates(plans: Table, results: Mapping[str, Array]) -> Array:
+def coordinates(plans: Table, results: Mapping[str, Array], length: Array | None = None) -> Array:
     """Values of plans on the axes of :data:`RANGES`.
 
-    ``results``: their results. Returns (ranges, rows).
+    ``results``: their results. ``length``: tokens of a sequence where the plans leave them to a default. Returns
+    (ranges, rows).
     """
     training = plans.kind == "training"
     time = results["step_time" if training else "tpot"]
-    length = (
-        plans.filled("sequence_length") if training else plans.number("prompt_length") + plans.filled("output_length")
-    )
+    if length is None and training:
+        length = plans.filled("sequence_length")
+    elif length is None:
+        length = plans.number("prompt_length") + plans.filled("output_length")
     work = results["tokens_per_second_per_accelerator"] * time
     return np.stack([plans.number("num_accelerators"), work, length])
 

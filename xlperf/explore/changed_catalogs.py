@@ -164,8 +164,8 @@ def blanked_prices(catalog: Catalog, plans: Table, sheets: set[str]) -> dict[str
     The hour of an accelerator follows from its server where the sheet prices has no price, and its price there from
     its chiplets where the server's row has none.
 
-    ``sheets``: what varies. Raises InputError where an accelerator has no row of servers, which its cost would follow
-    from.
+    ``sheets``: what varies. Raises InputError where an accelerator has no row of servers, or of chiplets where they
+    vary, which its cost would follow from.
     """
     own = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
     designed = sheets & {"chiplets", "packages", "process_nodes"}
@@ -174,13 +174,14 @@ def blanked_prices(catalog: Catalog, plans: Table, sheets: set[str]) -> dict[str
     derived = catalog.tables["accelerators"].text("device")[own] != ""
     if derived.any() and "servers" not in sheets:  # its price follows from its device
         return {}
-    bought = catalog.known_rows("accelerators", catalog.tables["servers"].text("accelerator"))
-    lacking = np.flatnonzero(~np.isin(own, bought))
-    if len(lacking):
-        row = int(lacking[0])
-        name = catalog.tables["accelerators"].text("accelerator")[own[row]]
-        problem = f'"{name}" has no row in the sheet servers, which its cost would follow from'
-        raise InputError(Fault(plans.place(row % len(plans), "accelerator"), problem))
+    for sheet in ("servers", *(["chiplets"] if designed else [])):
+        known = catalog.known_rows("accelerators", catalog.tables[sheet].text("accelerator"))
+        lacking = np.flatnonzero(~np.isin(own, known))
+        if len(lacking):
+            row = int(lacking[0])
+            name = catalog.tables["accelerators"].text("accelerator")[own[row]]
+            problem = f'"{name}" has no row in the sheet {sheet}, which its cost would follow from'
+            raise InputError(Fault(plans.place(row % len(plans), "accelerator"), problem))
     return {"prices": ("rental_price", "capex"), **({"servers": ("accelerator_price",)} if designed else {})}
 
 

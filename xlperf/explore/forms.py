@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from xlperf.base import resources
 from xlperf.base.arrays import added
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import HOUR, MILLION
+from xlperf.catalog.calibration import ANY, generation_line
 from xlperf.catalog.catalog import Catalog, part_of
-from xlperf.catalog.schema import results_of, table_schema
-from xlperf.catalog.table import Table
+from xlperf.catalog.cells import number_of
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.schema import FORMS, first_words, results_of, table_schema
+from xlperf.catalog.table import Place, Table, nowhere
 from xlperf.engine.devices import accelerators_of, device_cost_parts, evaluate_devices
 from xlperf.explore.mappings import server_sizes
 from xlperf.explore.search import search
@@ -33,6 +37,33 @@ from xlperf.explore.serve import serve_answer
 BESIDE = "B200-SXM-180GB"
 """Accelerator that a chip is compared with."""
 _known: WeakKeyDictionary[Catalog, dict[object, Answer]] = WeakKeyDictionary()
+
+
+OTHERS = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "GB200-NVL72", "MI300X", "MI355X")
+"""Accelerators that an answer is held against, those of them that a catalog has."""
+
+
+def form_of(kind: str, words: Mapping[str, str], place: Place = nowhere) -> Table:
+    """A form as a table of one row, from what stands in its entries.
+
+    ``words``: texts by column. ``place``: names an entry in a message. Raises InputError where one is not legal.
+    """
+    known = table_schema(kind).by_name
+    cells = [number_of(text) if known[name].kind == "number" else text for name, text in words.items()]
+    cells = [text if cell != cell else cell for cell, text in zip(cells, words.values(), strict=True)]
+    return table_from_rows(kind, [known[name].header for name in words], [cells], place)
+
+
+def first_forms(catalog: Catalog) -> Iterator[Table]:
+    """The forms of the shipped workbook as they are first, and those that it shows beside each."""
+    counts = next(row["choices"] for row in resources.rows("workbook/forms.csv") if row["column"] == "num_accelerators"
+                  and row["form"] == "train")  # fmt: skip
+    known = catalog.tables["accelerators"].text("accelerator")
+    beside = [{"accelerator": name} for name in OTHERS if name in known]
+    changes = {"serve": beside, "train": [{"num_accelerators": count} for count in counts.split(",")[1:6]]}
+    for kind in FORMS:
+        first = first_words(kind)
+        yield from (form_of(kind, first | changed) for changed in ({}, *changes.get(kind, beside[:4])))
 
 
 def evaluate_forms(forms: Table, catalog: Catalog) -> Table:
@@ -87,6 +118,7 @@ TRAINING_PARTS = {
 }  # fmt: skip
 """Parts of a step as results name them, and in words; the first two train, the others are losses."""
 _MEMORY = ("weights", "gradients", "optimizer", "activations")
+_UNMEASURED = "a training stack of which no run is published"
 
 
 def train_answer(form: Table, catalog: Catalog) -> Answer:
@@ -100,7 +132,7 @@ def train_answer(form: Table, catalog: Catalog) -> Answer:
         return _run(form, _mapped(form, count, catalog), catalog)
     if deadline != deadline:
         raise InputError(Fault(form.place(0, "num_accelerators"), "num accelerators or a deadline must be given"))
-    largest = float(server_sizes(_plan(form, COUNTS[0]), catalog)[1][0])
+    largest = float(server_sizes(_plan(form, COUNTS[0], catalog), catalog)[1][0])
     found = None
     for tried in (size for size in COUNTS if size <= largest):
         found = _mapped(form, tried, catalog)
@@ -118,17 +150,31 @@ def _keeps(found: Search, deadline: float) -> bool:
     return found.kind == GOOD and bool(found.results.number("run_time")[0] <= deadline)
 
 
-def _plan(form: Table, count: float) -> Table:
+def _stack(form: Table, catalog: Catalog) -> str:
+    """Training stack of a form's accelerator: the default, or the one that was measured on its generations."""
+    default = str(table_schema("training").by_name["software"].default)
+    row = catalog.rows("accelerators", form.text("accelerator"), form, "accelerator")
+    accelerators, measured = catalog.tables["accelerators"], catalog.tables["calibration"]
+    if str(accelerators.text("vendor")[row][0]).casefold() in ("", "nvidia"):
+        return default
+    line = generation_line(str(accelerators.text("generation")[row][0]))
+    keys = zip(*(measured.text(name) for name in ("family", "generation", "software")), strict=True)
+    names = sorted({stack for family, of, stack in keys if family == "training_software" and of == line} - {ANY})
+    return default if default in names else (*names, ANY)[0]
+
+
+def _plan(form: Table, count: float, catalog: Catalog) -> Table:
     columns: dict[str, Any] = {
         name: form[name] for name in ("model", "accelerator", "training_tokens", "sequence_length", "global_batch_size")
     }
     columns |= {"precision": form.filled("precision"), "num_accelerators": np.array([count])}
+    columns["software"] = np.array([_stack(form, catalog)], dtype=object)
     columns |= {name: form.text(name) if name == "recompute" else form.number(name) for name in SEARCHED}
     return one_plan("training", columns, SEARCHED, form)
 
 
 def _mapped(form: Table, count: float, catalog: Catalog) -> Search:
-    return search(_plan(form, count), catalog, "step_time", most=MOST)
+    return search(_plan(form, count, catalog), catalog, "step_time", most=MOST)
 
 
 def _run(form: Table, found: Search, catalog: Catalog) -> Answer:
@@ -165,8 +211,9 @@ def _run(form: Table, found: Search, catalog: Catalog) -> Answer:
     answer["largest_loss"] = TRAINING_PARTS[max(list(TRAINING_PARTS)[2:], key=lambda part: np.nan_to_num(shares[part]))]
     answer["price_basis"] = price_words(given, str(results["cost_basis"][0]))
     answer |= {name: str(results[name][0]) for name in ("trust", "trust_reason")}
-    answer["defaults_used"] = (
-        f"{plan.filled('software')[0]}, {plan.filled('optimizer')[0]}, ZeRO {plan.filled('zero_stage')[0]:.0f}, "
+    stack = str(plan.filled("software")[0])
+    answer["defaults_used"] = (_UNMEASURED if stack == ANY else stack) + (
+        f", {plan.filled('optimizer')[0]}, ZeRO {plan.filled('zero_stage')[0]:.0f}, "
         f"{plan.filled('attention')[0]} attention; an accelerator fails every "
         f"{plan.filled('accelerator_mtbf')[0] / HOUR:,.0f} h, {plan.filled('restart_time')[0] / 60.0:.0f} min lost"
     )
@@ -192,7 +239,7 @@ def _refused(form: Table, found: Search | None, catalog: Catalog) -> Answer:
         count = float(found.plans.number("num_accelerators")[0])
         words = f"on {count:,.0f} accelerators: {str(found.results['reason'][0]).split(';')[0]}"
     reason = words or f"no mapping of {form.text('model')[0]} on these accelerators is legal"
-    plan = _plan(form, COUNTS[0])
+    plan = _plan(form, COUNTS[0], catalog)
     return {"reason": reason, "answer": f"No answer: {reason}.", **trust("training", plan, catalog)}
 
 

@@ -21,6 +21,7 @@ from xlperf.studies.outcome import (
     StudySheet,
     in_short,
     own_column,
+    peak_rates,
     pivot_of,
     positions,
     sheet_of,
@@ -178,8 +179,7 @@ def _ceilings(
     """Predicted speed-ups beside the ratios of peak rates and bandwidths, which bound them."""
     table = inputs.catalog.tables["accelerators"]
     rows = inputs.catalog.rows("accelerators", plans["accelerator"], plans, "accelerator")
-    formats = ["bf16" if precision == "fp16" else str(precision) for precision in plans.text("precision", "bf16")]
-    peak = np.array([table[f"peak_flop_rate_{name}"][row] for name, row in zip(formats, rows, strict=True)])
+    peak = peak_rates(plans, inputs.catalog)
     bandwidth = table["memory_bandwidth"][rows]
     start, end = np.array(list(product(starts, ends))).T
     total, compute = speeds[end] / speeds[start], peak[end] / peak[start]

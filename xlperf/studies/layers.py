@@ -18,6 +18,7 @@ from xlperf.studies.outcome import (
     comparable,
     in_short,
     own_column,
+    peak_rates,
     pivot_of,
     positions,
     result_columns,
@@ -76,15 +77,12 @@ def _bounds(operators: Mapping[int, Table], names: Sequence[str]) -> StudySheet:
 def _detail(inputs: Inputs, plans: Table, operators: Mapping[int, Table], names: Sequence[str]) -> StudySheet:
     machines = inputs.catalog.tables["accelerators"]
     index = inputs.catalog.rows("accelerators", plans["accelerator"], plans, "accelerator")
-    precision = plans.text("precision", "bf16")
     first = next(iter(operators.values()))
     table = Table(
         first.kind, {name: np.concatenate([own[name] for own in operators.values()]) for name in first.columns}
     )
     rows = np.repeat(list(operators), [len(own) for own in operators.values()])
-    kinds = ["bf16" if precision[row] == "fp16" else str(precision[row]) for row in rows]
-    peak = np.array([machines[f"peak_flop_rate_{kind}"][index[row]] for kind, row in zip(kinds, rows, strict=True)])
-    bandwidth = machines["memory_bandwidth"][index[rows]]
+    peak, bandwidth = peak_rates(plans, inputs.catalog)[rows], machines["memory_bandwidth"][index[rows]]
     time, flop, traffic = table["time"], table["flop"], table["traffic"]
     fields = table.schema.by_name
     plan = [names[row] for row in rows]

@@ -17,6 +17,7 @@ from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, table_schema, unit_of
 from xlperf.catalog.table import Table
+from xlperf.equations.plan.records import PRECISIONS
 
 Value = float | str | bool | None
 SettingValue = float | str | tuple[str, ...] | tuple[float, ...]
@@ -392,6 +393,14 @@ def result_columns(
         (fields[name], (results[name] if fields[name].kind != "result" else shown(results, name))[rows])
         for name in names
     ]
+
+
+def peak_rates(plans: Table, catalog: Catalog) -> np.ndarray:
+    """Dense peak of each plan's accelerator in the precision of the plan. [FLOP/s]"""
+    machines = catalog.tables["accelerators"]
+    rows = catalog.rows("accelerators", plans["accelerator"], plans, "accelerator")
+    columns = [f"peak_flop_rate_{PRECISIONS[str(name)].peak}" for name in plans.filled("precision")]
+    return np.array([machines.number(name)[row] for name, row in zip(columns, rows.tolist(), strict=True)])
 
 
 def span(values: Iterable[float], digits: int = 0) -> str:

@@ -121,25 +121,31 @@ def _chosen(nodes: Sequence[str], labels: Sequence[str], catalog: Catalog, grid:
     inner = ((at[1] > 0) & (at[1] < len(CORES) - 1)) & ((at[2] > 0) & (at[2] < len(EDGES) - 1))
     names = [labels[row * len(CORES) * len(EDGES) + best] for row, best in enumerate(flat)]
     compute, cache, capacity = (values[at] for values in (grid.compute, grid.cache, grid.capacity))
-    losses = [np.where(np.isfinite(own), own, np.nan) for own in (
+    losses = [np.where(np.isfinite(own), 100.0 * own, np.nan) for own in (
         over_cores[:, 0], over_cores[:, -1], over_edge[:, 0], over_edge[:, -1])]  # fmt: skip
     sheet = sheet_of(
         "shares",
         "Shares of the dies and of the edge with which the best device of each node is fastest, and what others lose.",
         [
             ("node", nodes),
-            (own_column("cores_of_the_dies", "-", "Share of the dies for cores"), compute),
-            (own_column("cache_of_the_dies", "-", "Share of the dies for cache"), cache),
+            (own_column("cores_of_the_dies", "%", "Share of the dies for cores"), 100.0 * compute),
+            (own_column("cache_of_the_dies", "%", "Share of the dies for cache"), 100.0 * cache),
             (own_column("last_level_cache", "MiB", "Capacity of the last-level cache"), capacity / 2.0**20),
-            (own_column("memory_of_the_edge", "-", "Share of the edge for memory"), np.array(EDGES)[at[2]]),
+            (own_column("memory_of_the_edge", "%", "Share of the edge for memory"), 100.0 * np.array(EDGES)[at[2]]),
             (own_column("step_time", "s", "Time of a training step with the best plan"), lowest),
-            (own_column("longer_with_most_cache", "-", "How much longer a step is with the most cache"), losses[0]),
-            (own_column("longer_with_least_cache", "-", "How much longer a step is with next to no cache"), losses[1]),
             (
-                own_column("longer_with_least_memory_edge", "-", "How much longer with the least edge for memory"),
+                own_column("longer_with_most_cache", "%", "How much longer a step is with the most cache"),
+                losses[0],
+            ),
+            (
+                own_column("longer_with_least_cache", "%", "How much longer a step is with next to no cache"),
+                losses[1],
+            ),
+            (
+                own_column("longer_with_least_memory_edge", "%", "How much longer with the least edge for memory"),
                 losses[2],
             ),
-            (own_column("longer_with_most_memory_edge", "-", "Blank where it does not fit"), losses[3]),
+            (own_column("longer_with_most_memory_edge", "%", "Blank where it does not fit"), losses[3]),
             ("best_between_the_ends", np.where(inner, "yes", "no")),
         ],
     )
@@ -163,8 +169,8 @@ def _findings(
     words += (
         f"for cache ({span(capacity / 2.0**20)} MiB) and {span(100 * edge)} % of the edge for memory; a step takes "
     )
-    words += f"{span(100 * losses[0])} % longer with {100 * CORES[0]:.0f} % of that area for cores, "
-    words += f"{span(100 * losses[1])} % longer with next to no cache"
+    words += f"{span(losses[0])} % longer with {100 * CORES[0]:.0f} % of that area for cores, "
+    words += f"{span(losses[1])} % longer with next to no cache"
     ends = [node for node, own in zip(nodes, inner, strict=True) if not own]
     if ends:
         words += f"; the best of {' and '.join(ends)} lies at the end of what was tried"
@@ -278,14 +284,20 @@ def _bought(
             ("node", nodes),
             ("limited_by", limit.tolist()),
             (
-                own_column("gain", "-", f"Steps that are so much faster with {100 * MORE:.0f} % more of what limits"),
-                most,
+                own_column("gain", "%", f"Steps that are so much faster with {100 * MORE:.0f} % more of what limits"),
+                100.0 * most,
             ),
             ("next_mm2", area.tolist()),
-            (own_column("gain_cores", "-", f"Gain from {100 * MORE:.0f} % more area, all of it for cores"), cores),
-            (own_column("gain_cache", "-", f"Gain from {100 * MORE:.0f} % more area, all of it for cache"), cache),
+            (
+                own_column("gain_cores", "%", f"Gain from {100 * MORE:.0f} % more area, all of it for cores"),
+                100.0 * cores,
+            ),
+            (
+                own_column("gain_cache", "%", f"Gain from {100 * MORE:.0f} % more area, all of it for cache"),
+                100.0 * cache,
+            ),
             ("next_watt", watt.tolist()),
-            (own_column("gain_power", "-", f"Gain from {100 * MORE:.0f} % more power"), power),
+            (own_column("gain_power", "%", f"Gain from {100 * MORE:.0f} % more power"), 100.0 * power),
             ("next_dollar", dollar.tolist()),
         ],
     )
@@ -300,7 +312,7 @@ def _sheet(nodes: Sequence[str], gain: np.ndarray, dearer: np.ndarray, per_dolla
             f"Gain of a step, {nodes[first]} to {nodes[last - 1]}",
             "case",
             ["gain"],
-            y_title="share",
+            y_title="%",
             rows=(first * count, last * count),
         )
         for first, last in ((0, half), (half, len(nodes)))
@@ -313,9 +325,15 @@ def _sheet(nodes: Sequence[str], gain: np.ndarray, dearer: np.ndarray, per_dolla
             ("case", [f"{node}: {thing}" for node in nodes for thing in things]),
             ("node", np.repeat(list(nodes), count)),
             ("more_of", things * len(nodes)),
-            (own_column("gain", "-", f"Steps that are so much faster with {100 * MORE:.0f} % more"), gain.ravel()),
+            (
+                own_column("gain", "%", f"Steps that are so much faster with {100 * MORE:.0f} % more"),
+                100.0 * gain.ravel(),
+            ),
             (own_column("extra_cost", "USD", "What the accelerator then costs more to make"), dearer.ravel()),
-            (own_column("gain_per_dollar", "1/USD", "Gain over that cost; blank: no dearer"), per_dollar.ravel()),
+            (
+                own_column("gain_for_100_dollars", "%", "Gain for each 100 USD of that cost; blank: no dearer"),
+                100.0 * 100.0 * per_dollar.ravel(),
+            ),
         ],
         charts,
     )
@@ -331,7 +349,7 @@ def _findings_of_marginal(bought: StudySheet) -> Iterator[Finding]:
         if not groups or groups[-1][0] != key:
             groups.append((key, [], []))
         groups[-1][1].append(str(row[at["node"]]))
-        groups[-1][2].append(100 * float(row[at["gain"]] or 0.0))
+        groups[-1][2].append(float(row[at["gain"]] or 0.0))
     for (limit, area, watt, dollar), own_nodes, gains in groups:
         who = own_nodes[0] if len(own_nodes) == 1 else f"{own_nodes[0]} to {own_nodes[-1]}"
         if limit == "nothing":

@@ -250,12 +250,12 @@ def nodes(inputs: Inputs) -> Outcome:
         pivot_of(
             "allocation",
             "Time of a step over the share of the dies that is cores, at the last memory and network.",
-            (own_column("compute_share", "-", "Share of the compute dies for cores"), shares),
+            (own_column("compute_share", "%", "Share of the compute dies for cores"), 100.0 * np.asarray(shares)),
             node_names,
             cube[:, -1, -1, :].T,
             "s",
             "Time of a training step",
-            [Chart("lines", "Time of a step", "compute_share", node_names, "share for cores", "s", log_y=True)],
+            [Chart("lines", "Time of a step", "compute_share", node_names, "share for cores, %", "s", log_y=True)],
             shaded=True,
         ),
         _devices_sheet(names, cases, times, chosen, plans, derived(catalog, names)),
@@ -417,7 +417,7 @@ def _devices_sheet(
         [
             ("device", names),
             *(("node", node), ("memory", memory), ("link", link), ("network", network)),
-            (own_column("compute_share", "-"), share),
+            (own_column("compute_share", "%"), 100.0 * np.asarray(share, dtype=float)),
             *((own_column(column, unit), devices[column] / UNITS[unit].factor) for column, unit in numbers.items()),
             (own_column("step_time", "s", "Time of a training step with the best plan"), times),
             ("best_plan", best),

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from xlperf.base.units import UNITS
+from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.engine.catalog_arrays import network_of
-from xlperf.equations.network.collectives import collective_time
+from xlperf.engine.operations import evaluate_operations
+from xlperf.equations.training.step import STEP_PARTS
 from xlperf.studies.outcome import (
     Chart,
     Finding,
@@ -25,18 +26,6 @@ from xlperf.studies.outcome import (
     sheet_of,
 )
 
-_PARTS = (
-    "time_forward",
-    "time_backward",
-    "time_tensor_parallel",
-    "time_context_parallel",
-    "time_expert_parallel",
-    "time_pipeline_communication",
-    "time_pipeline_bubble",
-    "time_data_parallel",
-    "time_optimizer",
-    "time_overhead",
-)
 _OPERATIONS = ("all_reduce", "all_to_all")
 
 
@@ -56,7 +45,7 @@ def analyse(inputs: Inputs) -> Outcome:
             "bars",
             f"Step time: {label}",
             "network",
-            _PARTS,
+            STEP_PARTS,
             y_title="s",
             stacked=True,
             rows=(int(span[0]), int(span[-1]) + 1),
@@ -73,7 +62,7 @@ def analyse(inputs: Inputs) -> Outcome:
             ("model", [labels[i] for i in group]),
             *result_columns(results, ("step_time",)),
             (own_column("over_the_best", "-", "Step time over that on the best network for this plan"), over),
-            *result_columns(results, (*_PARTS, "reason")),
+            *result_columns(results, (*STEP_PARTS, "reason")),
         ],
         charts,
     )
@@ -94,21 +83,18 @@ def analyse(inputs: Inputs) -> Outcome:
 
 def _collectives(inputs: Inputs, networks: list[str]) -> StudySheet:
     """Time of one all-reduce and one all-to-all among all accelerators of each network."""
-    catalog = inputs.catalog
-    count, size = inputs.number("collective_accelerators"), inputs.number("collective_size") * UNITS["MB"].factor
-    times = np.full((len(networks), len(_OPERATIONS)), np.nan)
-    for i, row in enumerate(
-        catalog.network_index(np.array(networks, dtype=object), inputs.table("training"), "network")
-    ):
-        network, _ = network_of(catalog, np.array([row]), np.array([count]))
-        for j, operation in enumerate(_OPERATIONS):
-            constants, _ = catalog.calibration.constants(
-                operation, np.array(["hopper"]), np.array(["bf16"]), np.array([""])
-            )
-            time = collective_time(
-                operation, np.array([[size]]), np.array([[count]]), np.array([[1.0]]), network, constants
-            )
-            times[i, j] = np.ravel(time)[0] / UNITS["ms"].factor
+    plans, count = inputs.table("training"), inputs.number("collective_accelerators")
+    pairs = [(network, operation) for network in networks for operation in _OPERATIONS]
+    columns = {
+        "operation": np.array([operation.replace("_", "-") for _, operation in pairs], dtype=object),
+        "network": np.array([network for network, _ in pairs], dtype=object),
+        "accelerator": np.full(len(pairs), plans.text("accelerator")[0], dtype=object),
+        "stack": np.full(len(pairs), "training", dtype=object),
+        "size": np.full(len(pairs), inputs.number("collective_size") * UNITS["MB"].factor),
+        "group": np.full(len(pairs), count),
+    }
+    found = evaluate_operations(Table("operations", columns, lambda *_: inputs.place), inputs.catalog)
+    times = found["time"].reshape(len(networks), len(_OPERATIONS)) / UNITS["ms"].factor
     return pivot_of(
         "collectives",
         f"One collective of {inputs.number('collective_size'):g} MB among {count:g} accelerators.",

@@ -11,6 +11,7 @@ from openpyxl.styles import Font
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import PLAN_TABLES, results_of, table_schema
 from xlperf.catalog.table import CASES, Table
+from xlperf.explore.forms import OTHERS
 from xlperf.workbook.compare_sheet import compare_sheet
 from xlperf.workbook.data_sheets import BLANK_ROWS, SCENARIO_CELL, column_reference
 from xlperf.workbook.front_formulas import Live
@@ -42,7 +43,7 @@ from xlperf.workbook.front_layout import (
     tiles,
 )
 from xlperf.workbook.package import Formulas, data_rows
-from xlperf.workbook.serve_train_sheets import OTHERS, serve_sheet, train_sheet
+from xlperf.workbook.serve_train_sheets import serve_sheet, train_sheet
 from xlperf.workbook.start_sheet import CARDS
 from xlperf.workbook.style import INK, NAVY, RULE, page_setup
 

@@ -181,9 +181,9 @@ def _roofs(report: Report) -> list[_Roof]:
         index = int(report.index("accelerators", group)[row])
         name = str(accelerators["accelerator"][index])
         given = str(group.plans.text("activation_precision")[row]) or str(group.plans.text("precision", "bf16")[row])
-        precision = given.lower().replace("fp16", "bf16")
+        precision = PRECISIONS[given.lower()].peak
         bandwidth = float(accelerators["memory_bandwidth"][index])
-        peak = float(accelerators.number(f"peak_flop_rate_{PRECISIONS[precision].peak}")[index])
+        peak = float(accelerators.number(f"peak_flop_rate_{precision}")[index])
         if not np.isfinite(peak):
             precision, peak = "bf16", float(accelerators["peak_flop_rate_bf16"][index])
         rates = f"{number_words(peak / factor('TFLOP/s'))} TFLOP/s, {number_words(bandwidth / factor('TB/s'))} TB/s"

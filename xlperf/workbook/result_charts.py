@@ -54,6 +54,7 @@ class Kind:
     - ``within``: only rows that have in this column what the first row has.
     - ``descending``: whether the largest comes first.
     - ``answer``: what the first row is in words; "" where the lowest and the highest are said.
+    - ``limit``: column that stacked bars must not pass, drawn as a frame around each.
     """
 
     words: str
@@ -63,6 +64,7 @@ class Kind:
     within: str = ""
     descending: bool = False
     answer: str = ""
+    limit: str = ""
 
     @property
     def of_one(self) -> bool:
@@ -154,7 +156,10 @@ def _of_plans(
         if column.name.startswith("memory_") and column.is_result and column.name in _MEMORY
         and any(_number(row[place[column.name]]) for row in rows)
     ]  # fmt: skip
-    memory = Kind("Memory of the accelerator that needs most, by part", "stacked", (), tuple(parts))
+    memory = Kind(
+        "Memory of the accelerator that needs most, by part", "stacked", (), tuple(parts),
+        limit="memory_capacity" if "memory_capacity" in place else "",
+    )  # fmt: skip
     return [first, _bars(memory, columns, rows) if parts else None]
 
 
@@ -229,9 +234,10 @@ def _bars(kind: Kind, columns: Sequence[Column], rows: Rows) -> Drawing | None:
         told = [name for name in kind.labels if len({row[place[name]] for row in rows}) > 1 or len(kind.labels) == 1]
         most = 34 if kind.look == "waterfall" else 72
         names = [short(": ".join(str(row[place[name]] or "") for name in told or kind.labels), most) for row in rows]
-    at = [place[name] for name in kind.values]
+    count = len(kind.values)
+    at = [place[name] for name in (*kind.values, *filter(None, [kind.limit]))]
     found = [(name, [_number(row[i]) for i in at]) for name, row in zip(names, rows, strict=True)]
-    found = [(name, numbers) for name, numbers in found if any(number is not None for number in numbers)]
+    found = [(name, numbers) for name, numbers in found if any(number is not None for number in numbers[:count])]
     if not found:
         return None
     if kind.descending:
@@ -246,7 +252,8 @@ def _bars(kind: Kind, columns: Sequence[Column], rows: Rows) -> Drawing | None:
     own = [columns[at[i]] for i in used]
     values = [[numbers[i] for _, numbers in shown] for i in used]
     subject = str(rows[0][place[kind.within]]) if kind.within else ""
-    return Drawing(kind, [name for name, _ in shown], own, values, [], title, _answer(kind, own, found, subject))
+    answer = _answer(kind, own, [(name, numbers[:count]) for name, numbers in found], subject)
+    return Drawing(kind, [name for name, _ in shown], own, values, [], title, answer)
 
 
 def _points(

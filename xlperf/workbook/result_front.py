@@ -19,6 +19,7 @@ from xlperf.workbook.charts import (
     Part,
     Points,
     axis_number,
+    bars_in_a_limit,
     colour,
     curves,
     horizontal_bars,
@@ -91,6 +92,7 @@ def add_front(
         for words in answers:
             put(front.cell(row, 1), words, "xlperf text", wrapped=False)
             row += 1
+    drawn = [drawing for drawing in drawn if len(drawing.labels) * len(drawing.columns) > 1] or drawn[:1]
     row = heading(front, row + 1, "Rows")
     for name, (_, rows) in tables.items():
         link(front.cell(row, 1), name, name)
@@ -172,11 +174,16 @@ def _chart(sheet: Worksheet, drawing: Drawing, header: int, values: Sequence[Seq
             drawing.title, labels, cells[0], cells[1], axis_title=drawing.columns[1].header,
             number=axis_number(known), size=size,
         )  # fmt: skip
-    stacked = look == "stacked"
+    stacked, limit = look == "stacked", drawing.columns[-1].name == drawing.kind.limit
     parts = [
         Part(head, numbers, colour(column.name, i) if stacked and column.name.startswith("memory_") else SERIES[i % 10])
         for i, ((head, numbers), column) in enumerate(zip(cells, drawing.columns, strict=True))
     ]
+    if limit:
+        return bars_in_a_limit(
+            drawing.title, labels, parts[:-1], parts[-1], axis_title=drawing.columns[-1].unit,
+            number=axis_number(known), size=size,
+        )  # fmt: skip
     reached = [added(v or 0.0 for v in row) for row in zip(*values, strict=True)] if stacked else known
     chart: Any = horizontal_bars(
         drawing.title, labels, parts, axis_title=unit if len(parts) == 1 else drawing.columns[-1].unit.strip("-"),

@@ -36,8 +36,6 @@ from xlperf.workbook.front_layout import (
 from xlperf.workbook.style import INK, MUTED, RULE
 
 MONEY = '[>=1000000]"$"0.00,,"M";[>=1000]"$"0,"k";"$"0'
-OTHERS = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "GB200-NVL72", "MI300X", "MI355X")
-"""Accelerators that an answer is held against, those of them that the workbook has."""
 CURVE = 40
 """Points of the curve of throughput against speed per user, at the most. [-]"""
 

@@ -307,6 +307,7 @@ _BY_NAME = {
     "share": "0.0%",
     "memory_share": "0%",
     "compute_share": "0%",
+    "devices.compute_share": "0.0##",
     "communication_share": "0%",
     "utilization": "0%",
     "opex_share": "0.0%",
@@ -327,7 +328,8 @@ def number_format(column: Column) -> str:
         return "General"
     if column.unit in ("", "-"):
         share = column.name.endswith(_SHARES) or column.name.startswith("share_")
-        return _BY_NAME.get(column.name, "0.0##" if share else _COUNT)
+        usual = _BY_NAME.get(column.name, "0.0##" if share else _COUNT)
+        return _BY_NAME.get(f"{column.table}.{column.name}", usual)
     return _FORMATS.get(column.unit, "[<10]0.00##;#,##0.0")
 
 

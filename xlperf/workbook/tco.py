@@ -187,6 +187,7 @@ def _hour_formulas(number: int, row: int) -> list[str]:
 
     accelerators = f"MATCH({at['name']},{_column('accelerators', 'accelerator')},0)"
     power = f"INDEX({_column('accelerators', 'thermal_design_power')},{accelerators})"
+    with_server = f"{table_schema('devices').by_name['server_power_ratio'].default}*{power}"
     names, stated_power = _column("prices", "price"), priced("server_power")
     owned = f'IF(OR($C$5="rent",{at["capex"]}=""),"",'
     rented, used = f'IF({at["rental_price"]}<>"",', f"{at['capex']}/{at['utilization']}"
@@ -196,7 +197,7 @@ def _hour_formulas(number: int, row: int) -> list[str]:
         priced("capex"),
         or_default("$C$6", "life"),
         or_default("$C$7", "utilization"),
-        f'IF({at["name"]}="","",IF({stated_power}="",{power},{stated_power}))',
+        f'IF({at["name"]}="","",IF({stated_power}="",{with_server},{stated_power}))',
         or_default("$C$9", "power_usage_effectiveness"),
         or_default("$C$8", "energy_price"),
         or_default("", "opex_share"),
@@ -274,7 +275,8 @@ def _hours(tables: Mapping[str, Table]) -> list[list[Any]]:
             if shown[column] is None and columns[column].default:
                 shown[column] = float(columns[column].default)
         if shown["server_power"] is None and str(name).casefold() in known:
-            shown["server_power"] = float(accelerators["thermal_design_power"][known[str(name).casefold()]])
+            ratio = float(table_schema("devices").by_name["server_power_ratio"].default)
+            shown["server_power"] = ratio * float(accelerators["thermal_design_power"][known[str(name).casefold()]])
         inside = {
             column: float("nan") if value is None else float(value) * unit_of(columns[column]).factor
             for column, value in shown.items()

@@ -325,7 +325,7 @@ def _broken(
     left: Array,
     spare: Array,
 ) -> dict[str, np.ndarray]:
-    """Why devices cannot be built, and which."""
+    """Reasons why devices cannot be built, and the devices concerned."""
     based = device.num_base_dies > 0.0
     own_edges = device.num_dies * budgets.outer_perimeter(device.die_area, device.aspect_ratio)
     crossed = _present(technologies.die_link)

@@ -211,8 +211,20 @@ def _expert_gemms(model: Model, tokens: Array, shape: ServingShape, replica_toke
     return concatenated(expert_gemms(model, copies / hit, hit, ffn), shared, router_gemm(model, replica_tokens))
 
 
-class _LayerShares(NamedTuple):
-    """Shares of the layers that have a block, (rows,): attention, linear attention, dense feed-forward, experts. [-]"""
+class LayerShares(NamedTuple):
+    """Shares of the layers that have a block, (rows,).
+
+    Attributes
+    ----------
+    attention : Array
+        Attention, of whichever kind. [-]
+    linear : Array
+        Linear attention or a state space. [-]
+    dense : Array
+        A dense feed-forward block. [-]
+    experts : Array
+        A mixture of experts. [-]
+    """
 
     attention: Array
     linear: Array
@@ -220,13 +232,37 @@ class _LayerShares(NamedTuple):
     experts: Array
 
 
-def _layer_shares(model: Model, architecture: Architecture) -> _LayerShares:
+def layer_shares(model: Model, architecture: Architecture) -> LayerShares:
+    """Shares of the layers that have attention, linear attention, a dense feed-forward block or experts.
+
+    Parameters
+    ----------
+    model : Model
+        Layers by kind, (rows,). [-]
+    architecture : Architecture
+        Structure that the models share: a kind that none has is left out.
+
+    Returns
+    -------
+    LayerShares
+        (rows,). [-]
+
+    Examples
+    --------
+    DeepSeek-V3: 3 of 61 layers are dense.
+
+    >>> from types import SimpleNamespace
+    >>> model = SimpleNamespace(num_layers=np.array([61.0]), num_moe_layers=np.array([58.0]))
+    >>> shares = layer_shares(model, Architecture(True, True, False))
+    >>> [float(share[0]) for share in shares]
+    [1.0, 0.0, 0.049, 0.951]
+    """
     one, none = np.ones_like(model.num_layers), np.zeros_like(model.num_layers)
     experts = model.num_moe_layers / model.num_layers if architecture.experts else none
     if not architecture.linear_attention:
-        return _LayerShares(one, none, one - experts, experts)
+        return LayerShares(one, none, one - experts, experts)
     attention, dense = (divide(own, model.num_layers) for own in (model.num_attention_layers, model.num_dense_layers))
-    return _LayerShares(attention, linear_share(model), dense, experts)
+    return LayerShares(attention, linear_share(model), dense, experts)
 
 
 def _products_of_phase(
@@ -234,7 +270,7 @@ def _products_of_phase(
 ) -> Iterator[tuple[Gemms, Sequence[Array]]]:
     """Products of the blocks of a layer, then of the output, and calls of each per layer or pass, (rows,)."""
     tokens, routed, sampled = shape.of(phase)
-    ranks, shares, one = shape.attention_parallel, _layer_shares(model, architecture), np.ones_like(model.num_layers)
+    ranks, shares, one = shape.attention_parallel, layer_shares(model, architecture), np.ones_like(model.num_layers)
     decoding = phase == DECODING
     expanded, absorbed = (tokens, one) if decoding else (shape.prefill_context, one * shape.absorbed_share)
     gemms, calls = _attention_products(model, tokens, expanded, ranks, architecture, absorbed)
@@ -385,7 +421,7 @@ def serving_vectors(
     logits = SAMPLING_PASSES * model.vocab_size * logit_size
     mixed_streams = stream_passes(model) if some(model.residual_streams > 1.0) else 0.0 * stream
     columns, calls = [], []
-    one, shares = np.ones_like(stream), _layer_shares(model, architecture)
+    one, shares = np.ones_like(stream), layer_shares(model, architecture)
     norms = one * model.num_blocks if architecture.linear_attention else 2.0 * one
     if architecture.linear_attention:
         keys, values, _ = linear_widths(model, ranks)

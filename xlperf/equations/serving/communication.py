@@ -101,7 +101,7 @@ def _context_messages(deployment: Deployment, decoded: Array, batching: Batching
     """
     model, network, plan, kernels = deployment.model, deployment.network, deployment.plan, deployment.kernels
     latent = deployment.architecture.latent_attention
-    group, apart = plan.context_parallel[:, None], plan.tensor_parallel[:, None]
+    group, stride = plan.context_parallel[:, None], plan.tensor_parallel[:, None]
     seen = plan.chunk_context
     near = np.minimum(seen, model.window) if np.any(model.num_local_layers > 0.0) else seen
     local = model.num_local_layers / model.num_layers
@@ -109,13 +109,13 @@ def _context_messages(deployment: Deployment, decoded: Array, batching: Batching
     chunks = batching.own_prompts * plan.chunks / batching.passes
     held = (chunks * elements * plan.attention_size * ((1.0 - local) * seen + local * near))[:, None]
     block = held / group
-    turn = collective_time("point_to_point", block, group, apart, network, kernels["point_to_point"])
-    gathered = collective_time("all_gather", held, group, apart, network, kernels["all_gather"])
+    turn = collective_time("point_to_point", block, group, stride, network, kernels["point_to_point"])
+    gathered = collective_time("all_gather", held, group, stride, network, kernels["all_gather"])
     prefill = np.where(plan.ring[:, None] > 0.0, (group - 1.0) * turn, gathered)
     heads = np.ceil(model.num_attention_heads / plan.attention_parallel)
     width = model.kv_lora_rank if latent else model.head_size
     outputs = (decoded * heads * ((width + _SOFTMAX_ELEMENTS) * plan.activation_size))[:, None]
-    decode = collective_time("all_reduce", outputs, group, apart, network, kernels["all_reduce"])
+    decode = collective_time("all_reduce", outputs, group, stride, network, kernels["all_reduce"])
     return beside(held, outputs), beside(prefill, decode)
 
 
@@ -253,7 +253,7 @@ def hidden_exchange(time: Array, attention: Array, ring: Array, context_parallel
 
 
 def pool_message_time(
-    sizes: tuple[Array, Array], apart: Array, ends: tuple[Deployment, Deployment], bandwidth: Array
+    sizes: tuple[Array, Array], distance: Array, ends: tuple[Deployment, Deployment], bandwidth: Array
 ) -> Array:
     r"""Time in which the ranks of one pool send to those of another, or receive from them.
 
@@ -267,7 +267,7 @@ def pool_message_time(
     ----------
     sizes : tuple of Array
         Bytes that a rank of either pool sends or receives, (rows,). [B]
-    apart : Array
+    distance : Array
         Distance of the ranks where both pools are of one kind of machine, (rows,). [-]
     ends : tuple of Deployment
         The pools, (rows,).
@@ -296,7 +296,7 @@ def pool_message_time(
         return np.asarray(np.maximum(*times))
 
     unlike, given, larger = _unlike(*ends), ~np.isnan(bandwidth), np.maximum(*sizes)
-    time = _sent(ends[0], larger[:, None], apart[:, None])
+    time = _sent(ends[0], larger[:, None], distance[:, None])
     if some(unlike):
         time = np.where(unlike, outside(1.0), time)
     if some(given):
@@ -304,10 +304,10 @@ def pool_message_time(
     return time
 
 
-def _sent(deployment: Deployment, size: Array, apart: Array) -> Array:
-    """Time in which a rank of a pool sends a message over a distance of ``apart`` ranks, (rows,). [s]"""
+def _sent(deployment: Deployment, size: Array, distance: Array) -> Array:
+    """Time in which a rank of a pool sends a message over a distance of ``distance`` ranks, (rows,). [s]"""
     constants, pair = deployment.kernels["point_to_point"], np.full_like(size, 2.0)
-    return np.asarray(collective_time("point_to_point", size, pair, apart, deployment.network, constants)[:, 0])
+    return np.asarray(collective_time("point_to_point", size, pair, distance, deployment.network, constants)[:, 0])
 
 
 def _outermost(network: Network) -> Array:
@@ -398,10 +398,10 @@ def serving_messages(
         )
     if architecture.experts and np.any(plan.data_parallel_attention != 1.0):
         size, time = _exchange(deployment, tokens)
-        apart = plan.data_parallel_attention > 1.0
-        sizes[..., EXCHANGE] = np.where(apart[:, None], size, 0.0)
-        times[..., EXCHANGE] = np.where(apart[:, None], time, 0.0)
-        exchanges = np.where(apart, model.num_moe_layers / model.num_layers, 0.0)
+        exchanging = plan.data_parallel_attention > 1.0
+        sizes[..., EXCHANGE] = np.where(exchanging[:, None], size, 0.0)
+        times[..., EXCHANGE] = np.where(exchanging[:, None], time, 0.0)
+        exchanges = np.where(exchanging, model.num_moe_layers / model.num_layers, 0.0)
         reduces = reduces - exchanges
     own = plan.computes(LayerPart.ATTENTION)
     if own is not None:

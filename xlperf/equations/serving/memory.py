@@ -24,7 +24,7 @@ from xlperf.equations.model.parameters import (
     layer_vector_parameters,
     router_parameters,
 )
-from xlperf.equations.model.serving import cache_elements
+from xlperf.equations.model.serving import cache_elements, layer_shares
 from xlperf.equations.model.sparse_attention import (
     shared_vector_gemms,
     sparse_cache_entries,
@@ -84,21 +84,10 @@ def serving_weights_size(
     return np.asarray(array(num_layers) * layer + tables)
 
 
-def _layer_weights_size(model: Model, plan: InferencePlan, architecture: Architecture) -> tuple[Array, Array]:
-    """Weights of the matrices of a mean layer on one rank: in the precision of the plan, and in that between. [B]"""
+def _attention_weights(model: Model, plan: InferencePlan, architecture: Architecture) -> tuple[Array, Array]:
+    """GEMM weights of the attention blocks of a mean layer on one rank: stored in low precision, and kept wide. [-]"""
     ranks = plan.attention_parallel
-    apart = wide_attention(model, plan, architecture)
     heads, groups = np.ceil(model.num_attention_heads / ranks), np.ceil(model.num_query_groups / ranks)
-    narrow_ffn = model.ffn_hidden_size / ranks
-    beyond = architecture.one_vector or architecture.linear_attention or architecture.sparse_attention
-    attends, feeds = _share(plan, LayerPart.ATTENTION), _share(plan, LayerPart.EXPERTS)
-    if not architecture.experts and not beyond:
-        widths = (model.hidden_size, heads, groups, model.head_size)
-        found = layer_matrix_parameters(*widths, narrow_ffn, model.gated_mlp)
-        if plan.computes(LayerPart.EXPERTS) is not None:
-            attended = layer_matrix_parameters(*widths, 0.0, 0.0)
-            found = attends * attended + feeds * (found - attended)
-        return found, 0.0 * heads
     wide = 0.0 * heads
     if architecture.latent_attention:
         narrow = latent_attention_parameters(
@@ -120,31 +109,33 @@ def _layer_weights_size(model: Model, plan: InferencePlan, architecture: Archite
     if architecture.sparse_attention:
         narrow = narrow + _gemm_weights(sparse_gemms(model, ones(ranks), ranks), *sparse_gemm_shares(model))
     if architecture.linear_attention:
-        share = linear_share(model)
+        shares = layer_shares(model, architecture)
         gated = model.attention_gate * model.hidden_size * heads * model.head_size
         keys, values, own = linear_widths(model, ranks)
-        attended = model.num_attention_layers / model.num_layers
-        narrow = attended * (narrow + gated) + share * linear_attention_parameters(model.hidden_size, keys, values)
-        wide = share * linear_gate_parameters(model.hidden_size, own) * (1.0 - 0.5 * model.state_space)
-    wide, narrow = wide + np.where(apart, narrow, 0.0), np.where(apart, 0.0, narrow)
-    dense = expert_parameters(model.hidden_size, narrow_ffn, model.gated_mlp)
-    if architecture.linear_attention:
-        dense = dense * (model.num_dense_layers / model.num_layers)
-    narrow, wide, dense = narrow * attends, wide * attends, dense * feeds
+        linear = linear_attention_parameters(model.hidden_size, keys, values)
+        narrow = shares.attention * (narrow + gated) + shares.linear * linear
+        wide = shares.linear * linear_gate_parameters(model.hidden_size, own) * (1.0 - 0.5 * model.state_space)
+    kept_wide = wide_attention(model, plan, architecture)
+    return np.where(kept_wide, 0.0, narrow), wide + np.where(kept_wide, narrow, 0.0)
+
+
+def _layer_weights(model: Model, plan: InferencePlan, architecture: Architecture) -> tuple[Array, Array]:
+    """GEMM weights of a mean layer on one rank: stored in low precision, and kept wide, (rows,). [-]"""
+    ranks, shares = plan.attention_parallel, layer_shares(model, architecture)
+    attends, feeds = _share(plan, LayerPart.ATTENTION), _share(plan, LayerPart.EXPERTS)
+    attention, wide = _attention_weights(model, plan, architecture)
+    dense = expert_parameters(model.hidden_size, model.ffn_hidden_size / ranks, model.gated_mlp)
+    narrow = attention * attends + shares.dense * dense * feeds
     if not architecture.experts:
-        return np.asarray(narrow + dense), np.asarray(wide)
-    mixed = model.num_moe_layers / model.num_layers
-    expert = expert_parameters(
-        model.expert_hidden_size, model.expert_ffn_hidden_size / plan.expert_tensor_parallel, model.gated_mlp
-    )
+        return np.asarray(narrow), np.asarray(wide * attends)
+    width = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
+    expert = expert_parameters(model.expert_hidden_size, width, model.gated_mlp)
     shared = expert_parameters(model.hidden_size, model.shared_ffn_hidden_size / ranks, model.gated_mlp)
     held = ceil_div(model.num_experts + plan.redundant_experts, plan.expert_parallel)
-    if not architecture.linear_attention:
-        dense = (1.0 - mixed) * dense
-    narrow = narrow + dense + mixed * (held * expert + shared) * feeds
+    narrow = narrow + shares.experts * (held * expert + shared) * feeds
     if architecture.latent_experts:
-        narrow = narrow + mixed * latent_projection_parameters(model) * attends
-    return np.asarray(narrow), np.asarray(wide + mixed * router_parameters(model) * attends)
+        narrow = narrow + shares.experts * latent_projection_parameters(model) * attends
+    return np.asarray(narrow), np.asarray(wide * attends + shares.experts * router_parameters(model) * attends)
 
 
 def _share(plan: InferencePlan, part: float) -> Array | float:
@@ -211,7 +202,7 @@ def rank_weights_size(model: Model, plan: InferencePlan, architecture: Architect
     # A first and a last stage that are not the same hold one table each, tied or not.
     tied = np.where(stages > 1.0, 1.0, model.tied_embeddings)
     tables = embedding_parameters(model.vocab_size, model.hidden_size, model.learned_positions, tied)
-    narrow, wide = _layer_weights_size(model, plan, architecture)
+    narrow, wide = _layer_weights(model, plan, architecture)
     attends = _share(plan, LayerPart.ATTENTION)
     small, tables = small * attends, tables * attends
     sizes = plan.weight_size, plan.activation_size

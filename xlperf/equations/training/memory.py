@@ -8,14 +8,7 @@ from xlperf.base.arrays import Array, Numeric, array, ceil_div, side_by_side, so
 from xlperf.equations.plan.records import WORD, CrossEntropy, QuantizedCopies, Recompute, TensorOverlap
 from xlperf.equations.plan.training_plan import LAYOUTS, TrainingPlan
 from xlperf.equations.training.activations import LayerActivations, layer_activations
-from xlperf.equations.training.setting import (
-    MASK,
-    Setting,
-    StageParameters,
-    optimizer_element_size,
-    quantized_weights,
-    stage_parameters,
-)
+from xlperf.equations.training.setting import MASK, Setting, StageParameters, quantized_weights, stage_parameters
 from xlperf.equations.training.stages import StageContents
 
 _GATHERED_LAYERS = 2.0
@@ -291,7 +284,7 @@ def _gradients(setting: Setting, parameters: StageParameters, heads: Array) -> t
 def _optimizer_state(setting: Setting, parameters: StageParameters) -> Array:
     """Optimizer state of each stage, (rows, 3); ZeRO-3 shards in FP32 stand for the master weights. [B]"""
     plan = setting.plan
-    state = optimizer_element_size(plan.adam, plan.element_size, WORD, plan.moment_size, plan.master_size)
+    state = plan.optimizer_size
     masters = (plan.zero_stage > 2) & (plan.master_size > 0)
     state = np.where(masters, (1.0 + plan.adam) * plan.moment_size, state)[:, None]
     return _sharded(

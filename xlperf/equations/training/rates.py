@@ -18,10 +18,10 @@ from xlperf.equations.model.parameters import (
     parameter_count,
 )
 from xlperf.equations.model.sparse_attention import index_flop, sparse_keys
-from xlperf.equations.plan.records import WORD, Recompute
+from xlperf.equations.plan.records import Recompute
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.adapters import model_adapters
-from xlperf.equations.training.setting import Setting, optimizer_element_size
+from xlperf.equations.training.setting import Setting
 from xlperf.equations.training.step import MESSAGE_PARTS
 
 UPPER_TAIL = 0.1
@@ -391,7 +391,7 @@ def run_results(model: Model, plan: TrainingPlan, step_time: Array) -> dict[str,
 
     >>> from types import SimpleNamespace
     >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
-    >>> sizes = {"element_size": 2.0, "moment_size": 4.0, "master_size": 4.0, "adam": 1.0}
+    >>> sizes = {"element_size": 2.0, "optimizer_size": 12.0}
     >>> sizes |= {"training_tokens": 1e6, "global_batch_size": 10.0, "sequence_length": 1000.0, "restart_time": 600.0}
     >>> sizes |= {"checkpoint_bandwidth": 1e9, "accelerator_mtbf": 1e9, "num_accelerators": 8.0}
     >>> sizes |= {"mtp_layers": 0.0, "adapter_rank": 0.0, "adapter_modules": 0.0}
@@ -405,8 +405,7 @@ def run_results(model: Model, plan: TrainingPlan, step_time: Array) -> dict[str,
     asked = np.where(np.isnan(steps), np.nan, 1.0)
     parameters = parameter_count(model) + np.where(plan.mtp_layers > 0, mtp_parameters(model), 0.0)
     parameters = np.where(plan.frozen, model_adapters(model, plan), parameters)
-    state = optimizer_element_size(plan.adam, plan.element_size, WORD, plan.moment_size, plan.master_size)
-    size = asked * checkpoint_size(parameters, plan.element_size, state)
+    size = asked * checkpoint_size(parameters, plan.element_size, plan.optimizer_size)
     write_time = size / plan.checkpoint_bandwidth
     failures = time_between_failures(plan.accelerator_mtbf, plan.num_accelerators)
     interval = checkpoint_interval(write_time, failures)

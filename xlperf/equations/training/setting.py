@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, ceil_div, distinct_rows, divide, ones, some, total
+from xlperf.base.arrays import Array, ceil_div, distinct_rows, divide, ones, some, total
 from xlperf.equations.hardware.roofline import Device
 from xlperf.equations.model.linear_attention import linear_layer_parameters
 from xlperf.equations.model.model import Architecture, Model
@@ -321,48 +321,6 @@ NOT_OF_KERNELS = frozenset(
 """Columns that the kernels of a micro-batch do not depend on, but for whether and which are run or gathered anew."""
 _FEW_PLANS, _MOST_DISTINCT = 64, 0.5
 Constants = Mapping[str, Mapping[str, Array]]
-
-
-def optimizer_element_size(
-    adam: Numeric, element_size: Numeric, word_size: Numeric, moment_size: Numeric, master_size: Numeric
-) -> Array:
-    r"""Bytes of optimizer state per parameter: moments, and master weights beside narrower ones.
-
-    .. math:: e_o = (1 + \alpha) e_m + [e < w] e_w
-
-    Parameters
-    ----------
-    adam : numeric
-        Alpha: 1 for two moments (Adam), 0 for one (SGD with momentum). [-]
-    element_size : numeric
-        Bytes e of a weight; where it is below a word something of the master weights is kept beside it. [B]
-    word_size : numeric
-        Bytes w of a full word, 4 for FP32. [B]
-    moment_size : numeric
-        Bytes e_m of an element of a moment. [B]
-    master_size : numeric
-        Bytes e_w kept in addition to a 16-bit weight: 4 for an FP32 copy, 2 for the missing bits, 0 for none. [B]
-
-    Returns
-    -------
-    size : numeric
-        Bytes per parameter. [B]
-
-    References
-    ----------
-    .. [1] P. Micikevicius et al., "Mixed precision training", 2017, arXiv:1710.03740.
-    .. [2] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 3.3.3 (moments in BF16).
-
-    Examples
-    --------
-    Mixed-precision Adam: two FP32 moments and an FP32 copy beside 16-bit weights.
-
-    >>> float(optimizer_element_size(1, 2, 4, 4, 4))
-    12.0
-    """
-    word, weight = array(word_size), array(element_size)
-    narrow = np.where(np.isnan(weight + word), np.nan, weight < word)
-    return np.asarray((1.0 + array(adam)) * array(moment_size) + narrow * array(master_size))
 
 
 class Part(NamedTuple):

@@ -13,7 +13,7 @@ import numpy as np
 from xlperf.base.arrays import Array, ceil_div, side_by_side, some, total
 from xlperf.equations.hardware.memory import exposed_offload_time, host_update_time
 from xlperf.equations.hardware.roofline import vector_time
-from xlperf.equations.plan.records import WORD, Graphs, OffloadTarget, PipelineSchedule, QuantizedCopies, Recompute
+from xlperf.equations.plan.records import Graphs, OffloadTarget, PipelineSchedule, QuantizedCopies, Recompute
 from xlperf.equations.plan.training_plan import LAYOUTS
 from xlperf.equations.training.activations import selected_share
 from xlperf.equations.training.communication import (
@@ -26,12 +26,7 @@ from xlperf.equations.training.communication import (
 )
 from xlperf.equations.training.kernels import kernel_parts
 from xlperf.equations.training.memory import kept_activations, memory_of
-from xlperf.equations.training.setting import (
-    Part,
-    Setting,
-    optimizer_element_size,
-    quantized_weights,
-)
+from xlperf.equations.training.setting import Part, Setting, quantized_weights
 from xlperf.equations.training.stages import (
     StageContents,
     dualpipe_bubble_time,
@@ -357,8 +352,7 @@ def _optimizer_traffic(setting: Setting) -> Array:
     trained, trained_experts = fullest.trained, fullest.trained_experts
     owners = np.where(plan.zero_stage > 0, plan.zero_shards, 1.0)
     expert_owners = np.where(plan.zero_stage > 0, plan.expert_zero_shards, 1.0)
-    state = optimizer_element_size(plan.adam, plan.element_size, WORD, plan.moment_size, plan.master_size)
-    touched = 2.0 * plan.gradient_size + 2.0 * state + plan.element_size
+    touched = 2.0 * plan.gradient_size + 2.0 * plan.optimizer_size + plan.element_size
     sharded = plan.sums_shards
     cleared = plan.gradient_size * (
         trained / np.where(sharded, owners, 1.0) + trained_experts / np.where(sharded, expert_owners, 1.0)
@@ -377,12 +371,11 @@ def _host_optimizer_time(setting: Setting, behind: Array) -> Array | float:
     owners = np.where(plan.zero_stage > 0, plan.zero_shards, 1.0)
     expert_owners = np.where(plan.zero_stage > 0, plan.expert_zero_shards, 1.0)
     number = plan.offload_optimizer * (fullest.trained / owners + fullest.trained_experts / expert_owners)
-    state = optimizer_element_size(plan.adam, plan.element_size, WORD, plan.moment_size, plan.master_size)
     link, memory, drive = (
         values[:, 0] for values in (device.host_bandwidth, device.host_memory_bandwidth, device.drive_bandwidth)
     )
     drive = np.where(plan.offload_target == OffloadTarget.DRIVE, drive, np.inf)
-    update = host_update_time(number, plan.gradient_size, plan.element_size, state, link, memory, drive)
+    update = host_update_time(number, plan.gradient_size, plan.element_size, plan.optimizer_size, link, memory, drive)
     exposed = exposed_offload_time(number * plan.gradient_size, link, behind)
     return np.where(plan.offload_optimizer > 0.0, exposed + update, 0.0)
 
