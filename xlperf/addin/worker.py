@@ -443,14 +443,12 @@ def serve(
 
 
 def _ahead(session: Session, questions: Questions) -> Iterator[object]:
-    """Answers to questions of earlier sessions, one at a time; without any, to those of the shipped workbook."""
-    lines = [*questions]
-    yield from (answer(session, line) for line in lines)
-    if not lines:
-        from xlperf.explore.forms import first_forms
+    """Answers to questions of earlier sessions, one at a time, then to those of the shipped workbook."""
+    from xlperf.explore.forms import first_forms
 
-        _, catalog = session.catalog(None)
-        yield from (session.engine.evaluate(form, catalog) for form in first_forms(catalog))
+    yield from (answer(session, line) for line in [*questions])
+    _, catalog = session.catalog(None)
+    yield from (session.engine.evaluate(form, catalog) for form in first_forms(catalog))
 
 
 def main() -> None:
