@@ -409,7 +409,6 @@ def test_every_unknown_name_is_said_at_once(command: Command, tmp_path: Path, mo
     assert done.code == 2
     first, second = done.err.splitlines()
     assert first.startswith('plans.csv [line 3, model]: unknown model "Llama3-8"; did you mean Llama3-8B')
-    assert second.startswith(
-        'plans.csv [line 4, accelerator]: unknown accelerator "H100-SXN"; did you mean H100-SXM-80GB'
-    )
+    assert second.startswith('plans.csv [line 4, accelerator]: unknown accelerator "H100-SXN"; did you mean ')
+    assert "H100-SXM-80GB" in second
     assert not (tmp_path / "out.csv").exists()

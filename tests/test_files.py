@@ -23,7 +23,6 @@ from xlperf.catalog.cache import cache_tables, cached_tables
 from xlperf.catalog.read import read_catalog_tables
 from xlperf.catalog.schema import FORMS, table_schema
 from xlperf.cli.app import cli
-from xlperf.cli.hardware import _NUMBERS, _TEXTS
 from xlperf.cli.options import Command, EditedFile, InputFile, OutputFile
 
 Run = Callable[..., Outcome]
@@ -37,8 +36,7 @@ NOT_FILES = {
     *"name sheet study tornado owner limits vary targets autos leave_out date accelerator objective".split(),
     *"measured before wanted result like parameters folder python wheel scheduler given".split(),
     *"objectives uncertain against".split(),
-    *(name.replace("-", "_") for name in (*_TEXTS, *_NUMBERS)),
-    *(column.name for form in FORMS for column in table_schema(form).columns),
+    *(column.name for name in (*FORMS, "operations") for column in table_schema(name).columns),
 }
 """Parameters of commands that hold text and name no file."""
 
