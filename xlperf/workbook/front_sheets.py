@@ -162,7 +162,7 @@ def chip_sheet(sheet: Any, data: Any, live: Live, others: list[str]) -> None:
     tiles(sheet, own, live)
     _charts(sheet, data, live)
     _table(sheet, data, others, live)
-    how_sure(sheet, 29, '"A FORECAST"', ('"the rules match four real accelerators within 20\N{NO-BREAK SPACE}%"',
+    how_sure(sheet, 29, '"A FORECAST"', ('"the rules match six real accelerators within 20\N{NO-BREAK SPACE}%"',
              f'"Limited by: "&{r["limited_by"]}'), live)  # fmt: skip
     price = '"System price: cost / (1 - margin), twice that with server"'
     granted = '"kernels and network as of a B200; wafers, memory and packages as the cost sheets have them"'
