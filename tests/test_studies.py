@@ -344,6 +344,14 @@ def test_a_study_begins_with_its_question_its_finding_in_two_sentences_and_what_
     assert len(sheet._charts) == min(len(charts), 2)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_no_share_that_a_study_names_is_more_than_the_whole(name: str) -> None:
+    """Shares are told as per cent once: 4 to 7 % of the dies, not 400 to 700."""
+    told = [study(name).advised(outcome(name).facts), *(finding.words for finding in outcome(name).findings)]
+    shares = [share for words in told for share in re.findall(r"([\d,.]+) % of (?:the|that|its|it)\b", words)]
+    assert all(float(share.replace(",", "")) <= 100.0 for share in shares), told
+
+
 def test_a_report_of_a_study_is_cut_nowhere_on_paper() -> None:
     """No page ends inside a chart, and every chart lies within what is printed, in the narrowest font."""
     for name in NAMES:

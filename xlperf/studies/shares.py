@@ -38,9 +38,9 @@ class Shares(NamedTuple):
             self.sheet.numbers(name) for name in ("cache_of_the_dies", "last_level_cache", "memory_of_the_edge")
         )
         return {
-            "cache_share": span(100.0 * cache),
+            "cache_share": span(cache),
             "cache_capacity": span(capacity),
-            "memory_edge": span(100.0 * edge),
+            "memory_edge": span(edge),
         }
 
 
