@@ -16,6 +16,7 @@ from published_samples import rows_of_fit_set
 from xlperf.base.errors import InputError
 from xlperf.calibrate.bands import with_checks
 from xlperf.calibrate.comparison import STEP_TIME
+from xlperf.calibrate.cross_validation import rows_of
 from xlperf.calibrate.fit import SOURCES, Measured, documented_constants, fit_all, read_measured
 from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
 from xlperf.calibrate.fit_published import (
@@ -367,9 +368,25 @@ def test_leaving_a_generation_out(catalog: Catalog) -> None:
     for before, after in ((training, kept.training), (inference, kept.inference)):
         assert set(after.text["gpu"]) == set(before.text["gpu"]) - gone
     with pytest.raises(
-        InputError, match='--leave-out: unknown generation, accelerator or software "blckwell"; did you mean blackwell'
+        InputError,
+        match='--leave-out: unknown generation, accelerator, software or source "blckwell"; did you mean blackwell',
     ):
         kept.without("blckwell", catalog)
+
+
+def test_leaving_a_source_out(catalog: Catalog) -> None:
+    """A name takes the source_id that it is, and those that it begins up to a mark between words."""
+    (training,), (inference,) = read_published(TRAINING), read_published(INFERENCE)
+    everything = Measured([{"gpu": "h100-sxm-80gb"}], training, inference)
+    kept = everything.without("LLM_Foundry", catalog)
+    assert set(training.text["source_id"]) - set(kept.training.text["source_id"]) == {"llm_foundry"}
+    assert len(kept.inference) == len(inference) and kept.kernels == everything.kernels
+    paper = everything.without("korthikanti2022", catalog)
+    gone = set(training.text["source_id"]) - set(paper.training.text["source_id"])
+    assert gone == {"korthikanti2022", "korthikanti2022_layer", "korthikanti2022_mem"}
+    assert set(rows_of(training, catalog, "llm_foundry").text["source_id"]) == {"llm_foundry"}
+    with pytest.raises(InputError, match='or source "llm_foundri"; did you mean llm_foundry'):
+        everything.without("llm_foundri", catalog)
 
 
 def test_documented_settings_are_declared() -> None:

@@ -461,7 +461,9 @@ def test_the_command_shows_kernels_and_replaces_their_table(tmp_path: object) ->
 
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
-    with pytest.raises(InputError, match='unknown generation, accelerator or software "vlm"; did you mean vllm'):
+    with pytest.raises(
+        InputError, match='unknown generation, accelerator, software or source "vlm"; did you mean vllm'
+    ):
         measured().without("vlm", shipped())
 
 

@@ -12,7 +12,7 @@ from training_samples import result as time
 from xlperf.base.resources import workbook
 from xlperf.calibrate.fit import kernels_of_stacks
 from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
-from xlperf.calibrate.published import package_rows, read_published
+from xlperf.calibrate.published import package_rows, published_columns, published_rows, read_published
 from xlperf.calibrate.published_training import recipe_settings, training_plans
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
@@ -193,7 +193,36 @@ def test_recipes_of_a_release_fill_what_a_row_leaves_out(
 ) -> None:
     """A release that is newer than the newest recipe is taken to follow that; an unknown model gets no setting."""
     source = f"docs [{release} NeMo Container / Pre-Training]"
-    assert recipe_settings("megatron_bridge", source, model, gpu, precision).get(column, "") == value
+    assert recipe_settings("nemo-bridge", source, model, gpu, precision).get(column, "") == value
+
+
+@pytest.mark.parametrize(
+    ("printed", "source", "software", "graphs"),
+    [
+        ("NeMo", "a blog", "nemo-bridge", "step"),
+        ("Megatron-Bridge", "a blog", "nemo-bridge", "step"),
+        ("nemo", "docs [26.02 NeMo Container / Pre-Training]", "nemo-bridge", "layers"),
+        ("nemo", "a README (v25.05)", "nemo", ""),
+        ("nemo", "bignlp-training:22.09", "nemo-2022", ""),
+        ("megatron", "a blog", "megatron", ""),
+    ],
+)
+def test_settings_follow_the_stack_whatever_the_source(
+    printed: str, source: str, software: str, graphs: str, catalog: Catalog
+) -> None:
+    """A source that nobody has seen: the name and the release say which stack ran, and the stack says its recipe."""
+    columns = list(published_columns()["training"])
+    stated = {
+        "row_id": "A", "source_id": "elsewhere", "source": source, "group": "moe", "software": printed,
+        "model": "Qwen3-30B-A3B", "gpu": "GB200-NVL72", "n_gpus": "8", "tp": "1", "pp": "1", "ep": "8", "gbs": "512",
+        "mbs": "4", "seq_len": "4096", "precision": "mxfp8", "iter_time_s": "1", "metric_kind": "throughput",
+    }  # fmt: skip
+    published = published_rows(columns, [[stated.get(name, "") for name in columns]], lambda row, column: column)
+    plan = training_plans(published, catalog).plans
+    found = [plan.text(name)[0] for name in ("software", "graphs", "token_dispatch", "cross_entropy")]
+    wanted = {"step": "once", "layers": "once"}.get(graphs, "copies")
+    fused = "fused" if software in ("nemo", "nemo-bridge") else "parallel" if software == "nemo-2022" else ""
+    assert found == [software, graphs, wanted, fused]
 
 
 def test_recipes_hold_settings_that_plans_know() -> None:

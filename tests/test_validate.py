@@ -186,7 +186,8 @@ def test_refusals_are_listed_by_source(report: ValidationReport) -> None:
 
 def test_unknown_generation_is_refused(catalog: Catalog) -> None:
     with pytest.raises(
-        InputError, match='--leave-out: unknown generation, accelerator or software "blackwel"; did you mean blackwell'
+        InputError,
+        match='--leave-out: unknown generation, accelerator, software or source "blackwel"; did you mean blackwell',
     ):
         validate(None, catalog, leave_out="blackwel")
 

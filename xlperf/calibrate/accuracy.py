@@ -15,7 +15,7 @@ from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.units import factor
 from xlperf.calibrate.bands import bands_left_out
-from xlperf.calibrate.comparison import FIRST_TOKEN, MEMORY, Record, predicted
+from xlperf.calibrate.comparison import FIRST_TOKEN, MEMORY, RATES, Record, predicted
 from xlperf.calibrate.cross_validation import cross_validated, left_out, rows_of
 from xlperf.calibrate.fit_kernels import fit_kernels
 from xlperf.calibrate.fitter import calibration_table, rounded
@@ -49,7 +49,10 @@ _SHORT = (
 )  # fmt: skip
 FEWEST_CONFIGURATIONS = 5
 """Groups of fewer are left to the long table: their quantiles say little."""
-_LEFT_OUT = ("left out", "rows", "quantity", "number", "median error", "p90", "median with them in the fit", "p90")
+_LEFT_OUT = (
+    "left out", "rows", "quantity", "number", "median error", "p90", "bias", "in the 80 % band",
+    "median with them in the fit", "p90",
+)  # fmt: skip
 _KERNELS = ("operation", "accelerator", "precision", "held-out shapes", "median error", "p90", "target")
 LONG = 50.0
 """Products that take less are not counted: their time is that of the launch. [us]"""
@@ -218,7 +221,7 @@ def _factor(log: float) -> str:
 def _left_out_lines(
     published: Sequence[Published], catalog: Catalog, name: str, without: Sequence[Record]
 ) -> list[tuple[str, ...]]:
-    """Lines of the table of what was left out, for one generation or software.
+    """Lines of the table of what was left out, for one generation, software or source.
 
     ``published``: rows of all. ``catalog``: with the calibration that was fitted on everything. ``name``: what was left
     out. ``without``: its rows as they are predicted without their measurements.
@@ -228,24 +231,39 @@ def _left_out_lines(
     for key in sorted({(one.kind, one.group, one.quantity) for one in without if one.primary}):
         if key[2] == MEMORY:
             continue
+        own = [one for one in without if one.primary and (one.kind, one.group, one.quantity) == key]
         parts = [
-            summary(key, [one for one in records if one.primary and (one.kind, one.group, one.quantity) == key])
-            for records in (without, known)
+            summary(key, own),
+            summary(key, [one for one in known if one.primary and (one.kind, one.group, one.quantity) == key]),
         ]
         if parts[0].count * parts[0].coverage < FEWEST_SHOWN:
             continue
-        cells = [_percent(value) for part in parts for value in (part.median, part.p90)]
-        lines.append((name, f"{key[0]}: {key[1]}", key[2], f"{parts[0].count}", *cells))
+        cells = [[_percent(value) for value in (part.median, part.p90)] for part in parts]
+        bias = f"{100.0 * _bias(own):+.1f} %"
+        lines.append(
+            (name, f"{key[0]}: {key[1]}", key[2], f"{parts[0].count}", *cells[0], bias,
+             _percent(parts[0].in_band).replace(".0", ""), *cells[1])
+        )  # fmt: skip
     return lines
+
+
+def _bias(records: Sequence[Record]) -> float:
+    """Median of predicted over measured time, less 1, of the records with a prediction."""
+    ratio = [
+        one.measured / one.predicted if one.metric in RATES else one.predicted / one.measured
+        for one in records
+        if one.covered
+    ]
+    return float(np.median(ratio)) - 1.0
 
 
 def left_out_table(
     published: Sequence[Published], catalog: Catalog, names: Sequence[str]
 ) -> tuple[Table, dict[str, list[Record]]]:
-    """The table of generations and software that were left out one by one, and the records of each.
+    """The table of generations, software and sources that were left out one by one, and the records of each.
 
-    ``published``: rows of all. ``catalog``: with the calibration that was fitted on everything. ``names``: generations
-    and software.
+    ``published``: rows of all. ``catalog``: with the calibration that was fitted on everything. ``names``: generations,
+    accelerators, software and sources.
     """
     lines, records = [], {}
     for name in names:

@@ -10,6 +10,7 @@ not chosen again.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from xlperf.calibrate.fit import (
     and_constants,
     as_parameters,
     belongs_to,
+    of_source,
     read_measured,
     software_of,
     training_constants,
@@ -172,32 +174,37 @@ def _refitted(
 
 
 def rows_of(published: Published, catalog: Catalog, name: str) -> Published:
-    """Rows of an accelerator, a generation of accelerators or a software.
+    """Rows of an accelerator, a generation of accelerators, a software or a source.
 
     ``published``: rows of one kind. ``catalog``: which accelerator is of which generation. ``name``: accelerator,
-    generation, or software as plans call it; case does not matter.
+    generation, software as plans call it, or source_id; case does not matter.
     """
     own = accelerators_of(name, catalog)
     if own:
         return published.take([row for row, gpu in enumerate(published.text["gpu"]) if gpu.casefold() in own])
     used = software_of(published, catalog)
-    return published.take([row for row, software in enumerate(used) if software == name.casefold()])
+    if name.casefold() in used:
+        return published.take([row for row, software in enumerate(used) if software == name.casefold()])
+    return published.take([row for row, source in enumerate(published.text["source_id"]) if of_source(source, name)])
 
 
 def left_out(catalog: Catalog, name: str, path: str | Path | None = None) -> Catalog:
-    """The catalog with a calibration that has seen no measurement of some accelerators or of a software.
+    """The catalog with a calibration that has seen no measurement of some accelerators, of a software or of a source.
 
     Kernels are fitted again without accelerators; of machines by line, all that their lines take. Of the software's
-    constants those of what is left out go, the others are fitted again without its rows; software that is unknown has
-    what holds for all, its slowdown the median of those known.
+    constants those of what is left out go, and those that a source leaves too few rows for, with the bands of their
+    software; the others are fitted again without its rows; software that is unknown has what holds for all, its
+    slowdown the median of those known.
 
     ``catalog``: with the calibration that was fitted on everything. ``name``: accelerator, generation of accelerators,
-    or software as plans call it. ``path``: workbook of measurements; default: the shipped ``validation.xlsx``. Raises
-    InputError when there is no such accelerator or generation and no run used that software.
+    software as plans call it, or source_id of published rows. ``path``: workbook of measurements; default: the shipped
+    ``validation.xlsx``. Raises InputError when there is no such accelerator or generation, no run used that software
+    and none is of that source.
     """
-    kept, wanted = read_measured(path).without(name, catalog), name.casefold()
-    own = accelerators_of(name, catalog)
-    if own and own <= accelerators_by_line(catalog):
+    measured, wanted = read_measured(path), name.casefold()
+    kept, own = measured.without(name, catalog), accelerators_of(name, catalog)
+    gone = own or _machines_of(measured, catalog, name)
+    if gone and gone <= accelerators_by_line(catalog):
         shared, constants = machine_constants(kept, catalog, "")
         return and_constants(shared, constants)
     table = catalog.tables["calibration"]
@@ -211,9 +218,29 @@ def left_out(catalog: Catalog, name: str, path: str | Path | None = None) -> Cat
     others = [row for row in range(len(table)) if row not in set(kernels)]
     remaining = [row for row in others if not _concerns(table, row, wanted, not own)]
     known = catalog.with_tables([joined_tables(base, table.take(remaining))])
-    for rows in (kept.training, kept.inference):
-        known = refitted(rows, known, unknown=True)
-    return known.with_tables([of_what_was_not_measured(known.tables["calibration"])])
+    for before, rows in ((measured.training, kept.training), (measured.inference, kept.inference)):
+        if own or len(rows) < len(before):
+            known = refitted(rows, known, unknown=True)
+    table = of_what_was_not_measured(known.tables["calibration"])
+    return known.with_tables([_bands_of_others(table, kept, catalog)])
+
+
+def _machines_of(measured: Measured, catalog: Catalog, name: str) -> set[str]:
+    """Accelerators, casefolded, of the published rows of a name; all of a source, as of a software."""
+    sheets = [rows_of(rows, catalog, name) for rows in (measured.training, measured.inference)]
+    return {gpu.casefold() for rows in sheets for gpu in rows.text["gpu"]}
+
+
+def _bands_of_others(table: Table, kept: Measured, catalog: Catalog) -> Table:
+    """The calibration without bands of a software of which fewer than eight rows remain."""
+    used = Counter(software for rows in (kept.training, kept.inference) for software in software_of(rows, catalog))
+    pairs = zip(table.text("family").tolist(), table.text("software", ANY).tolist(), strict=True)
+    rows = [
+        row
+        for row, (family, software) in enumerate(pairs)
+        if not str(family).endswith("_band") or software == ANY or used[str(software).casefold()] >= FEWEST_ROWS
+    ]
+    return table.take(rows)
 
 
 def _beside_measured(table: Table, row: int, kept: Measured, catalog: Catalog) -> bool:

@@ -54,12 +54,13 @@ class Measured:
         return [rows_of_machines(rows) for rows in (self.training, self.inference)]
 
     def without(self, name: str, catalog: Catalog) -> Measured:
-        """The measurements with an accelerator, a generation or a software left out.
+        """The measurements with an accelerator, a generation, a software or a source left out.
 
-        ``name``: an accelerator or a generation as the accelerators sheet calls it, or software as plans call it; case
-        does not matter. Variants of a software and servers that are built on it go with it; measured kernels stay.
+        ``name``: an accelerator or a generation as the accelerators sheet calls it, software as plans call it, or a
+        source as the column source_id of published rows or the beginning of several; case does not matter. Variants of
+        a software and servers that are built on it go with it; measured kernels stay, but for those of an accelerator.
         ``catalog``: which accelerator is of which generation. Raises InputError when there is no such accelerator or
-        generation and no run used that software.
+        generation, no run used that software and none is of that source.
         """
         gone = accelerators_of(name, catalog)
         if gone:
@@ -75,14 +76,36 @@ class Measured:
         known = sorted({str(kind) for kind in table.text("generation")})
         known += sorted({software for rows in used.values() for software in rows if software})
         if wanted not in known:
-            known += sorted(str(chip) for chip in table.text("accelerator"))
-            problem = f'unknown generation, accelerator or software "{name}"; {nearest(name, known)}'
-            raise InputError(Fault("--leave-out", problem))
+            return self._without_source(name, [*known, *sorted(str(chip) for chip in table.text("accelerator"))])
         kept = [
             rows.take([row for row, software in enumerate(used[rows.kind]) if not belongs_to(software, wanted)])
             for rows in sheets
         ]
         return Measured(self.kernels, *kept)
+
+    def _without_source(self, name: str, known: Sequence[str]) -> Measured:
+        """The measurements without the published rows of a source; ``known``: names that would do beside sources."""
+        sheets = (self.training, self.inference)
+        sources = sorted({source for rows in sheets for source in rows.text["source_id"]})
+        if not any(of_source(source, name) for source in sources):
+            problem = (
+                f'unknown generation, accelerator, software or source "{name}"; {nearest(name, [*known, *sources])}'
+            )
+            raise InputError(Fault("--leave-out", problem))
+        kept = [
+            rows.take([row for row, source in enumerate(rows.text["source_id"]) if not of_source(source, name)])
+            for rows in sheets
+        ]
+        return Measured(self.kernels, *kept)
+
+
+def of_source(source: str, name: str) -> bool:
+    """Whether a source_id is that of a name, or begins with it: a paper and its tables, releases of one list.
+
+    >>> of_source("nemo_25.04", "NeMo_25.04"), of_source("nemo_25.04", "nemo"), of_source("nemo_25.04", "nemo_25")
+    (True, True, False)
+    """
+    return f"{source.casefold()}_".startswith(f"{name.casefold()}_")
 
 
 def accelerators_of(name: str, catalog: Catalog) -> set[str]:

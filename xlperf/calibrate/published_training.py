@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
+import re
 from functools import cache, lru_cache
 
 import numpy as np
@@ -77,8 +78,14 @@ _PLAIN = {
     "sequence_parallel": "sp",
 }
 _MATCHED = ("software", "source_id", "source", "model", "gpu", "notes")
-_RECIPE_KEYS = ("source_id", "release", "model", "gpu", "precision")
+_RECIPE_KEYS = ("software", "release", "model", "gpu", "precision")
 _FLAGS = {"yes": 1.0, "no": 0.0, "auto": math.nan}
+_RELEASE = re.compile(r"(?<![\d.])2\d\.(?:0[1-9]|1[0-2])(?:\.\d\d)?(?![\d.]*\d)")
+_NEMO = (("22.11", "nemo-2022"), ("25.09", "nemo"))
+"""Stacks that were called NeMo, and the release that ended each: Transformer Engine came with 22.11, Megatron-Bridge
+without the trainer of NeMo 2 with 25.09."""
+_NEWEST_NEMO = "nemo-bridge"
+_NAMED_NEMO = ("nemo", "megatron-bridge", "megatron bridge", _NEWEST_NEMO)
 _AS_TENSOR = "tensor"
 _AS_PRINTED = "fsdp"
 _PER_REPLICA = "per_replica"
@@ -104,6 +111,26 @@ def precision_choice(printed: str) -> str:
         if words.startswith(choice):
             return choice
     return ""
+
+
+def nemo_release(source: str) -> str:
+    """Release of NeMo or its container that a source states; "" for none.
+
+    >>> nemo_release("docs [26.04.01 NeMo Container]"), nemo_release("grok1/README.md (v25.05)"), nemo_release("sec 4")
+    ('26.04.01', '25.05', '')
+    """
+    found = _RELEASE.search(source)
+    return found[0] if found else ""
+
+
+def nemo_stack(source: str) -> str:
+    """Training stack that the name NeMo stands for at the release that a source states; without one the newest.
+
+    >>> [nemo_stack(words) for words in ("bignlp-train:22.09", "(v25.05)", "[25.09 NeMo Container]", "a blog")]
+    ['nemo-2022', 'nemo', 'nemo-bridge', 'nemo-bridge']
+    """
+    release = nemo_release(source)[: len("yy.mm")]
+    return next((stack for until, stack in _NEMO if release and release < until), _NEWEST_NEMO)
 
 
 def recipe_choice(printed: str) -> str:
@@ -143,19 +170,20 @@ def software_default(
 
 
 @lru_cache(maxsize=4096)
-def recipe_settings(source_id: str, source: str, model: str, gpu: str, precision: str) -> dict[str, str]:
-    """What the recipe sets that a source publishes beside its runs, "" where that is nothing.
+def recipe_settings(software: str, source: str, model: str, gpu: str, precision: str) -> dict[str, str]:
+    """What the recipe of a stack sets that publishes recipes for its fastest runs, "" where that is nothing.
 
     The recipes of ``published_recipes.csv`` are read from the files that it names, whole: for every accelerator,
-    precision and release, whether there are measured runs of them or not. The first that fits counts.
+    precision and release, whether there are measured runs of them or not. The first that fits counts; without a
+    release that of the newest.
 
-    ``source_id``, ``source``, ``model``, ``gpu``: as the row prints them. ``precision``: as plans have it. By column of
-    training plans; "reference" says where the recipe is.
+    ``software``: as plans have it. ``source``, ``model``, ``gpu``: as the row prints them. ``precision``: as plans have
+    it. By column of training plans; "reference" says where the recipe is.
     """
+    release = f"{nemo_release(source)} "
     for row in package_rows("published_recipes.csv"):
-        release = f"*[[]{row['release']}*"
-        pairs = ((source, release), (model, row["model"]), (gpu, row["gpu"]), (precision, row["precision"]))
-        if source_id == row["source_id"] and all(fnmatch.fnmatchcase(a.casefold(), b.casefold()) for a, b in pairs):
+        pairs = ((release, row["release"]), (model, row["model"]), (gpu, row["gpu"]), (precision, row["precision"]))
+        if software == row["software"] and all(fnmatch.fnmatchcase(a.casefold(), b.casefold()) for a, b in pairs):
             return {name: value for name, value in row.items() if name not in _RECIPE_KEYS}
     return {}
 
@@ -241,7 +269,7 @@ def _plan(
         "accelerator": text["gpu"],
         **{name: float(published.number[column][row]) for name, column in _PLAIN.items()},
     }
-    plan["software"] = software_default(*where, "software")[0] or text["software"].casefold()
+    plan["software"] = software_default(*where, "software")[0] or _stack(text)
     where = (str(plan["software"]), *where[1:])
     for column in ("tensor_parallel", "pipeline_parallel", "expert_parallel", "expert_tensor_parallel"):
         ranks, reference, _ = software_default(*where, column)
@@ -254,7 +282,7 @@ def _plan(
         plan["network"] = network
     plan["precision"] = _choice(text, "precision", recipe_choice(text["precision"]), where, said)
     _recipe(plan, text, where, said)
-    recipe = recipe_settings(*where[1:5], str(plan["precision"]))
+    recipe = recipe_settings(where[0], *where[2:5], str(plan["precision"]))
     if recipe:
         said.append(f"settings of the recipe ({recipe['reference']})")
     stated = _RECOMPUTE.get(text["recompute"].casefold(), "") or recipe.get("recompute", "")
@@ -288,6 +316,12 @@ def _plan(
         said.append("sequences are taken as packed to the full length: attention as of one document")
     _whole_batch(plan, text, said)
     return plan, said
+
+
+def _stack(text: dict[str, str]) -> str:
+    """Training stack of a row as the calibration calls it."""
+    printed = text["software"].casefold()
+    return nemo_stack(text["source"]) if printed in _NAMED_NEMO else printed
 
 
 def _whole_batch(plan: dict[str, object], text: dict[str, str], said: list[str]) -> None:

@@ -290,8 +290,9 @@ def validate(
     """Predict published rows and compare.
 
     ``sources``: CSV files or workbooks of published rows, or of plans with measured columns (``measured step time (s)``
-    ...); default: the shipped ``validation.xlsx``. ``leave_out``: generation of accelerators, or software, whose
-    measurements are taken out of the calibration, which is fitted again; only its rows are then predicted.
+    ...); default: the shipped ``validation.xlsx``. ``leave_out``: accelerator or generation of them, software, or
+    source_id, whose measurements are taken out of the calibration, which is fitted again; only its rows are then
+    predicted.
     ``progress``: called with the number of rows of each block that is done. Returns held to the tolerances of the first
     workbook given, else to the shipped ones; to none with ``leave_out``. Raises InputError when a file cannot be read,
     or a row says something impossible.

@@ -30,6 +30,7 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
         "xlperf validate training_published.csv -o errors.csv",
         "xlperf validate --leave-out blackwell            refit without a generation and predict it",
         "xlperf validate --leave-out MI300X --leave-out vllm    likewise a machine, then a software",
+        "xlperf validate --leave-out llm_foundry          likewise the published rows of a source",
         "xlperf validate --cross-validate                 errors and bands of models left out of the fit",
         "xlperf validate --kernels                        errors of held-out kernel shapes",
         "xlperf validate --machines                       machines beyond NVIDIA, sources left out of the fit",
@@ -50,8 +51,9 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
     "--leave-out",
     metavar="NAME",
     multiple=True,
-    help="Refit the calibration without this accelerator or generation of them, or this software, and predict its "
-    "rows; may be given several times, each is left out alone. With --kernels: refit only the kernels.",
+    help="Refit the calibration without this accelerator or generation of them, this software, or this source (a "
+    "source_id of published rows, or the beginning of several up to a _), and predict its rows; may be given several "
+    "times, each is left out alone. With --kernels: refit only the kernels.",
 )
 @click.option(
     "--cross-validate",
@@ -408,7 +410,10 @@ def _left_out(files: Sequence[str], catalog: Catalog, names: Sequence[str], read
     paths = [Path(path) for path in files] or [workbook("validation.xlsx")]
     published = [rows for path in paths for rows in read_published(path)]
     _show(
-        "Generations and software left out of the fit", "left-out", left_out_table(published, catalog, names)[0], readme
+        "Generations, software and sources left out of the fit",
+        "left-out",
+        left_out_table(published, catalog, names)[0],
+        readme,
     )
     return 0
 
