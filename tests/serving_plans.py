@@ -73,6 +73,7 @@ def _row(random: np.random.Generator) -> dict[str, Any]:
         "expert_parallel": experts,
         "data_parallel_attention": copies,
         "graphs": of("", "", "no"),
+        "graph_tokens": blank,
         "expert_dispatch": of("", "nodes") if sends else "",
         "two_batch_overlap": of("", "yes") if sends else "",
         "prompt_length": of(max(1, 2 * context), 100, 512, 1000, 2048, 8000, 30000),
@@ -100,6 +101,8 @@ def _row(random: np.random.Generator) -> dict[str, Any]:
         "ttft_target": of(blank, blank, 500.0, 5000.0),
         "tpot_target": of(blank, blank, 20.0, 100.0),
     }
+    if row["graphs"] != "no":
+        row["graph_tokens"] = (blank, 0, blank, 512, 8192)[int(asked) % 5]  # no draw: all others stay as they are
     if mode == "continuous" and row["run_requests"] == row["run_requests"]:
         row["prefill_first"] = of("", "yes")
     if mode != "static" and random.random() < 0.3:

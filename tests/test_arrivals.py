@@ -183,6 +183,14 @@ def test_columns_that_say_nothing_are_refused(catalog: Catalog, row: dict[str, A
     assert sentence in found.text("reason")[0]
 
 
+def test_no_poll_waits_for_more_steps_than_requests_have(catalog: Catalog) -> None:
+    """Requests of the last poll end after their steps; then the scheduler polls at once."""
+    short = [{"output_length": 3, "polling_steps": steps} for steps in (2, 4, 30)]
+    assert len(set(results(catalog, "ttft", *short))) == 1
+    long = [{"output_length": 64, "polling_steps": steps} for steps in (2, 4, 30)]
+    assert len(set(results(catalog, "ttft", *long))) == 3
+
+
 def test_mixed_blocks_give_the_same_bits_as_single_rows(catalog: Catalog) -> None:
     mixture = {
         "model": "DeepSeek-V3",

@@ -17,6 +17,7 @@ from xlperf.base.errors import InputError
 from xlperf.base.resources import rows, workbook
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.launch import Launch, flags, launch_lines, read_launch, stacks
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.read import read_plans
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
@@ -195,6 +196,37 @@ def test_replicas_of_engines_are_told_from_replicas_of_attention(line: str, want
     plan = read_launch(line, "line", given={"model": "DeepSeek-R1", "accelerator": "H200-SXM-141GB", **SERVING}).plan
     names = ("tensor_parallel", "data_parallel_attention", "expert_parallel", "num_accelerators")
     assert [plan[name][0] if name in plan and plan[name][0] == plan[name][0] else 1.0 for name in names] == wanted
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("vllm serve m --cuda-graph-sizes 1 2 1024", 1024),
+        ('vllm serve m --compilation-config \'{"cudagraph_mode": "FULL_DECODE_ONLY"}\'', 0),
+        ("vllm serve m --compilation-config.cudagraph_mode=PIECEWISE --max-cudagraph-capture-size 256", 256),
+        ("sglang.launch_server --model m --disable-piecewise-cuda-graph", 0),
+        ("sglang.launch_server --model m --piecewise-cuda-graph-tokens 16 512 2048", 2048),
+        ("sglang.launch_server --model m --cuda-graph-max-bs-prefill 4096", 4096),
+        ("torch_compile_config:\n  enable_piecewise_cuda_graph: true\nmoe_config:\n  backend: CUTLASS", 3072),
+        ("torch_compile_config:\n  capture_num_tokens: [8, 64]\n  enable_piecewise_cuda_graph: true", 64),
+        ("torch_compile_config:\n  enable_piecewise_cuda_graph: false", 0),
+    ],
+)
+def test_graphs_of_passes_are_read(line: str, wanted: float) -> None:
+    """Where engines list the sizes that they capture, the largest says up to where a pass is replayed."""
+    given = {"model": "Llama3-70B", "accelerator": "H100-SXM-80GB", "num accelerators": "8", **SERVING}
+    assert read_launch(line, "line", given=given).plan["graph_tokens"][0] == wanted
+
+
+@pytest.mark.parametrize(("stack", "software"), [("vllm", "vllm"), ("sglang", "sglang"), ("trtllm", "tensorrt-llm")])
+def test_graphs_of_passes_are_written(stack: str, software: str) -> None:
+    for most in (0.0, 512.0, 4000.0):
+        row = {"model": "Llama3-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 8.0, "software": software,
+               "prompt_length": 1000.0, "output_length": 100.0, "graph_tokens": most}  # fmt: skip
+        plan = table_from_rows("inference", list(row), [list(row.values())], lambda _, column: column)
+        lines = launch_lines(plan, stack)
+        assert not any("graph_tokens" in line for line in lines)
+        assert read_launch("\n".join(lines), "lines").plan["graph_tokens"][0] == most
 
 
 def test_a_model_is_found_by_its_dimensions() -> None:

@@ -14,8 +14,7 @@ import pytest
 from serving_plans import columns_of
 
 from xlperf.base.arrays import Array
-from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
-from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.parse import table_from_columns, table_from_rows
 from xlperf.catalog.table import nowhere
 from xlperf.engine import evaluate
@@ -33,21 +32,13 @@ def columns() -> dict[str, np.ndarray]:
     return {**drawn, "mode": np.full(NUMBER, "static", dtype=object)}
 
 
-@cache
-def catalog_of(graph_tokens: float | None) -> Catalog:
-    """The shipped catalog, or one whose engines replay passes of up to so many tokens as graphs."""
-    catalog = load_catalog()
-    if graph_tokens is None:
-        return catalog
-    key = ("serving_load", "any", "any", "vllm", "graph_tokens", graph_tokens)
-    row = FittedConstant(*key, "", 0, np.nan, "", "")
-    return catalog.with_tables([joined_tables(catalog.tables["calibration"], calibration_table([row]))])
-
-
 def prefill_time(batch: float, graph_tokens: float | None = None, **changed: float) -> Array:
+    """Times of the plans as drawn, or with graphs of passes of up to so many tokens where there are any."""
     given = {name: np.full(NUMBER, value) for name, value in {"batch_size": float(batch), **changed}.items()}
+    if graph_tokens is not None:
+        given["graph_tokens"] = np.where(columns()["graphs"] == "no", np.nan, graph_tokens)
     plans = table_from_columns("inference", {**columns(), **given}, nowhere)
-    return evaluate(plans, catalog_of(graph_tokens))["prefill_time"]
+    return evaluate(plans, load_catalog())["prefill_time"]
 
 
 @pytest.mark.parametrize("graph_tokens", [0.0, 65536.0])

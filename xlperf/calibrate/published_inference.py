@@ -212,6 +212,10 @@ def _unsaid(plan: dict[str, object], text: dict[str, str], said: list[str]) -> N
     if graphs:
         plan["graphs"] = float(graphs)
         said.append(f"steps are launched kernel by kernel ({why})")
+    replayed, why = engine_default(engine, text, "graph_tokens")
+    if replayed:
+        plan["graph_tokens"] = float(replayed)
+        said.append(f"graphs of passes of up to {replayed} tokens ({why})")
     for column in _OF_A_SERVICE:
         value, why = engine_default(engine, text, column)
         if column == "gathering_steps" and plan["data_parallel_attention"] == 1.0:

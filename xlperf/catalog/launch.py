@@ -37,6 +37,8 @@ _DIMENSIONS = ("num_layers", "hidden_size", "num_attention_heads", "num_query_gr
 _MODULES = {"core_attn": "core_attention", "layernorm": "norm", "mla_up_proj": "latent", "mlp": "mlp", "moe": "moe",
             "moe_act": "activation"}  # fmt: skip
 _NARROW = (("fp8", r"fp8|w8a8"), ("fp4", r"(nv|mx)?fp4"), ("int4", r"awq|gptq|int4|w4a16"), ("int8", r"int8"))
+_CAPTURED = tuple(float(size) for size in (1, 2, 4, 8, 16, 32, 64, 128, *range(256, 3073, 256)))
+"""Tokens of a pass that TensorRT-LLM captures graphs for where piecewise graphs are on. [-]"""
 MARK = "# xlperf:"
 MOST_TEXT = 1_000_000
 """Characters of a launch file at the most. [-]"""
@@ -135,10 +137,11 @@ def _arguments(known: Sequence[Flag], stated: Mapping[str, str]) -> Iterator[str
             or (flag.value and flag.value != value)
         ):
             continue
-        if "auto" in (value, flag.argument) or (flag.argument == "*" and not flag.value):
+        listed = flag.argument == "*" and not flag.value
+        if "auto" in (value, flag.argument) or (listed and flag.column != "@captured"):
             continue
         done.add(flag.column)
-        argument = "" if flag.argument == "*" else flag.argument if flag.value else value
+        argument = value if listed else "" if flag.argument == "*" else flag.argument if flag.value else value
         if flag.flag.endswith("="):
             yield flag.flag + argument
         elif flag.flag[:1] == "-" or " " in flag.flag or flag.flag in _POSITIONAL:
@@ -362,6 +365,12 @@ def stack_of(stack: str, stated: Mapping[str, str]) -> Stated:
         found["@tensor"] = _text(tensor)
         if replicas > 1.0:
             found |= {"@attention": "yes"} | ({"@data": _text(replicas)} if stack == "sglang" else {})
+    if stack == "trtllm" and "graph_tokens" in stated:
+        most = _number(stated, "graph_tokens")
+        found["@pieces"] = "yes" if most > 0.0 else "no"
+        if most > 0.0:
+            sizes = [size for size in _CAPTURED if size < most]
+            found["@captured"] = f"[{','.join(_text(size) for size in [*sizes, most])}]"
     if stack in ("vllm", "sglang", "trtllm") and "model" in stated:
         found["@model"] = stated["model"]
     return found
@@ -431,6 +440,7 @@ def _vllm(plan: Stated, told: Mapping[str, str]) -> None:
             plan["data_parallel_attention"] = _text(data)
     elif "@tensor" in told:
         plan["tensor_parallel"] = _text(tensor)
+    _captured(plan, told)
     _engine(plan, ranks)
 
 
@@ -441,6 +451,7 @@ def _sglang(plan: Stated, told: Mapping[str, str]) -> None:
         plan["tensor_parallel"] = _text(tensor)
     if shared and data > 1.0:
         plan["data_parallel_attention"] = _text(data)
+    _captured(plan, told)
     _engine(plan, tensor * (1.0 if shared else data))
 
 
@@ -450,7 +461,21 @@ def _trtllm(plan: Stated, told: Mapping[str, str]) -> None:
         plan["tensor_parallel"] = _text(tensor)
     if told.get("@attention") == "yes":
         plan["data_parallel_attention"] = _text(tensor)
+    if "@pieces" in told:
+        plan["graph_tokens"] = _text(_largest(told, _CAPTURED[-1]) if told["@pieces"] == "yes" else 0.0)
     _engine(plan, tensor)
+
+
+def _captured(plan: Stated, told: Mapping[str, str]) -> None:
+    """Sizes in a list say no more than the largest one where that is not given by itself."""
+    if "@captured" in told and plan.get("graphs") != "no":
+        plan.setdefault("graph_tokens", _text(_largest(told, 0.0)))
+
+
+def _largest(told: Mapping[str, str], default: float) -> float:
+    """The largest of the sizes that graphs are captured for."""
+    sizes = [float(word) for word in re.findall(r"\d{1,9}", told.get("@captured", ""))]
+    return max(sizes, default=default)
 
 
 def _engine(plan: Stated, ranks: float) -> None:

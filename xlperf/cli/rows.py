@@ -224,7 +224,8 @@ def launch(plans: str, stack: str, chosen: Chosen) -> None:
     that xlperf plan reads the same plan back.
 
     Flags were compared with the sources of Megatron-Core 0.7 to 0.15, NeMo 1.23 to 2.3, Megatron-Bridge 0.2 to 0.5,
-    torchtitan 0.1 and 0.2, vLLM 0.8, 0.11 and 0.20, SGLang 0.5.1 and 0.5.9, and trtllm-bench 1.0 (not trtllm-serve).
+    torchtitan 0.1 and 0.2, vLLM 0.8, 0.11 and 0.20, SGLang 0.5.1, 0.5.9 and 0.5.10, and trtllm-bench 1.0 (not
+    trtllm-serve).
     """
     from xlperf.catalog.launch import launch_lines
 

@@ -252,6 +252,14 @@ SERVING_RULES: tuple[Rule[InferencePlan], ...] = (
     ),
     _EXPERTS_DIVIDE,
     Rule(
+        lambda plan, model: ~np.isnan(plan.graph_tokens) & _fraction(plan.graph_tokens),
+        "graph tokens must be a whole number, is {graph_tokens}",
+    ),
+    Rule(
+        lambda plan, model: (plan.graph_tokens > 0.0) & (plan.graphs == 0.0),
+        "graph tokens {graph_tokens} beside graphs no: the host launches every kernel; leave one of them blank",
+    ),
+    Rule(
         lambda plan, model: (plan.offload_target == OffloadTarget.DRIVE) & (plan.kv_offload <= 0.0),
         "offload target drive needs a share of the cache to offload: set kv offload",
         "offload_target",

@@ -138,6 +138,17 @@ class Deployment:
         return np.where(alternates, 0.0, self.software["mixed_steps"][:, 0])
 
     @property
+    def graph_tokens(self) -> Array:
+        """Tokens of a pass up to which it is replayed as graphs in pieces: as stated, else the engine's, (rows,). [-]
+
+        Engines capture no pass whose steps are launched kernel by kernel, and none that two halves of a batch share.
+        """
+        plan, stated = self.plan, self.plan.graph_tokens
+        captured = (plan.graphs > 0.0) & (plan.two_batch_overlap == 0.0)
+        own = np.where(captured, self.software["graph_tokens"][:, 0], 0.0)
+        return np.where(np.isnan(stated), own, stated)
+
+    @property
     def balance_rows(self) -> Array:
         """Rows of a product from which on it is compute-bound: two operations each per weight read, (rows,). [-]"""
         gemm, device = self.kernels["gemm"], self.device

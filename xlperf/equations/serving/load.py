@@ -212,11 +212,12 @@ def admission(
 ) -> tuple[Array, Array]:
     r"""Decode steps over which arriving requests are admitted together, and the mean wait of one of them.
 
-    A scheduler polls for requests every p steps. With data-parallel attention it may hold prompts back until each of
-    the d replicas has one, g steps at most. The first prompt waits for all that time T; of the others, of which
-    lambda T arrive meanwhile, each waits for half of it: the mean is the second term.
+    A scheduler polls for requests every p steps, and where none is left: those of the last poll end after N. With
+    data-parallel attention it may hold prompts back until each of the d replicas has one, g steps at most. The first
+    prompt waits for all that time T; of the others, of which lambda T arrive meanwhile, each waits for half of it: the
+    mean is the second term.
 
-    .. math:: w = \frac{p}{2} + T\,\frac{1 + \lambda T / 2}{1 + \lambda T}, \qquad
+    .. math:: w = \frac{\min(p, N)}{2} + T\,\frac{1 + \lambda T / 2}{1 + \lambda T}, \qquad
         T = \min\left(g, \frac{d}{\lambda}\right), \qquad \lambda = \frac{r}{N}
 
     Parameters
@@ -244,17 +245,20 @@ def admission(
     .. [1] SGLang documentation, server arguments: scheduler-recv-interval.
     .. [2] NVIDIA, TensorRT-LLM API reference, AttentionDpConfig: enable_balance, timeout_iters.
 
-    Ten steps between polls: five on average; gathering four prompts at 8 requests in 100 steps takes 50 steps at most:
+    Ten steps between polls: five on average, or one where requests have two steps; gathering four prompts at 8 requests
+    in 100 steps takes 50 steps at most:
 
     >>> window, wait = admission(1.0, 8.0, 100.0, 10.0, 20.0)
     >>> float(window), float(wait)
     (10.0, 5.0)
+    >>> float(admission(1.0, 8.0, 2.0, 10.0, 0.0)[1])
+    1.0
     >>> window, _ = admission(4.0, 8.0, 100.0, 10.0, 60.0)
     >>> float(window)
     50.0
     """
-    polling, gathering = array(polling_steps), array(gathering_steps)
-    arriving = array(requests) / np.maximum(array(decode_steps), 1.0)
+    steps, gathering = np.maximum(array(decode_steps), 1.0), array(gathering_steps)
+    polling, arriving = np.minimum(array(polling_steps), steps), array(requests) / steps
     many = array(attention_replicas)
     held = np.where(many > 1.0, np.minimum(gathering, many / arriving), 0.0 * many)
     come = arriving * held

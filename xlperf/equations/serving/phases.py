@@ -231,8 +231,8 @@ def _host(
     if architecture.linear_attention:
         more = more + linear_share(model)[:, None] * kernels["linear_attention"]["prefill_kernels"]
     beside = deployment.mixed * np.maximum(shape.decode_tokens - shape.prefill_sampled, 0.0)
-    pieces = (shape.prefill_tokens + beside)[:, None] <= software["graph_tokens"]
-    more = np.where(pieces, np.minimum(between + 1.0, more), more)
+    pieces = shape.prefill_tokens + beside <= deployment.graph_tokens
+    more = np.where(pieces[:, None], np.minimum(between + 1.0, more), more)
     launches = prefill * software["kernel_overhead_time"] * more
     if np.any(plan.graphs == 0.0):
         # The gaps between the kernels of a graph are part of what the host takes without one.
