@@ -301,6 +301,10 @@ def test_solve_says_the_answer(files: tuple[Path, Path], command: Command) -> No
             ("solve", "--vary", "num accelerators=1..4", "--target", "tpot<=1"),
             '"tpot" is no result in numbers of train',
         ),
+        (
+            ("solve", "--vary", "num accelerators=1..4", "--vary", "tensor parallel=2", "--target", "mfu>=1"),
+            "solve varies one column: give one --vary, and what is chosen with it as --with-auto",
+        ),
         (("search", "--vary", "networks.latency=x1..x2"), "networks.latency: a search needs values, not a range"),
         (("solve", "--vary", "num accelerators=1..4", "--target", "mfu>=1", "--with-auto", "name"), '"name" cannot be'),
     ],

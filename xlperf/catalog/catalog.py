@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _BLANK, _UNKNOWN = -1, -2
 _MOST_LISTED = 8
+_DESIGNS = "chiplets"
+"""The sheet whose rows are all costed together: those that name what another sheet no longer has are left out."""
 
 
 class Catalog:
@@ -57,6 +59,10 @@ class Catalog:
         given = {**tables, **absent}
         self.origin = origin
         self._indexes = {kind: _index(given[kind]) for kind in EVERY_TABLE}
+        strict = tuple(strict)
+        if _DESIGNS not in strict:
+            given[_DESIGNS] = _of_what_is_known(given, self._indexes)
+            self._indexes[_DESIGNS] = _index(given[_DESIGNS])
         faults = catalog_faults(given, self._indexes, strict)
         if faults:
             raise InputError(faults)
@@ -83,13 +89,14 @@ class Catalog:
         """
         return cls({**{kind: _empty(kind) for kind in CATALOG_TABLES}, **{t.kind: t for t in tables}}, origin)
 
-    def with_tables(self, tables: Sequence[Table]) -> Catalog:
+    def with_tables(self, tables: Sequence[Table], checked: bool = False) -> Catalog:
         """Replace the tables of the same kind; rows of the others that refer to names now gone are not used.
 
-        Raises InputError when the given rows refer to names that neither they nor the other tables have.
+        ``checked``: the tables are those of a catalog with changed numbers, whose names were checked before. Raises
+        InputError when the given rows refer to names that neither they nor the other tables have.
         """
         given = {table.kind: table.in_case(self.case) for table in tables}
-        found = Catalog({**self.tables, **given}, self.origin, strict=tuple(given))
+        found = Catalog({**self.tables, **given}, self.origin, strict=() if checked else tuple(given))
         found.case = self.case
         return found
 
@@ -307,6 +314,32 @@ def catalog_faults(
             found = calibration_rows(table)[1]
             faults += [Fault(table.place(row, name), problem, hint) for row, name, problem, hint in found]
     return faults
+
+
+def _of_what_is_known(tables: Mapping[str, Table], indexes: Mapping[str, Mapping[str, int]]) -> Table:
+    """The designs that can be costed: the other tables have all that they name, and all that their devices name."""
+    table = tables[_DESIGNS]
+    spelled: dict[str, Spellings] = {}
+
+    def lost(kind: str, row: int) -> bool:
+        own = tables[kind]
+        for column in own.schema.columns:
+            if column.kind != "reference" or column.name not in own or column.reference == "accelerators":
+                continue
+            name, other = own.text(column.name)[row], column.reference
+            if not name:
+                continue
+            found = indexes[other].get(name.casefold(), _UNKNOWN)
+            if found == _UNKNOWN:
+                spelled.setdefault(other, Spellings(tables[other]))
+                meant = spelled[other].names(name)
+                found = indexes[other][meant[0].casefold()] if len(meant) == 1 else _UNKNOWN
+            if found == _UNKNOWN or lost(other, found):
+                return True
+        return False
+
+    kept = [row for row in range(len(table)) if not lost(_DESIGNS, row)]
+    return table if len(kept) == len(table) else table.take(kept)
 
 
 def _with_exact_references(tables: Mapping[str, Table], indexes: dict[str, dict[str, int]]) -> Mapping[str, Table]:

@@ -293,6 +293,7 @@ def _write(found: list[Robust], kinds: list[str], output: str | None, said: list
 @click.option(
     "--vary",
     required=True,
+    multiple=True,
     metavar="COLUMN=VALUES",
     help=f"{VARY} Of a catalog sheet, or of a number of the plans that is not whole, also two ends, 1..16 or "
     "x0.5..x8, between which the answer is found.",
@@ -318,7 +319,7 @@ def _write(found: list[Robust], kinds: list[str], output: str | None, said: list
 @catalog_option
 def solve(
     plans: str,
-    vary: str,
+    vary: tuple[str, ...],
     targets: tuple[str, ...],
     mapping: bool,
     largest: bool,
@@ -347,8 +348,10 @@ def solve(
     from xlperf.explore.vary import read_variation
     from xlperf.explore.workers import all_processes
 
+    if len(vary) > 1:
+        raise click.UsageError("solve varies one column: give one --vary, and what is chosen with it as --with-auto")
     table = read_one_kind(plans, chosen)
-    asked = read_variation(table.kind, [vary_line(vary)], "--vary")
+    asked = read_variation(table.kind, [vary_line(vary[0])], "--vary")
     if not targets and not any(target in table for target in ("ttft_target", "tpot_target")):
         raise click.UsageError("give --target, as --target 'tpot<=20', or a ttft target or tpot target in the plans")
     asked_for = limits_of(table.kind, targets, "--target", probability)

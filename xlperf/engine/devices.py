@@ -35,6 +35,9 @@ _FILLED = {
 }
 """Numbers of an accelerator that follow from its device: column of the sheet, result of the device."""
 
+FOLLOWING = (*_FILLED, "die_area", "num_compute_dies", "technology_node", "memory_type")
+"""Columns of an accelerator that follow from its device where they are blank."""
+
 _NAMES = {
     "technology": "technology",
     "base_technology": "technology",

@@ -8,8 +8,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import table_schema
-from xlperf.catalog.table import Table, columns_of
+from xlperf.catalog.table import MARK, Table, columns_of
 from xlperf.engine.devices import accelerators_of, design_of_devices, evaluate_designs
 from xlperf.equations.cost.ownership import server_terms
 from xlperf.equations.cost.tokens import Terms
@@ -59,8 +58,49 @@ def _with_rows(table: Table, columns: Mapping[str, np.ndarray], number: int) -> 
     return Table(table.kind, found, table.place)
 
 
+def rows_by_device(catalog: Catalog, kind: str, accelerators: np.ndarray) -> Table:
+    """The sheet prices or servers with a row for each of some accelerators that follows from a device and has none.
+
+    ``catalog``: with the sheet. ``kind``: which sheet. ``accelerators``: rows of the sheet accelerators. The row leaves
+    blank what the device says.
+    """
+    table = catalog.tables[kind]
+    own = np.unique(accelerators)
+    rows = catalog.price_rows[own] if kind == "prices" else first_rows(table, catalog, own)
+    lacking = own[(rows < 0) & (catalog.tables["accelerators"].text("device")[own] != "")]
+    if not len(lacking):
+        return table
+    names = catalog.tables["accelerators"].text("accelerator")[lacking]
+    if kind == "prices":
+        return _with_rows(table, {"price": names}, len(names))
+    keys = np.array([f"{name}{_BY_DEVICE}" for name in names.tolist()], dtype=object)
+    return _with_rows(table, {"server": keys, "accelerator": names}, len(names))
+
+
+def _by_device(servers: Table, catalog: Catalog) -> Table:
+    """Servers whose rows that stand for a device have what follows from it where they are blank."""
+    own = [row for row, name in enumerate(servers.text("server").tolist()) if name.split(MARK)[0].endswith(_BY_DEVICE)]
+    if not own:
+        return servers
+    known = accelerators_of(catalog)
+    at = catalog.known_rows("accelerators", servers.text("accelerator")[own])
+    group = servers.filled("num_accelerators")[own]
+    found = {
+        "accelerator_price": known.price[at],
+        "server_price": group * (known.capex - known.price)[at],
+        "server_power": group * known.server_power[at],
+    }
+    columns = dict(servers.columns)
+    for name, values in found.items():
+        filled = servers.number(name).copy()
+        filled[own] = np.where(np.isnan(filled[own]), values, filled[own])
+        columns[name] = filled
+    return Table(servers.kind, columns, servers.place)
+
+
 def with_chip_prices(servers: Table, catalog: Catalog, case: str = "base") -> Table:
     """Servers whose blank price of an accelerator is what its row of chiplets, or its device, is sold at."""
+    servers = _by_device(servers, catalog)
     blank = np.flatnonzero(np.isnan(servers.number("accelerator_price")))
     if not len(blank):
         return servers
@@ -91,21 +131,8 @@ def server_priced(catalog: Catalog, accelerators: np.ndarray, power_limit: Array
 
 def servers_of(catalog: Catalog) -> Table:
     """The sheet servers, with a row for each derived accelerator without one: its price and power by its device."""
-    rows, table = _derived(catalog, "servers")
-    table = with_chip_prices(table, catalog)
-    if not len(rows):
-        return table
-    known = accelerators_of(catalog)
-    names = known.table.text("accelerator")[rows]
-    group = float(table_schema("servers").by_name["num_accelerators"].default)
-    columns = {
-        "server": np.array([f"{name}{_BY_DEVICE}" for name in names.tolist()], dtype=object),
-        "accelerator": names,
-        "accelerator_price": known.price[rows],
-        "server_price": group * (known.capex - known.price)[rows],
-        "server_power": group * known.server_power[rows],
-    }
-    return _with_rows(table, columns, len(rows))
+    rows, _ = _derived(catalog, "servers")
+    return with_chip_prices(rows_by_device(catalog, "servers", rows), catalog)
 
 
 def chiplets_of(catalog: Catalog) -> Table:

@@ -13,8 +13,9 @@ from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import MARK, Table, aliases
-from xlperf.engine.devices import designs_with_devices
+from xlperf.engine.devices import FOLLOWING, designs_with_devices
 from xlperf.engine.join import POOLS, pool_rows
+from xlperf.engine.server_prices import rows_by_device
 from xlperf.explore.vary import CALIBRATION, REACHED, Varied
 
 _OF_ACCELERATORS = ("servers", "chiplets")
@@ -158,6 +159,23 @@ def _marked(
     return np.array(found, dtype=object)
 
 
+def with_rows_by_device(catalog: Catalog, plans: Table, sheets: set[str]) -> Catalog:
+    """The catalog with rows of prices and servers for accelerators of plans that follow from a device and have none.
+
+    Such a row leaves blank what the device says, so that a number of it can be varied.
+
+    ``sheets``: what varies: rows are made for prices and servers among them.
+    """
+    wanted = [sheet for sheet in ("prices", "servers") if sheet in sheets]
+    if not wanted:
+        return catalog
+    columns = ("accelerator", *(f"{pool}_accelerator" for pool in _pools_of(plans)))
+    own = np.concatenate([catalog.rows("accelerators", plans.text(name), plans, name) for name in columns])
+    found = [rows_by_device(catalog, sheet, own[own >= 0]) for sheet in wanted]
+    changed = [table for table in found if len(table) > len(catalog.tables[table.kind])]
+    return catalog.with_tables(changed, checked=True) if changed else catalog
+
+
 def blanked_prices(catalog: Catalog, plans: Table, sheets: set[str]) -> dict[str, tuple[str, ...]]:
     """Prices that are left blank so that servers or chiplets that vary count: by sheet, columns.
 
@@ -176,7 +194,7 @@ def blanked_prices(catalog: Catalog, plans: Table, sheets: set[str]) -> dict[str
         return {}
     for sheet in ("servers", *(["chiplets"] if designed else [])):
         known = catalog.known_rows("accelerators", catalog.tables[sheet].text("accelerator"))
-        lacking = np.flatnonzero(~np.isin(own, known))
+        lacking = np.flatnonzero(~np.isin(own, known) & ~(derived & (sheet == "chiplets")))
         if len(lacking):
             row = int(lacking[0])
             name = catalog.tables["accelerators"].text("accelerator")[own[row]]
@@ -193,7 +211,9 @@ def changed_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Vari
     there.
     """
     tables: dict[str, Table] = {}
-    for sheet, names in blanked_prices(catalog, plans, {varied.sheet for varied, _ in changes}).items():
+    sheets = {varied.sheet for varied, _ in changes}
+    catalog = with_rows_by_device(catalog, plans, sheets)
+    for sheet, names in blanked_prices(catalog, plans, sheets).items():
         blank = {name: np.full(len(catalog.tables[sheet]), np.nan) for name in names}
         tables[sheet] = replace(catalog.tables[sheet], columns={**catalog.tables[sheet].columns, **blank})
     for varied, value in changes:
@@ -208,7 +228,7 @@ def changed_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Vari
             problem = f"{varied.sheet}.{varied.name.replace('_', ' ')} is blank there: give values, not factors"
             raise InputError(Fault(plans.place(0, "accelerator"), problem))
         tables[varied.sheet] = replace(table, columns={**table.columns, varied.stored: values})
-    return catalog.with_tables(list(tables.values()))
+    return catalog.with_tables(list(tables.values()), checked=True)
 
 
 def _known_name(catalog: Catalog, plans: Table, varied: Varied, word: str) -> str:
@@ -270,11 +290,12 @@ def sheet_rows(catalog: Catalog, plans: Table, varied: Varied) -> np.ndarray:
             raise InputError(Fault(plans.place(0, "accelerator"), problem))
         return rows
     if varied.sheet == "accelerators":
-        derived = np.flatnonzero(accelerators.text("device")[own] != "")
-        if len(derived):
+        derived = np.flatnonzero((accelerators.text("device")[own] != "") & _is_blank(accelerators, varied.name)[own])
+        if len(derived) and varied.name in FOLLOWING:
             row = int(derived[0])
             name = accelerators.text("accelerator")[own[row]]
-            problem = f'"{name}" follows from a device: vary devices, technology, cores, memories or links'
+            words = varied.name.replace("_", " ")
+            problem = f'{words} of "{name}" follows from a device: vary devices, technology, cores, memories or links'
             raise InputError(Fault(plans.place(row % len(plans), "accelerator"), problem))
         return np.unique(own)
     if varied.sheet == "prices":
@@ -288,6 +309,11 @@ def sheet_rows(catalog: Catalog, plans: Table, varied: Varied) -> np.ndarray:
     names = np.where(given == "", accelerators.text("default_network")[own], given)
     tiers = [catalog.network_tiers(str(name)) for name in dict.fromkeys(names.tolist())]
     return np.concatenate(tiers)
+
+
+def _is_blank(table: Table, name: str) -> np.ndarray:
+    """Whether each row of a table leaves a column blank."""
+    return np.asarray(table.text(name) == "" if table.schema.by_name[name].is_text else np.isnan(table.number(name)))
 
 
 def _constant_rows(catalog: Catalog, name: str) -> np.ndarray:
@@ -323,6 +349,7 @@ def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, 
     points, code = np.unique(stated, axis=1, return_inverse=True)
     changed_catalog(catalog, plans, [(one, float(points[row, 0])) for row, (one, _) in enumerate(changes)])
     sheets = {one.sheet for one, _ in changes}
+    catalog = with_rows_by_device(catalog, plans, sheets)
     blanks = blanked_prices(catalog, plans, sheets)
     tables: dict[str, Table] = {}
     columns = dict(plans.columns)
@@ -342,7 +369,8 @@ def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, 
                 found[one.name] = table.filled(one.name)[rows] * given if one.factors else given
         found |= {name: np.full(len(rows), np.nan) for name in blanks.get(kind, ())}
         found[key] = marked(found[key], codes)
-        tables[kind] = Table(kind, {name: np.concatenate([table[name], values]) for name, values in found.items()})
+        before = {name: table[name] if name in table else np.full(len(table), np.nan) for name in found}
+        tables[kind] = Table(kind, {name: np.concatenate([before[name], found[name]]) for name in found})
 
     def pairs(*rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Distinct pairs of a row of a sheet and a code."""
@@ -382,7 +410,7 @@ def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, 
             deep = {(one.sheet, one.name): (points[row], one.factors) for row, (one, _) in enumerate(changes)}
             for table in copied_rows(catalog, tables["accelerators"], (rows, codes), deep, blanks):
                 tables[table.kind] = table
-    return catalog.with_tables(list(tables.values())), replace(plans, columns=columns)
+    return catalog.with_tables(list(tables.values()), checked=True), replace(plans, columns=columns)
 
 
 def _pools_of(plans: Table) -> list[str]:

@@ -1,0 +1,114 @@
+"""Any column of any sheet varies for an accelerator that follows from a device, in a catalog of the user's own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from xlperf.base.errors import InputError
+from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
+from xlperf.engine.ownership import evaluate_ownership
+from xlperf.explore.changed_catalogs import row_catalog
+from xlperf.explore.vary import read_variation
+from xlperf.workbook.data_sheets import table_of
+
+COST = "cost_per_million_tokens"
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+    """One device and its accelerator alone; all other sheets are the shipped ones, whose designs name other devices."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "devices.csv").write_text(
+        "device,technology,core,memory,link,num dies,die area (mm2),power budget (W),package\n"
+        "mine,3 nm,Blackwell SM,HBM4,NVLink 5,2,800,1200,CoWoS-L\n",
+        encoding="utf-8",
+    )
+    (folder / "accelerators.csv").write_text(
+        "accelerator,generation,default network,device\nmine,blackwell,DGX-B200,mine\n", encoding="utf-8"
+    )
+    return load_catalog(folder)
+
+
+def plan(**more: object) -> Table:
+    cells = {"name": "p", "model": "Llama3-8B", "accelerator": "mine", "num_accelerators": 8, "tensor_parallel": 2,
+             "global_batch_size": 64, **more}  # fmt: skip
+    return table_of("training", [cells])
+
+
+def varied(catalog: Catalog, column: str, *values: str, table: Table | None = None) -> Table:
+    table = plan() if table is None else table
+    change = read_variation("training", [(column, values)], "--vary").varied[0]
+    rows = table.take(np.zeros(len(values), dtype=np.int64))
+    changed, named = row_catalog(catalog, rows, [(change, change.values)])
+    return evaluate(named, changed)
+
+
+@pytest.mark.parametrize(
+    ("column", "dearer"),
+    [
+        ("devices.die area", None),
+        ("technology.flop energy", True),
+        ("memories.stack price", True),
+        ("links.price", True),
+        ("packages.carrier wafer price", True),
+        ("process_nodes.wafer price", True),
+        ("prices.energy price", True),
+        ("prices.life", False),
+        ("prices.power usage effectiveness", True),
+        ("accelerators.host bandwidth", None),
+    ],
+)
+def test_a_factor_of_one_is_the_plan_and_a_larger_one_moves_its_cost(
+    own: Catalog, column: str, dearer: bool | None
+) -> None:
+    """To the last bit, although the shipped designs name devices and packages that this catalog does not have."""
+    found, alone = varied(own, column, "x1", "x1.02"), evaluate(plan(), own)
+    for name in ("step_time", COST, "energy_per_token"):
+        assert found[name][0] == alone[name][0], name
+    change = found[COST][1] / found[COST][0] - 1.0
+    assert np.isfinite(change)
+    if dearer is not None:
+        assert change > 0.0 if dearer else change < 0.0
+
+
+def test_servers_of_a_device_vary_as_its_owner_pays(own: Catalog) -> None:
+    """Without a row of servers the device makes one; energy at twice the price adds the energy of an hour."""
+    found = varied(own, "servers.energy price", "0.05", "0.10", "0.20")
+    steps = np.diff(found["accelerator_hour_cost"])
+    assert (steps > 0.0).all() and steps[1] == pytest.approx(2.0 * steps[0], rel=1e-9)
+    assert (found["step_time"] == found["step_time"][0]).all()
+    drawn = found["grid_power"][0] / 8.0  # the energy of an hour of an accelerator at the price's difference
+    assert steps[0] == pytest.approx(drawn / 1e3 * 0.05 / 3600.0, rel=0.5)
+    both = evaluate_ownership(plan(), own)
+    assert both["owned_cost_per_million_tokens"][0] > 0.0
+
+
+def test_offload_to_a_slower_host_takes_longer(own: Catalog) -> None:
+    table = plan(offload_optimizer=1.0)
+    found = varied(own, "accelerators.host bandwidth", "10", "50", "200", table=table)
+    assert (np.diff(found["step_time"]) < 0.0).all()
+
+
+@pytest.mark.parametrize("column", ["memory bandwidth", "die area", "l2 capacity", "thermal design power"])
+def test_what_follows_from_the_device_says_so(own: Catalog, column: str) -> None:
+    with pytest.raises(InputError, match=f'{column} of "mine" follows from a device: vary devices, technology'):
+        varied(own, f"accelerators.{column}", "x1", "x2")
+
+
+@pytest.mark.parametrize("sheet", ["packages", "process_nodes"])
+def test_designs_that_name_what_a_sheet_no_longer_has_are_left_out(sheet: str) -> None:
+    """A catalog with a sheet of its own costs what it can; the rows of the others are those of the shipped one."""
+    shipped = load_catalog()
+    kept = "CoWoS-L" if sheet == "packages" else "3 nm"
+    table = shipped.tables[sheet]
+    some = shipped.with_tables([table.take([table[table.schema.key.name].tolist().index(kept)])])
+    assert len(some.tables["chiplets"]) < len(shipped.tables["chiplets"])
+    rented = plan(accelerator="H100-SXM-80GB")
+    assert evaluate(rented, some)[COST][0] == evaluate(rented, shipped)[COST][0]
+    assert evaluate_ownership(rented, some)["owned_cost_per_million_tokens"][0] > 0.0
+    if sheet == "packages":
+        with pytest.raises(InputError, match="unknown package"):  # of rows that are given, nothing is left out
+            some.with_tables([shipped.tables["chiplets"]])
