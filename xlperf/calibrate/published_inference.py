@@ -208,6 +208,10 @@ def _unsaid(plan: dict[str, object], text: dict[str, str], said: list[str]) -> N
     if waves and isinstance(requests, float):
         plan["run_requests"] = float(waves) * requests
         said.append(f"{waves} times as many requests as in flight, all of those sent at once at the start ({why})")
+    together, why = engine_default(engine, text, "prefill_expert_parallel")
+    if together and plan["mode"] == "disaggregated":
+        plan["prefill_expert_parallel"] = float(together)
+        said.append(f"experts of the prefill pool on {together} ranks ({why})")
     graphs, why = engine_default(engine, text, "graphs")
     if graphs:
         plan["graphs"] = float(graphs)
