@@ -221,6 +221,30 @@ def test_the_shipped_measurements_are_read() -> None:
         assert found["gpu"] == row["gpu"]
 
 
+def test_products_read_from_a_cache_are_left_out() -> None:
+    """L40S: products that fit its 96 MiB of L2 ran at up to 2.6 times the bandwidth of its memory; no other machine."""
+    products = [row for row in read_kernels(workbook("validation.xlsx")) if row["kind"] == "gemm"]
+    found = measurements(products, catalog())
+    cached = {name for name, reason in found.omitted.items() if "last-level cache" in reason}
+    machine = {row["row_id"]: row["gpu"] for row in products}
+    assert {machine[name] for name in cached} == {"L40S"}
+    kept = found.families["gemm"]
+    given, bandwidth = kept.arguments, kept.machine.device.memory_bandwidth[:, 0]
+    read = given["element_size"] * given["batch"] * given["k"] * (given["m"] + given["n"])
+    assert (read / kept.time <= bandwidth).all()
+    assert 50 < len(cached) < 0.6 * sum(gpu == "L40S" for gpu in machine.values())
+
+
+def test_machines_by_line_are_left_out_by_line() -> None:
+    """MI355X without its own rows has what MI300X taught its line, not what NVIDIA's machines reach."""
+    kept = [row for row in read_kernels(workbook("validation.xlsx")) if row["kind"] == "gemm"]
+    kept = [row for row in kept if row["gpu"].startswith("MI3")] + kept[::50]
+    blocks = [row for row in kept if row["gpu"] != "MI355X" or row["dtype"] == "fp8_block"]
+    error = kernel_errors_left_out(blocks, catalog(), ["MI355X"])[0]
+    assert error.operation == "matrix product over 50 us"
+    assert error.median < 0.2
+
+
 def test_leaving_out_an_accelerator_that_nobody_measured(command: Callable[..., Any]) -> None:
     found = command("validate", "--kernels", "--leave-out", "nonsense")
     assert found.code == 2

@@ -10,7 +10,13 @@ from test_kernels import constants, device
 
 from xlperf.base.resources import workbook
 from xlperf.calibrate.kernel_measurements import read_kernels
-from xlperf.equations.hardware.attention import attention_time, key_passes, kv_cache_traffic, query_tile
+from xlperf.equations.hardware.attention import (
+    attention_time,
+    key_passes,
+    kv_cache_traffic,
+    query_tile,
+    softmax_time,
+)
 from xlperf.equations.hardware.gemm import gemm_time, product_memory_traffic, product_traffic, tile_memory
 from xlperf.equations.hardware.memory import resident_bandwidth, resident_share
 from xlperf.equations.hardware.power import capped_clock_share
@@ -55,6 +61,44 @@ def test_traffic_falls_with_the_cache_and_is_compulsory_at_the_end() -> None:
     np.testing.assert_allclose(before, product_traffic(m, n, k, 1.0, 2.0, 2.0), rtol=1e-12)
     unknown = product_memory_traffic(m, n, k, 1.0, 2.0, 2.0, *TILE, UNITS, np.nan)
     np.testing.assert_allclose(unknown, product_traffic(m, n, k, 1.0, 2.0, 2.0), rtol=1e-12)
+
+
+def test_tiles_in_order_read_no_less_and_one_input_again_that_no_cache_holds() -> None:
+    """Rows first: whatever the cache, no less than grouped tiles; both inputs once as soon as it holds the first."""
+    m, n, k = _shapes()
+    tile, before = (32.0, 128.0), np.full(len(m), np.inf)
+    for capacity in [0.0, *2.0 ** np.arange(10, 50)]:
+        size = m, n, k, 1.0, 1.0, 2.0, *tile, UNITS, capacity
+        grouped, in_order = product_memory_traffic(*size), product_memory_traffic(*size, in_order=1.0)
+        assert (in_order >= grouped * (1.0 - 1e-12)).all()
+        assert (in_order <= before * (1.0 + 1e-9)).all()
+        before = in_order
+    np.testing.assert_allclose(before, product_traffic(m, n, k, 1.0, 1.0, 2.0), rtol=1e-12)
+    large = (16384.0, 8192.0, 8192.0, 1.0, 1.0, 0.0, *tile, 142.0)
+    held, streamed = (float(product_memory_traffic(*large, size * MIB, in_order=1.0)) for size in (200.0, 96.0))
+    each_column = 8192.0 * (8192.0 + 16384.0 * 8192.0 / 128.0)
+    assert streamed == pytest.approx(each_column, rel=1e-12), "the first input once for each column of tiles"
+    assert held < 0.2 * streamed
+
+
+def test_faster_exponentials_shorten_the_softmax_alone() -> None:
+    """Twice the units for exponentials save a third of the softmax, never more than the exponentials took."""
+    usual = float(softmax_time(10.0, 67e12))
+    assert float(softmax_time(10.0, 67e12, 67e12 / 16.0)) == pytest.approx(usual, rel=1e-12)
+    assert float(softmax_time(10.0, 67e12, 67e12 / 8.0)) == pytest.approx(usual * 2.0 / 3.0, rel=1e-12)
+    rates = 2.0 ** np.arange(20.0, 70.0)
+    times = softmax_time(10.0, 67e12, rates)
+    assert (np.diff(times) < 0.0).all()
+    assert times.min() >= usual / 3.0
+    shape = (8.0, 32.0, 8.0, 8192.0, 8192.0, 128.0, 1.0, 2.0)
+    own = constants("attention", softmax_flop=10.0)
+    before = np.inf
+    for rate in (np.nan, 67e12 / 8.0, 67e12 / 4.0):
+        now = attention_time(device(exponential_rate=rate), own, *shape).item()
+        assert now < before
+        before = now
+    without = constants("attention", softmax_flop=0.0)
+    assert before > attention_time(device(), without, *shape).item()
 
 
 def test_large_squares_come_near_the_bound_of_their_sums() -> None:

@@ -17,9 +17,12 @@ from xlperf.base.units import factor
 from xlperf.calibrate.bands import bands_left_out
 from xlperf.calibrate.comparison import FIRST_TOKEN, MEMORY, RATES, Record, predicted
 from xlperf.calibrate.cross_validation import cross_validated, left_out, rows_of
+from xlperf.calibrate.fit import and_constants
 from xlperf.calibrate.fit_kernels import fit_kernels
+from xlperf.calibrate.fit_machine_kernels import fit_machine_kernels
+from xlperf.calibrate.fit_machines import accelerators_by_line
 from xlperf.calibrate.fitter import calibration_table, rounded
-from xlperf.calibrate.kernel_measurements import KernelRows, Row, measurements, predicted_time
+from xlperf.calibrate.kernel_measurements import KernelRows, Row, machine_lines, measurements, predicted_time
 from xlperf.calibrate.published import Published, PublishedPlans
 from xlperf.calibrate.published_errors import (
     QUANTITIES,
@@ -311,7 +314,7 @@ def kernel_errors_left_out(rows: Sequence[Row], catalog: Catalog, names: Sequenc
     """Errors of products and attention of accelerators that nothing was fitted on.
 
     Each name is left out alone: the constants of its generation, if others of it were measured, or those that all
-    accelerators share predict every one of its rows.
+    accelerators share predict every one of its rows; for machines by line, those of their line.
 
     ``rows``: columns of the sheet ``kernels`` of ``validation.xlsx``. ``catalog``: accelerators; its calibration is not
     used. ``names``: generations or accelerators; case does not matter. Returns each operation over all names, then name
@@ -325,8 +328,7 @@ def kernel_errors_left_out(rows: Sequence[Row], catalog: Catalog, names: Sequenc
         if not mine:
             known = sorted({str(row.get("gpu")) for row in kernels} | set(catalog.tables["accelerators"]["generation"]))
             raise InputError(Fault("--leave-out", f'no kernel of "{name}" was measured; {nearest(name, known)}'))
-        fitted = fit_kernels([row for row in kernels if str(row.get("gpu")).casefold() not in gone], catalog, "")
-        refitted = catalog.with_tables([calibration_table(fitted)])
+        refitted = _refitted([row for row in kernels if str(row.get("gpu")).casefold() not in gone], catalog, gone)
         for family, measured in measurements(mine, refitted).families.items():
             if family in _SUMMED_UP:
                 chosen = (measured.time > LONG * factor("us")) | (family != "gemm")
@@ -338,6 +340,16 @@ def kernel_errors_left_out(rows: Sequence[Row], catalog: Catalog, names: Sequenc
             errors.append(_error_left_out(operation, "", np.concatenate(list(sizes.values()))))
             errors += [_error_left_out(operation, name, own) for name, own in sizes.items()] if len(sizes) > 1 else []
     return errors
+
+
+def _refitted(kept: Sequence[Row], catalog: Catalog, gone: set[str]) -> Catalog:
+    """The catalog with kernels fitted on some rows: what accelerators that are ``gone`` look up without their own."""
+    lines = machine_lines(catalog)
+    fitted = [one for one in fit_kernels(kept, catalog, "") if one.generation not in lines]
+    refitted = catalog.with_tables([calibration_table(fitted)])
+    if gone & accelerators_by_line(catalog):
+        refitted = and_constants(refitted, fit_machine_kernels(kept, refitted, ""))
+    return refitted
 
 
 def _accelerators(catalog: Catalog, name: str) -> set[str]:

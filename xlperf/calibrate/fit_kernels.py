@@ -35,6 +35,7 @@ from xlperf.calibrate.kernel_measurements import (
 from xlperf.calibrate.shared_kernels import LIBRARY_TILES, library_tiles, shared_attention, shared_products
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
+from xlperf.equations.hardware.attention import softmax_time
 from xlperf.equations.hardware.roofline import clock_limited_time
 
 Key = tuple[str, str, str, str]
@@ -357,12 +358,12 @@ def _backward_ratio(fits: Mapping[Key, KernelFit]) -> float:
 def _pair_rate(fit: KernelFit, products: float) -> float:
     """Fraction of peak reached by flash attention on long sequences with heads of 128, softmax included."""
     device = fit.rows.machine.device
-    peak, vector = device.peak_flop_rate[0, 0], device.vector_flop_rate[0, 0]
+    peak, rates = device.peak_flop_rate[0, 0], (device.vector_flop_rate[0, 0], device.exponential_rate[0, 0])
     flop = 2.0 * products * 128.0
     energy = fit.constants["energy_per_flop"] * device.energy_ratio[0, 0] * flop
     burst = flop / (fit.constants["compute_efficiency"] * peak)
     limited = clock_limited_time(burst, energy, device.arithmetic_power[0, 0])
-    time = limited + fit.constants["softmax_flop"] / vector
+    time = limited + softmax_time(fit.constants["softmax_flop"], *rates)
     return float(flop / (time * peak))
 
 

@@ -26,7 +26,7 @@ from xlperf.catalog.cells import number_of, shown
 from xlperf.catalog.table import Table
 from xlperf.engine.join import Joined, join
 from xlperf.equations.hardware.attention import attention_time, decode_attention_time, kv_cache_traffic
-from xlperf.equations.hardware.gemm import gemm_time
+from xlperf.equations.hardware.gemm import gemm_time, product_traffic
 from xlperf.equations.hardware.roofline import vector_time
 from xlperf.equations.network.collectives import collective_time, ring_traffic
 from xlperf.equations.plan.records import PRECISIONS
@@ -73,6 +73,8 @@ _TIMED_BY_HOST, _HOST = ("hipkittens_gemm", "azure_mi300x"), 60.0
 _OUTPUT_SIZE = 2.0
 _SEEN_BY_HOST, _STARTS = 2.0, 1.0
 _MOST_TOO_FAST, _IDLE_SHARE, _MOST_GROUPED, _IDLE = 0.1, 0.05, 8.0, 25.0
+_FELT = 0.5
+"""Share of the memory's bandwidth from which on a product would feel the memory. [-]"""
 _OWN_PAGES = ("tlx_paged_decode",)
 """Sources in which every sequence has pages of its own, read once for a group of heads."""
 
@@ -262,7 +264,9 @@ def _joined(family: str, parsed: Sequence[_Parsed], catalog: Catalog) -> KernelR
 
 
 def _physical(rows: KernelRows) -> tuple[list[int], dict[str, str]]:
-    """Measurements of decoding whose bytes came from the main memory once, or that hardly read any."""
+    """Measurements whose bytes came from the main memory once, or that hardly read any."""
+    if rows.family == "gemm":
+        return _from_memory(rows)
     if rows.family != "attention_decode":
         return list(range(len(rows))), {}
     given = rows.arguments
@@ -293,6 +297,25 @@ def _physical(rows: KernelRows) -> tuple[list[int], dict[str, str]]:
         else:
             keep.append(row)
     return keep, reasons
+
+
+def _from_memory(rows: KernelRows) -> tuple[list[int], dict[str, str]]:
+    """Products whose inputs came from the main memory.
+
+    Repeated runs find their inputs in a large cache. Where that is seen, as products that take less time than their
+    bytes need, those in the same precision on that machine that fit the cache and would feel the memory go as well.
+    """
+    given = rows.arguments
+    sizes = (given[name] for name in ("m", "n", "k", "batch", "element_size", "output_element_size"))
+    traffic, device = product_traffic(*sizes), rows.machine.device
+    share = traffic / rows.time / device.memory_bandwidth[:, 0]
+    groups = list(zip(rows.accelerator, rows.precision, rows.source_id, strict=True))
+    seen = {groups[row] for row in np.flatnonzero(share > 1.0).tolist()}
+    cached = np.array([group in seen for group in groups], dtype=bool) & (share > _FELT)
+    cached &= traffic <= device.l2_capacity[:, 0]
+    gone = cached | (share > 1.0)
+    reason = "the inputs were in the last-level cache: other products here were read faster than the memory can"
+    return np.flatnonzero(~gone).tolist(), {rows.row_id[row]: reason for row in np.flatnonzero(gone).tolist()}
 
 
 def _hash_share(name: str) -> float:

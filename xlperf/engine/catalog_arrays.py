@@ -265,6 +265,7 @@ DEVICE_COLUMNS = (
     "host_memory_bandwidth",
     "drive_bandwidth",
     "memory_energy",
+    "exponential_rate",
 )
 
 
@@ -368,7 +369,7 @@ def _device_columns(catalog: Catalog, accelerators: Table) -> dict[str, Array]:
     """The columns of :data:`DEVICE_COLUMNS` by name."""
     units = accelerators.number("num_multiprocessors")
     as_stated = ("memory_bandwidth", "memory_capacity", "thermal_design_power", "l2_capacity",
-                 "shared_memory_capacity", "static_power", "idle_power")  # fmt: skip
+                 "shared_memory_capacity", "static_power", "idle_power", "exponential_rate")  # fmt: skip
     return {
         **{name: accelerators.number(name) for name in as_stated},
         **{name: accelerators.filled(name) for name in HOST_COLUMNS},

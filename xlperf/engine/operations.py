@@ -84,7 +84,10 @@ class _Place(NamedTuple):
         for device in (self.device, self.wide_device, self.attention_device):
             if what in ("compute", "all"):
                 peaks = 2.0 * device.peak_flop_rate, 2.0 * device.vector_flop_rate
-                device = replace(device, peak_flop_rate=peaks[0], vector_flop_rate=peaks[1])
+                exponentials = 2.0 * device.exponential_rate
+                device = replace(
+                    device, peak_flop_rate=peaks[0], vector_flop_rate=peaks[1], exponential_rate=exponentials
+                )
             if what in ("memory", "all"):
                 bandwidths = 2.0 * device.memory_bandwidth, 2.0 * device.l2_bandwidth
                 device = replace(device, memory_bandwidth=bandwidths[0], l2_bandwidth=bandwidths[1])

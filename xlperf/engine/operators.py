@@ -66,6 +66,7 @@ def _faster(device: Device, units: float, memory: float) -> Device:
         device,
         peak_flop_rate=units * device.peak_flop_rate,
         vector_flop_rate=units * device.vector_flop_rate,
+        exponential_rate=units * device.exponential_rate,
         l2_bandwidth=units * device.l2_bandwidth,
         thermal_design_power=units * device.thermal_design_power,
         memory_bandwidth=memory * device.memory_bandwidth,

@@ -24,6 +24,10 @@ QUERY_TILE = 128.0
 """Queries of one tile of flash attention where the shared memory holds them; halves start one after the other. [-]"""
 KEY_BLOCK = 32.0
 """Keys and values of a stage of flash attention. [-]"""
+_EXPONENTIAL_SHARE = 2.0 / 3.0
+"""Share of a softmax that its exponentials take where their units are the usual ones. [-]"""
+_USUAL_EXPONENTIALS = 1.0 / 16.0
+"""Exponentials over FP32 operations of the vector units: 16 and 256 a multiprocessor and clock. [-]"""
 
 
 def query_tile(
@@ -380,6 +384,50 @@ def kv_cache_traffic(
     return np.asarray(elements * array(kv_element_size))
 
 
+def softmax_time(softmax_flop: Numeric, vector_flop_rate: Numeric, exponential_rate: Numeric = np.nan) -> Array:
+    r"""Time of the softmax of one score: its exponential beside the maximum, scaling, sum and conversion.
+
+    .. math:: t = \frac{F}{R_v} \left(\frac{1}{3} + \frac{2}{3} \frac{R_v / 16}{R_e}\right)
+
+    The usual multiprocessor does 16 exponentials and 128 other instructions a clock [1]_, so that one exponential
+    takes as long as eight of the others, twice the four that are left; others do twice as many [2]_, [3]_. Shares are a
+    heuristic, this work.
+
+    Parameters
+    ----------
+    softmax_flop : numeric
+        Work F of the vector units for one score, with the usual exponentials. [FLOP]
+    vector_flop_rate : numeric
+        Peak R_v of the vector units in FP32. [FLOP/s]
+    exponential_rate : numeric, default NaN
+        Exponentials R_e that the accelerator does in a second, one as one FLOP; NaN: a sixteenth of R_v. [FLOP/s]
+
+    Returns
+    -------
+    time : numeric
+        Time of the whole accelerator for one score. [s]
+
+    References
+    ----------
+    .. [1] NVIDIA, "CUDA C++ programming guide", throughput of native arithmetic instructions.
+    .. [2] NVIDIA, "Making softmax more efficient with NVIDIA Blackwell Ultra", developer.nvidia.com/blog: units for
+       exponentials of twice the rate.
+    .. [3] AMD, "CDNA 4 architecture", white paper, 2025: transcendental functions at twice the rate.
+
+    Examples
+    --------
+    12 FLOP at 160 FLOP/s; 4 of them and 8 at half the time where 20 exponentials a second are done:
+
+    >>> float(softmax_time(12.0, 160.0)), float(softmax_time(12.0, 160.0, 20.0))
+    (0.075, 0.05)
+    """
+    vector, stated = array(vector_flop_rate), array(exponential_rate)
+    usual = _USUAL_EXPONENTIALS * vector
+    ratio = usual / np.where(np.isnan(stated), usual, stated)
+    slower = 1.0 + _EXPONENTIAL_SHARE * (ratio - 1.0)
+    return np.asarray(array(softmax_flop) / vector * slower)
+
+
 def attention_time(
     device: Device,
     constants: Mapping[str, Array],
@@ -457,7 +505,7 @@ def attention_time(
         key_length,
         causal,
         QUERY_TILE,
-        products + constants["softmax_flop"] / device.vector_flop_rate,
+        products + softmax_time(constants["softmax_flop"], device.vector_flop_rate, device.exponential_rate),
         device.num_multiprocessors,
         constants["imbalance"],
         constants["tile_time"] * (QUERY_TILE / tile),

@@ -144,6 +144,7 @@ def product_memory_traffic(
     tiles_at_once: Numeric,
     cache_capacity: Numeric,
     window_depth: Numeric = 2048.0,
+    in_order: Numeric = 0.0,
 ) -> Array:
     r"""Traffic of a GEMM through the main memory, from the tiles that run at the same time and the last-level cache.
 
@@ -164,6 +165,10 @@ def product_memory_traffic(
 
     with half of the cache as R; a block is one tile at least. Never below the bound of [1]_ and [2]_; compulsory
     where the cache is infinite. Heuristic, this work.
+
+    A library that starts its tiles in order, all rows of the outputs before the next column of tiles, reads the second
+    input once and the first one anew for each band of :math:`\max(T_n, N T_m T_n / m)` columns, unless the whole cache
+    holds it: what is read in turns is gone before it is read again where the least recently used goes first.
 
     Parameters
     ----------
@@ -189,6 +194,8 @@ def product_memory_traffic(
         Last-level cache; NaN or infinite: inputs are read once. [B]
     window_depth : numeric, default 2048.0
         Depth d by which tiles that run at the same time are apart. [B]
+    in_order : numeric, default 0.0
+        1 for a library that starts its tiles in order, 0 for one that groups them into blocks. [-]
 
     Returns
     -------
@@ -228,6 +235,9 @@ def product_memory_traffic(
     with_long = long + short * np.maximum(long / kept, 1.0)
     least = np.where(legal, np.minimum(least, np.minimum(with_short, with_long)), least)
     least = np.maximum(least, rows + columns)
+    bands = np.maximum(columns / np.maximum(width, covered / rows), 1.0)
+    streamed = columns + rows * np.where(depth * rows > room / CACHE_SHARE, bands, 1.0)
+    least = least + array(in_order) * np.maximum(streamed - least, 0.0)
     return np.asarray(array(batch) * (depth * least + array(output_element_size) * rows * columns))
 
 
@@ -382,7 +392,7 @@ def _many_products_time(
 
 
 def _reads_alone(constants: Mapping[str, Array]) -> Array:
-    """1 for libraries with short tiles alone; those with the usual ones choose what the last-level cache can feed."""
+    """1 for libraries with short tiles alone, started in order; others choose what the last-level cache can feed."""
     return np.where(constants["largest_tile_rows"] < TILES["training"][0].min(), 1.0, 0.0)
 
 
@@ -500,7 +510,9 @@ def gemm_time(
     limited = clock_limited_time(burst, device.product_energy(constants, flop), device.arithmetic_power)
     compute = sustained_time(burst, limited, constants["boost_time"])
     size = m, n, k, batch, element_size, output_element_size
-    traffic = product_memory_traffic(*size, *block, device.num_multiprocessors, device.l2_capacity)
+    in_order = _reads_alone(constants)
+    machine = device.num_multiprocessors, device.l2_capacity
+    traffic = product_memory_traffic(*size, *block, *machine, in_order=in_order)
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     conversion = constants["input_traffic"] * (array(batch) * array(m) * array(k)) / device.memory_bandwidth
     fixed = constants["launch_time"] + conversion

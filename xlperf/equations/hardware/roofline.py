@@ -71,6 +71,8 @@ class Device:
         Bandwidth of the host's drives, share of one accelerator. [B/s]
     memory_energy : Array
         Energy of a byte of the main memory. [J/B]
+    exponential_rate : Array
+        Exponentials in a second, one as one FLOP; NaN: a sixteenth of the rate of the vector units. [FLOP/s]
     """
 
     peak_flop_rate: Array
@@ -89,6 +91,7 @@ class Device:
     host_memory_bandwidth: Array = field(default_factory=_column(np.inf))
     drive_bandwidth: Array = field(default_factory=_column(np.inf))
     memory_energy: Array = field(default_factory=_column(MEMORY_ENERGY))
+    exponential_rate: Array = field(default_factory=_column(np.nan))
 
     @property
     def arithmetic_power(self) -> Array:
