@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from laws.samples import changed, hold, plans_of, results_of, shipped
@@ -188,3 +190,16 @@ def test_one_more_token_never_brings_the_first_one_earlier(mode: str) -> None:
         )
         hold(f"one token after {edge:.2g} passes", ~(more < 0.98 * one), plans, before=one, after=more)
         hold(f"one token after {edge:.2g} passes: later", ~(more > later * one), plans, before=one, after=more)
+
+
+def test_one_more_token_never_ends_a_request_sooner() -> None:
+    """Prompts that come together are spread over the stages of a pipeline: none waits for one pass of them all.
+
+    Few requests with one or two steps share a pass with fewer prompts where they have one step more.
+    """
+    plans = plans_of("continuous")
+    tables = [changed(plans, {"output_length": np.full(len(plans), float(number))}) for number in (2, 3, 4)]
+    found = [evaluate(table, shipped())["latency"] for table in tables]
+    for shorter, longer in pairwise(found):
+        assert np.nanmin(longer / shorter) > 0.93
+        assert np.nanmean(longer < shorter * 0.99) < 0.04

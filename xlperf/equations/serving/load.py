@@ -95,15 +95,16 @@ class RequestLoad(NamedTuple):
 
         Heuristic, this work: x prompts arrive at random between two scheduler polls; a poll that finds any finds m on
         average, the mean of a Poisson count that is not zero. A second prompt found in fewer than one poll in 20 is
-        neglected.
+        neglected. The requests of s stages are in as many batches, each in another stage: a pass takes those of one.
 
-        .. math:: m = \max\left(\frac{x}{1 - e^{-x}}, \sigma r\right), \qquad x = r \min\left(\frac{w}{N}, 1\right)
+        .. math:: m = \min\left(\max\left(\frac{x}{1 - e^{-x}}, \sigma r\right), \frac{r}{s}\right), \qquad
+            x = r \min\left(\frac{w}{N}, 1\right)
         """
         window, _ = self._admission(requests)
         coming = requests * np.minimum(window / np.maximum(self.decode_steps, 1.0), 1.0)
         found = divide(coming, -expm1(-coming), 1.0)
         found = np.where(found < 2.0, 1.0 + np.maximum(found - 1.0 - _RARE, 0.0) / (1.0 - _RARE), found)
-        found = np.minimum(np.maximum(found, self.burst_fraction * requests), requests)
+        found = np.minimum(np.maximum(found, self.burst_fraction * requests), requests / self.pipeline_stages)
         return np.asarray(np.clip(found, 1.0, self.max_prefill_prompts))
 
     def _admission(self, requests: Array) -> tuple[Array, Array]:
