@@ -10,6 +10,7 @@ from device_samples import catalog, devices, technology_tables
 from hypothesis import given
 from hypothesis import strategies as st
 
+from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import evaluate_devices
 from xlperf.equations.hardware.budgets import (
@@ -38,6 +39,20 @@ def test_a_smaller_node_is_never_slower_at_equal_area_and_power(core: str, budge
     assert (np.diff(results["l2_capacity"]) >= 0.0).all()
     if budget is not None:
         assert (results["thermal_design_power"][np.isfinite(rate)] <= budget * (1.0 + 1e-9)).all()
+
+
+def test_the_same_silicon_is_never_cheaper_to_make_on_a_smaller_node() -> None:
+    """Wafers, design and masks, and the carbon of the fab; two nodes had no design cost and no energy at all."""
+    shipped = load_catalog()
+    names = [name for name in NODES if name not in ("5 nm", "4 nm")]  # another yield of the same wafers
+    cells = {"package": "CoWoS-L", "memory": "HBM3e", "num_dies": 2, "die_area": 800, "core": "Blackwell SM"}
+    made = evaluate_devices(devices(*({**cells, "technology": node} for node in names)), shipped)
+    for column in ("unit_cost", "embodied_carbon"):
+        assert (np.diff(made[column]) > 0.0).all(), column
+    nodes = shipped.tables["process_nodes"]
+    for column in ("clustering", "nre_module_per_area", "nre_chip_per_area", "nre_chip_fixed", "mask_set_price",
+                   "fab_energy", "fab_gas_carbon", "fab_material_carbon", "sort_time"):  # fmt: skip
+        assert (nodes.number(column) > 0.0).all(), column
 
 
 @given(

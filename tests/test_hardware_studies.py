@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 from study_samples import cell, outcome, sheet
 
 from xlperf.catalog.catalog import load_catalog
@@ -103,7 +104,11 @@ def test_the_best_shares_of_cores_cache_and_edge_lie_inside() -> None:
 
 
 def test_every_node_says_what_the_next_unit_buys() -> None:
-    """Area limits down to 7 nm, power from 5 nm on, each node with its own energy of a FLOP; a dollar buys area."""
+    """Area limits down to 7 nm, power from 5 nm on, each node with its own energy of a FLOP.
+
+    A watt costs its owner a building and energy: 5 % of 1,200 W are some 550 USD over their life, and a dollar buys
+    power where that limits; at 2 nm area and power are worth the same to 5 %.
+    """
     found = sheet("technology-nodes", "next unit")
     gain = {(str(row[1]), str(row[2])): float(row[3] or 0) for row in found.rows}
     paid = {(str(row[1]), str(row[2])): float(row[5] or 0) for row in found.rows}
@@ -112,13 +117,19 @@ def test_every_node_says_what_the_next_unit_buys() -> None:
         own = {thing: value for (at, thing), value in gain.items() if at == node}
         assert max(own, key=lambda thing: own[thing]) == ("die area" if node in NODES[:3] else "power"), node
         dollars = {thing: value for (at, thing), value in paid.items() if at == node}
-        assert max(dollars, key=lambda thing: dollars[thing]) == "die area", node
+        best = max((thing for thing in dollars if own[thing] > 0.5), key=lambda thing: dollars[thing])
+        assert best == BUY[node][3], node
+    assert paid["2 nm", "die area"] == pytest.approx(paid["2 nm", "power"], rel=0.05)
+    watts = {node: 100.0 * gain[node, "power"] / paid[node, "power"] for node in NODES[3:]}
+    assert all(400.0 < cost < 600.0 for cost in watts.values())
     assert all(gain[node, "die area"] > 0.5 for node in NODES)
     assert all(gain[node, "power"] > 1.5 for node in NODES[3:])
 
 
-BUY = dict.fromkeys(NODES[:3], ("die area", "cores", "nothing", "die area")) | dict.fromkeys(
-    NODES[3:], ("power", "cores", "clock", "die area")
+BUY = (
+    dict.fromkeys(NODES[:3], ("die area", "cores", "nothing", "die area"))
+    | dict.fromkeys(NODES[3:], ("power", "cores", "clock", "power"))
+    | {"2 nm": ("power", "cores", "clock", "die area")}
 )
 """What limits each node, and what the next square millimetre, watt and dollar should buy."""
 
@@ -134,8 +145,9 @@ def test_each_node_names_its_limit_and_what_area_power_and_money_should_buy() ->
     worth = {node: cell(found, node, "gain_cache") / cell(found, node, "gain_cores") for node in NODES}
     assert worth["1 nm"] > 3.0 * worth["12 nm"]
     said = " ".join(one.words for one in outcome("technology-nodes").findings if one.tag == "Next unit")
-    assert all(f"{node}" in said for node in ("12 nm to 7 nm", "5 nm to 1 nm"))
-    assert said.count("the next mm2 should buy cores") == 2
+    assert all(f"{node}:" in said for node in ("12 nm to 7 nm", "5 nm to 3 nm", "2 nm", "1.4 nm to 1 nm"))
+    assert said.count("the next mm2 should buy cores") == 4
+    assert said.count("the next dollar power") == 2 and said.count("the next dollar die area") == 2
 
 
 def test_every_device_of_the_grid_keeps_its_power_budget() -> None:

@@ -12,6 +12,8 @@ import numpy as np
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import evaluate_devices
+from xlperf.engine.ownership import evaluate_servers
+from xlperf.engine.server_prices import first_rows
 from xlperf.studies.inputs import with_rows
 from xlperf.studies.outcome import Chart, Finding, Inputs, StudySheet, own_column, sheet_of, span
 
@@ -232,18 +234,41 @@ def marginal(inputs: Inputs, catalog: Catalog, nodes: Sequence[str], best: Seque
             columns[column][place :: len(things)] *= 1.0 + MORE
     made, changed = devices_like(inputs, catalog, best, labels, columns)
     shape = (len(nodes), len(things))
-    time, cost = timed(changed, labels).reshape(shape), evaluate_devices(made, changed)["unit_cost"].reshape(shape)
+    numbers = evaluate_devices(made, changed)
+    time = timed(changed, labels).reshape(shape)
+    cost = (numbers["unit_cost"] + _power_cost(inputs, numbers["thermal_design_power"])).reshape(shape)
     gain = time[:, :1] / time[:, 1:] - 1.0
     dearer = cost[:, 1:] - cost[:, :1]
     costs = dearer > 1.0
     per_dollar = np.where(costs, gain / np.where(costs, dearer, 1.0), np.nan)
-    numbers = evaluate_devices(made, changed)
     cores, cache = (
         time[:, 0] / timed(_with_area(inputs, catalog, best, numbers, columns, what), labels[:: len(things)]) - 1.0
         for what in ("cores", "cache")
     )
     bought = _bought(nodes, gain, per_dollar, cores, cache)
     return Marginal([_sheet(nodes, gain, dearer, per_dollar), bought], list(_findings_of_marginal(bought)))
+
+
+def _power_cost(inputs: Inputs, power: np.ndarray) -> np.ndarray:
+    """What the power of devices costs their owner over their life: building with cooling, and energy. [USD]
+
+    By the first row of the sheet servers for the accelerator that the device of the study is compared with, for the
+    watts of the accelerator alone: those of the rest of its server stay. Nothing where there is no such row.
+
+    ``power``: at full load [W].
+    """
+    devices, servers = inputs.catalog.tables["devices"], inputs.catalog.tables["servers"]
+    own = [str(name).casefold() for name in devices.text("device")].index(inputs.text("device").casefold())
+    like = inputs.catalog.known_rows("accelerators", devices.text("compared_with")[[own]])
+    row = first_rows(servers, inputs.catalog, like)
+    if like[0] < 0 or row[0] < 0:
+        return np.zeros_like(power)
+    terms = servers.take(np.repeat(row, len(power)))
+    columns = {**terms.columns, "server_power": power * terms.filled("num_accelerators"),
+               "network_power": np.zeros_like(power), "rack_cost": np.zeros_like(power)}  # fmt: skip
+    found = evaluate_servers(Table("servers", columns), catalog=inputs.catalog)
+    hours = terms.filled("life") * terms.filled("utilization")
+    return np.asarray((found["facility_cost"] + found["energy_cost"]) * hours)
 
 
 def _with_area(
@@ -269,13 +294,14 @@ def _bought(
 ) -> StudySheet:
     """Per node: what limits it and what the next square millimetre, watt and dollar should buy."""
     things = np.array([*_THINGS, "nothing"], dtype=object)
-    gains, paid = np.nan_to_num(gain, nan=-np.inf), np.nan_to_num(per_dollar, nan=-np.inf)
+    gains = np.nan_to_num(gain, nan=-np.inf)
+    paid = np.where(gains >= _STILL, np.nan_to_num(per_dollar, nan=-np.inf), -np.inf)
     most, power = gains.max(axis=1), gains[:, list(_THINGS).index("power")]
     limit = things[np.where(most >= _STILL, gains.argmax(axis=1), len(_THINGS))]
     area = np.where(cores >= cache, "cores", "cache").astype(object)
     area[np.fmax(cores, cache) < _STILL] = "nothing"
     watt = np.where(power >= _STILL, "clock", "nothing").astype(object)
-    dollar = things[np.where((paid.max(axis=1) > 0.0) & (most >= _STILL), paid.argmax(axis=1), len(_THINGS))]
+    dollar = things[np.where(paid.max(axis=1) > 0.0, paid.argmax(axis=1), len(_THINGS))]
     return sheet_of(
         "what to buy",
         f"What limits the best device of each node, and what the next mm2, W and dollar should buy; nothing: "
@@ -329,7 +355,10 @@ def _sheet(nodes: Sequence[str], gain: np.ndarray, dearer: np.ndarray, per_dolla
                 own_column("gain", "%", f"Steps that are so much faster with {100 * MORE:.0f} % more"),
                 100.0 * gain.ravel(),
             ),
-            (own_column("extra_cost", "USD", "What the accelerator then costs more to make"), dearer.ravel()),
+            (
+                own_column("extra_cost", "USD", "What it then costs more to make, and to house and feed over its life"),
+                dearer.ravel(),
+            ),
             (
                 own_column("gain_for_100_dollars", "%", "Gain for each 100 USD of that cost; blank: no dearer"),
                 100.0 * 100.0 * per_dollar.ravel(),

@@ -36,9 +36,9 @@ from xlperf.equations.serving.results import (
     with_request_latency,
 )
 
-_MOST_MOVES, _DOWN_RUNNING, _DOWN_PROMPTS = 16, 0.05, 0.75
+_MOST_MOVES, _DOWN_RUNNING, _DOWN_PROMPTS = 32, 0.05, 0.75
 """Moves to the batches around a state, one or two for almost all plans; and how far down one goes. [-]"""
-_LAST_MOVES, _NEXT_OCTAVE = 12, (0.75, 1.5)
+_LAST_MOVES, _NEXT_OCTAVE = 28, (0.9, 1.1)
 """The last moves go to the batches next to those before, so that none is passed over again and again. [-]"""
 _SAME = 1e-12
 """Batches so near each other are the same: which side of a batch a state is on is not a matter of rounding. [-]"""
