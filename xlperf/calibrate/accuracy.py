@@ -19,7 +19,7 @@ from xlperf.calibrate.comparison import FIRST_TOKEN, MEMORY, RATES, Record, pred
 from xlperf.calibrate.cross_validation import cross_validated, left_out, rows_of
 from xlperf.calibrate.fit import and_constants
 from xlperf.calibrate.fit_kernels import fit_kernels
-from xlperf.calibrate.fit_machine_kernels import fit_machine_kernels
+from xlperf.calibrate.fit_machine_kernels import as_measured, fit_machine_kernels
 from xlperf.calibrate.fit_machines import accelerators_by_line
 from xlperf.calibrate.fitter import calibration_table, rounded
 from xlperf.calibrate.kernel_measurements import KernelRows, Row, machine_lines, measurements, predicted_time
@@ -143,7 +143,7 @@ def calibrated_time(rows: KernelRows, catalog: Catalog) -> Array:
 
     def constants(family: str) -> Mapping[str, Array]:
         keys = (np.array(names, dtype=object) for names in (rows.generation, rows.precision, rows.software))
-        return catalog.calibration.constants(family, *keys)[0]
+        return as_measured(rows, catalog.calibration.constants(family, *keys)[0], catalog)
 
     forward = constants("attention") if rows.family == "attention_backward" else None
     return predicted_time(rows, constants(rows.family), forward)[:, 0]

@@ -170,6 +170,23 @@ def _parameters(group: _Group, calibration: Calibration) -> tuple[list[Parameter
     return found, base
 
 
+def as_measured(rows: KernelRows, constants: Mapping[str, Array], catalog: Catalog) -> Mapping[str, Array]:
+    """Constants of measured kernels, with what ``machine_kernels.csv`` says of how those of machines by line were run.
+
+    Their inputs were quantised before the clock started, which no stack can count on: the sheet has the conversion.
+
+    ``rows``: measurements of one family. ``constants``: of each row as the sheet has them, (rows, 1). ``catalog``: for
+    which machines are fitted by line.
+    """
+    lines, found = machine_lines(catalog), dict(constants)
+    stated = [row for row in package_rows("machine_kernels.csv") if row["family"] == rows.family and row["base"]]
+    by_line = np.array([generation in lines for generation in rows.generation], dtype=bool)
+    for row in stated:
+        mine = by_line & np.array([row["precision"] in (ANY, one) for one in rows.precision], dtype=bool)
+        found[row["constant"]] = np.where(mine[:, None], float(row["base"]), found[row["constant"]])
+    return found
+
+
 def _inside(value: float, low: float, high: float) -> float:
     return min(max(value, low), high)
 
