@@ -216,7 +216,8 @@ def test_caches_are_as_engines_keep_them(catalog: Catalog, framework: str, gpu: 
 
 def test_runs_at_maximum_throughput_send_what_the_source_says(catalog: Catalog) -> None:
     row = {
-        "source_id": "trtllm_v1.0", "group": "max-throughput", "model": "Qwen3-235B-A22B", "mode": "max throughput",
+        "source_id": "trtllm_v1.0", "source": "NVIDIA/TensorRT-LLM docs/source/performance/perf-overview.md (v1.0)",
+        "group": "max-throughput", "model": "Qwen3-235B-A22B", "mode": "max throughput",
         "concurrency": "", "isl": "1000", "osl": "2000", "framework": "TensorRT-LLM", "tpot_ms": "", "ep": "",
         "dp_attn": "", "tokens_per_s": "1000", "tokens_per_s_kind": "output total", "notes": "offline",
     }  # fmt: skip
