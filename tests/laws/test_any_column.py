@@ -7,14 +7,27 @@ import pytest
 
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.ownership import evaluate_ownership
-from xlperf.explore.changed_catalogs import row_catalog
-from xlperf.explore.vary import read_variation
+from xlperf.explore.changed_catalogs import changed_catalog, row_catalog
+from xlperf.explore.vary import SHEETS, read_variation
 from xlperf.workbook.data_sheets import table_of
 
 COST = "cost_per_million_tokens"
+RESULTS = ("step_time", COST, "energy_per_token", "memory_reserved", "run_carbon")
+LEAST = {
+    "devices": (10, ("die_area", "cache_share", "compute_share", "power_budget", "margin_share", "system_price_ratio")),
+    "technology": (5, ("logic_density", "flop_energy", "static_power")),
+    "cores": (3, ("clock_rate", "core_area", "flop_per_clock_bf16")),
+    "memories": (3, ("pin_rate", "energy", "stack_price")),
+    "process_nodes": (5, ("wafer_price", "defect_density", "nre_chip_per_area")),
+    "packages": (5, ("carrier_wafer_price", "final_yield")),
+    "prices": (5, ("life", "energy_price", "power_usage_effectiveness", "opex_share", "carbon_intensity")),
+    "servers": (5, ("life", "energy_price", "utilization", "discount_rate")),
+}  # fmt: skip
+"""Columns of a sheet that can be varied by a factor, at least; and some that move a result of the plan."""
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +49,10 @@ def plan(**more: object) -> Table:
     cells = {"name": "p", "model": "Llama3-8B", "accelerator": "mine", "num_accelerators": 8, "tensor_parallel": 2,
              "global_batch_size": 64, **more}  # fmt: skip
     return table_of("training", [cells])
+
+
+def same(one: float, other: float) -> bool:
+    return bool(one == other or (np.isnan(one) and np.isnan(other)))
 
 
 def varied(catalog: Catalog, column: str, *values: str, table: Table | None = None) -> Table:
@@ -72,6 +89,35 @@ def test_a_factor_of_one_is_the_plan_and_a_larger_one_moves_its_cost(
     assert np.isfinite(change)
     if dearer is not None:
         assert change > 0.0 if dearer else change < 0.0
+
+
+@pytest.mark.parametrize("sheet", SHEETS[:-1])
+def test_every_number_of_a_sheet_moves_as_in_an_edited_one(own: Catalog, sheet: str) -> None:
+    """A row of a sweep has the bits of the catalog with that cell edited, and a factor of one those of the plan.
+
+    A blank cell has its default, which a factor multiplies: factors of blank cells of devices moved nothing.
+    """
+    table, alone, tried = plan(training_tokens=1.0), evaluate(plan(training_tokens=1.0), own), 0
+    moved = set()
+    for column in table_schema(sheet).columns:
+        if column.kind != "number":
+            continue
+        change = read_variation("training", [(f"{sheet}.{column.name}", ["x1", "x1.01"])], "--vary").varied[0]
+        try:
+            edited = evaluate(table, changed_catalog(own, table, [(change, 1.01)]))
+        except InputError:
+            continue
+        tried += 1
+        rows, named = row_catalog(own, table.take([0, 0]), [(change, change.values)])
+        found = evaluate(named, rows)
+        for name in RESULTS:
+            assert same(found[name][1], edited[name][0]), (column.name, name)
+            if sheet not in ("prices", "servers"):  # their price of a device is left blank, or its server's
+                assert same(found[name][0], alone[name][0]), (column.name, name)
+        if any(not same(found[name][0], found[name][1]) for name in RESULTS):
+            moved.add(column.name)
+    assert tried >= LEAST.get(sheet, (0, ()))[0]
+    assert moved >= set(LEAST.get(sheet, (0, ()))[1])
 
 
 def test_servers_of_a_device_vary_as_its_owner_pays(own: Catalog) -> None:

@@ -110,7 +110,7 @@ def copied_rows(
         for (kind, name), (values, factors) in changes.items():
             if kind == sheet and sheet != "accelerators":
                 given = values[marks]
-                columns[name] = table.number(name)[numbers] * given if factors else given
+                columns[name] = table.filled(name)[numbers] * given if factors else given
         if sheet != "accelerators":
             key = table.schema.key.name
             columns[key] = np.array(
