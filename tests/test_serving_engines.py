@@ -157,7 +157,20 @@ def test_an_exchange_takes_multiprocessors_from_a_prefill_but_not_from_a_step(ca
 
 # Settings of published runs
 
-COLUMNS = ["row_id", "source_id", "group", "model", "gpu", "n_gpus", "tp", "ep", "dp_attn", "mode", "concurrency"]
+COLUMNS = [
+    "row_id",
+    "source_id",
+    "source",
+    "group",
+    "model",
+    "gpu",
+    "n_gpus",
+    "tp",
+    "ep",
+    "dp_attn",
+    "mode",
+    "concurrency",
+]
 COLUMNS += ["isl", "osl", "precision", "framework", "notes", "tpot_ms", "tokens_per_s", "tokens_per_s_kind"]
 
 
