@@ -235,9 +235,10 @@ def product_memory_traffic(
     with_long = long + short * np.maximum(long / kept, 1.0)
     least = np.where(legal, np.minimum(least, np.minimum(with_short, with_long)), least)
     least = np.maximum(least, rows + columns)
-    bands = np.maximum(columns / np.maximum(width, covered / rows), 1.0)
-    streamed = columns + rows * np.where(depth * rows > room / CACHE_SHARE, bands, 1.0)
-    least = least + array(in_order) * np.maximum(streamed - least, 0.0)
+    if (array(in_order) != 0.0).any():  # of few libraries
+        bands = np.maximum(columns / np.maximum(width, covered / rows), 1.0)
+        streamed = columns + rows * np.where(depth * rows > room / CACHE_SHARE, bands, 1.0)
+        least = least + array(in_order) * np.maximum(streamed - least, 0.0)
     return np.asarray(array(batch) * (depth * least + array(output_element_size) * rows * columns))
 
 
