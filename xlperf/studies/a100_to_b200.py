@@ -49,8 +49,9 @@ _FACTORS: Mapping[str, tuple[str, str, str]] = {
         "Peak rates, multiprocessors, on-chip memories of the new accelerator, and the power that sustains its clock",
         "",
         "peak_flop_rate_fp32 peak_flop_rate_tf32 peak_flop_rate_bf16 peak_flop_rate_fp8 peak_flop_rate_int8 "
-        "peak_flop_rate_fp4 num_multiprocessors clock_rate l2_capacity l2_bandwidth shared_memory_capacity "
-        "shared_memory_bandwidth thermal_design_power num_compute_dies die_area technology_node year",
+        "peak_flop_rate_fp4 exponential_rate num_multiprocessors clock_rate l2_capacity l2_bandwidth "
+        "shared_memory_capacity shared_memory_bandwidth thermal_design_power num_compute_dies die_area technology_node "
+        "year",
     ),
     "memory": ("Memory bandwidth of the new accelerator", "", "memory_bandwidth memory_type"),
     "network": ("Network of the new accelerator", "network", "default_network"),
