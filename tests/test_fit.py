@@ -17,7 +17,7 @@ from xlperf.base.errors import InputError
 from xlperf.calibrate.bands import with_checks
 from xlperf.calibrate.comparison import STEP_TIME
 from xlperf.calibrate.cross_validation import rows_of
-from xlperf.calibrate.fit import SOURCES, Measured, documented_constants, fit_all, read_measured
+from xlperf.calibrate.fit import SOURCES, Measured, as_parameters, documented_constants, fit_all, read_measured
 from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
 from xlperf.calibrate.fit_published import (
     MOST_CONSTANTS,
@@ -25,6 +25,8 @@ from xlperf.calibrate.fit_published import (
     family_parameters,
     fit_training,
     kernels_of_other_generations,
+    least_value,
+    of_other_precisions,
     of_other_software,
 )
 from xlperf.calibrate.fitter import (
@@ -271,6 +273,35 @@ def test_software_that_nobody_measured_takes_the_median_of_those_that_were() -> 
     median = of_other_software([*found, special])
     assert [(one.software, one.value, one.num_rows) for one in median] == [("any", 1.1, 0)]
     assert of_other_software([*found, *median]) == [], "one that was fitted stays"
+
+
+def test_software_known_on_one_generation_alone_counts_among_those_measured() -> None:
+    found = [
+        FittedConstant("training_software", kind, "any", name, "kernel_slowdown", value, name, 9, 0.0, "", "")
+        for name, kind, value in (("a", "any", 1.0), ("b", "any", 1.1), ("c", "hopper", 1.3), ("c", "ada", 1.5))
+    ]
+    median = of_other_software(found)
+    assert [(one.software, one.generation, one.value) for one in median] == [("any", "any", 1.1)]
+    assert of_other_software(found[1:])[0].value == 1.25, "c counts once, with its mean"
+
+
+def test_experts_in_a_precision_that_nobody_measured_are_padded_as_in_the_others() -> None:
+    """Those of 16 bits are not; one measured precision alone tells nothing of others."""
+    found = [
+        FittedConstant("serving_experts", "any", name, "any", "product_slowdown", value, name, 9, 0.0, "", "")
+        for name, value in (("fp4", 2.0), ("fp8", 4.5), ("bf16", 1.0))
+    ]
+    others = {one.precision: one.value for one in of_other_precisions(found)}
+    assert others == {"int8": 3.0, "int4": 3.0}, "the geometric mean of those below 16 bits"
+    assert of_other_precisions(found[1:]) == []
+
+
+def test_a_refit_keeps_the_bounds_of_a_fit(catalog: Catalog) -> None:
+    assert least_value("training", "experts", "product_slowdown") == 1.0
+    assert math.isnan(least_value("inference", "serving_experts", "product_slowdown"))
+    parameters, _ = as_parameters(catalog.tables["calibration"], "training")
+    bounds = {one.bounds[0] for one in parameters if (one.family, one.constant) == ("experts", "product_slowdown")}
+    assert bounds <= {1.0}
 
 
 def test_rows_of_papers_are_not_read_by_a_fit(catalog: Catalog) -> None:

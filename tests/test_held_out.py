@@ -40,8 +40,8 @@ from xlperf.calibrate.fit import (
     training_constants,
 )
 from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
-from xlperf.calibrate.fit_published import trial_values
-from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
+from xlperf.calibrate.fit_published import trial_values, without_reference
+from xlperf.calibrate.fitter import FittedConstant, Parameter, calibration_table, joined_tables
 from xlperf.calibrate.kernel_measurements import read_kernels
 from xlperf.calibrate.published import Published, package_rows, published_columns, published_rows
 from xlperf.calibrate.published_errors import Errors, plans_to_fit
@@ -198,6 +198,16 @@ def test_unknown_software_takes_what_a_fit_says_of_it() -> None:
     others = table.take([row for row in range(len(table)) if table.text("software")[row] != "nemo"])
     after = values(of_what_was_not_measured(others))
     assert {key for key, value in after.items() if value != before[key]} == {slowdown}, "no shared value is a median"
+
+
+def test_without_its_reference_a_factor_is_held_on_the_machines_of_most_rows() -> None:
+    """A slowdown of hosts and the times it multiplies are known up to a factor."""
+    parameters = [Parameter("serving_host", "host_slowdown", kind) for kind in ("ampere", "blackwell")]
+    entries = replace(errors_of(np.zeros(8)), kind="inference")
+    assert without_reference("inference", parameters, entries) == [], "Hopper is the reference and is there"
+    others = replace(entries, generation=np.array(["ampere"] * 3 + ["blackwell"] * 5, dtype=object))
+    assert without_reference("inference", parameters, others) == [1]
+    assert without_reference("training", parameters, others) == []
 
 
 def test_a_machine_is_left_out_alone() -> None:

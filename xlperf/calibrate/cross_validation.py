@@ -37,8 +37,10 @@ from xlperf.calibrate.fit_published import (
     TURNS,
     Responses,
     kernels_of_other_generations,
+    of_other_precisions,
     of_other_software,
     responses_of,
+    without_reference,
 )
 from xlperf.calibrate.fitter import FEWEST_ROWS, SPREADS, calibration_table, joined_tables, solve
 from xlperf.calibrate.published import Published, PublishedPlans
@@ -106,10 +108,16 @@ def refitted(published: Published, catalog: Catalog, unknown: bool = False) -> C
     if not len(entries):
         return catalog
     every, table = np.full(len(entries), True), catalog.tables["calibration"]
+    held: list[int] = []
+    if unknown:
+        parameters, places = as_parameters(table, entries.kind)
+        reference = without_reference(entries.kind, parameters, entries)
+        held = [places[at] for at in reference]
+        table = changed(table, {places[at]: parameters[at].declared.default for at in reference})
     for _ in range(TURNS):
         tried = replace(plans, catalog=plans.catalog.with_tables([table]))
         entries = errors_of(tried)
-        values, gone = _refitted(entries, *_responses(tried, entries, _nothing), every)
+        values, gone = _refitted(entries, *_responses(tried, entries, _nothing), every, held=held)
         table = changed(table, values)
         table = table.take(np.setdiff1d(np.arange(len(table)), gone if unknown else []))
     return catalog.with_tables([table])
@@ -148,10 +156,12 @@ def _refitted(
     places: Sequence[int],
     chosen: np.ndarray,
     left_out: np.ndarray | None = None,
+    held: Sequence[int] = (),
 ) -> tuple[dict[int, float], list[int]]:
     """Values of the constants by row of the sheet fitted to some entries, and those that these are too few for.
 
     Where a few entries are left out, only the constants that one of them uses are fitted again, from where they are.
+    ``held``: rows of the sheet that keep their value.
     """
     few = [entries.num_rows(group & chosen) < FEWEST_ROWS for group in responses.group]
     spreads: Sequence[float] = SPREADS
@@ -160,8 +170,8 @@ def _refitted(
         spreads, concerned = SPREADS[-1:], (responses.users & left_out).any(axis=1)
         chosen = chosen & responses.users[concerned].any(axis=0)
     parameters = [
-        replace(one, fixed=is_few or not used, start=min(max(one.first, one.low), one.high))
-        for one, is_few, used in zip(responses.parameters, few, concerned.tolist(), strict=True)
+        replace(one, fixed=is_few or not used or row in held, start=min(max(one.first, one.low), one.high))
+        for one, row, is_few, used in zip(responses.parameters, places, few, concerned.tolist(), strict=True)
     ]
     rows = np.flatnonzero(chosen)
     problem = responses.of(rows).problem(entries.take(rows), np.full(len(rows), True))
@@ -264,7 +274,8 @@ def _concerns(table: Table, row: int, name: str, software: bool) -> bool:
 
 
 def of_what_was_not_measured(table: Table) -> Table:
-    """What a fit has for generations and software that nobody has measured: means and medians of those that remain."""
+    """What a fit has for machines, software and precisions that nobody measured: means and medians of what remains."""
     known = training_constants(table, "")
     unknown = kernels_of_other_generations(known) + of_other_software([one for one in known if one.software != ANY])
+    unknown += of_other_precisions(training_constants(table, "", "inference"))
     return joined_tables(table, calibration_table(unknown))

@@ -14,7 +14,7 @@ from pathlib import Path
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import workbook
 from xlperf.calibrate.fit_kernels import fit_kernels
-from xlperf.calibrate.fit_published import fit_memory, fit_serving, fit_training
+from xlperf.calibrate.fit_published import fit_memory, fit_serving, fit_training, least_value
 from xlperf.calibrate.fitter import (
     FittedConstant,
     Parameter,
@@ -192,10 +192,10 @@ def kernels_of_stacks(fitted: Sequence[FittedConstant]) -> list[FittedConstant]:
     ]
 
 
-def training_constants(table: Table, date: str) -> list[FittedConstant]:
-    """Constants of a calibration sheet that were fitted on published training runs, excluding memory and bands.
+def training_constants(table: Table, date: str, kind: str = "training") -> list[FittedConstant]:
+    """Constants of a calibration sheet that were fitted on published runs, excluding memory and bands.
 
-    ``table``: calibration sheet. ``date``: date that the rows get.
+    ``table``: calibration sheet. ``date``: date that the rows get. ``kind``: of runs: training or inference.
     """
 
     def text(name: str, row: int) -> str:
@@ -220,7 +220,7 @@ def training_constants(table: Table, date: str) -> list[FittedConstant]:
             notes=text("notes", row),
         )
         for row in range(len(table))
-        if text("source", row).startswith(SOURCES["training"])
+        if text("source", row).startswith(SOURCES[kind])
         and count[row] > 0.0
         and not text("family", row).endswith(("_band", "_memory"))
     ]
@@ -253,6 +253,7 @@ def as_parameters(table: Table, kind: str, memory: bool = False) -> tuple[list[P
                 precision=text["precision"][row],
                 software=text["software"][row],
                 start=float(value[row]),
+                low=least_value("memory" if memory else kind, text["family"][row], text["constant"][row]),
             )
             for row in rows
         ],

@@ -280,7 +280,8 @@ def fit_serving(published: Published, catalog: Catalog, date: str) -> list[Fitte
     catalog whose calibration has the kernel constants. ``date``: date that the rows carry. In a fixed order, without
     their error on rows left out.
     """
-    return _fit_times(published, catalog, date)
+    found = _fit_times(published, catalog, date)
+    return found + of_other_precisions(found)
 
 
 # --- which parameters there are ------------------------------------------------------------------------------------
@@ -325,6 +326,39 @@ def family_parameters(fit: str, plans: PublishedPlans, entries: Errors, chosen: 
                 )
                 parameters.append(_below_measured(one, plans) if row["held_at"] == _MEASURED else one)
     return parameters
+
+
+def least_value(fit: str, family: str, constant: str) -> float:
+    """Least value that a fit gives a constant where that is not the declared one; NaN where it is.
+
+    ``fit``: training, memory or inference. ``family``, ``constant``: what is fitted.
+
+    >>> least_value("training", "experts", "product_slowdown")
+    1.0
+    """
+    named = [
+        row for row in package_rows("fitted_families.csv") if (row["family"], row["constant"]) == (family, constant)
+    ]
+    return max((float(row["low"]) for row in named if row["fit"] == fit and row["low"]), default=math.nan)
+
+
+def without_reference(fit: str, parameters: Sequence[Parameter], entries: Errors) -> list[int]:
+    """Parameters that stand for the reference where the machines of the stated one are in no row: they are 1.
+
+    A constant that multiplies others is known up to a factor: one generation is held. As in a fit of these rows alone
+    that is the one of most rows.
+
+    ``fit``: training or inference. ``parameters``: constants of a sheet. ``entries``: rows to fit.
+    """
+    rows = entries.generation.tolist()
+    found = []
+    for row in package_rows("fitted_families.csv"):
+        if row["fit"] != fit or row["held_at"] in ("", _MEASURED, *rows):
+            continue
+        own = [at for at, one in enumerate(parameters) if one.key[::4] == (row["family"], row["constant"])]
+        sizes = [(rows.count(parameters[at].generation), -at) for at in own]
+        found += [-max(sizes)[1]] if sizes else []
+    return found
 
 
 def _named_software(software: np.ndarray, patterns: str) -> np.ndarray:
@@ -446,14 +480,56 @@ def _special(parameters: Sequence[Parameter], general: int) -> list[int]:
 def of_other_software(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
     """Median slowdown of the software that has one of its own, for software that nobody has measured.
 
+    Software that was measured on some generations alone counts with their mean.
+
     ``rows``: fitted constants. Returns one row; none where a slowdown of all software was fitted.
     """
-    known = [row for row in rows if (row.family, row.constant) == _MEDIAN_FOR_OTHERS and row.generation == ANY]
+    known = [row for row in rows if (row.family, row.constant) == _MEDIAN_FOR_OTHERS]
     own = [row for row in known if not fnmatchcase(row.software, _APART)]
     if not own or any(row.software == ANY for row in known):
         return []
-    value = rounded(float(np.median([row.value for row in own])))
-    return [replace(own[0], software=ANY, value=value, fit_set="", num_rows=0, kind="assumption", notes=_MEDIAN)]
+    told = {row.software for row in own if row.generation == ANY}
+    own = [row for row in own if row.generation == ANY or row.software not in told]
+    values = [[row.value for row in own if row.software == name] for name in dict.fromkeys(row.software for row in own)]
+    value = rounded(float(np.median([added(some) / len(some) for some in values])))
+    return [
+        replace(
+            own[0], generation=ANY, software=ANY, value=value, fit_set="", num_rows=0, kind="assumption", notes=_MEDIAN
+        )
+    ]
+
+
+_QUANTISED = ("fp8", "int8", "fp4", "int4")
+"""Precisions that weights of experts are stored in below 16 bits."""
+_OF_PRECISIONS = "mean of the other precisions below 16 bits"
+
+
+def of_other_precisions(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
+    """Constants of experts by precision, for precisions below 16 bits that no row is stored in.
+
+    What makes grouped products of few tokens slow is padding and scales, which all these precisions have; 16 bits have
+    none of it.
+
+    ``rows``: fitted constants.
+    """
+    groups: dict[str, list[FittedConstant]] = {}
+    for row in rows:
+        if row.family == "serving_experts" and (row.generation, row.software) == (ANY, ANY):
+            groups.setdefault(row.constant, []).append(row)
+    found = []
+    for some in groups.values():
+        own = [row for row in some if row.precision in _QUANTISED]
+        if len(own) < 2 or any(row.precision == ANY for row in some):
+            continue
+        value = rounded(math.exp(added(math.log(row.value) for row in own) / len(own)))
+        missing = [name for name in _QUANTISED if name not in {row.precision for row in own}]
+        found += [
+            replace(
+                own[0], precision=name, value=value, fit_set="", num_rows=0, kind="assumption", notes=_OF_PRECISIONS
+            )
+            for name in missing
+        ]
+    return found
 
 
 def kernels_of_other_generations(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
