@@ -11,7 +11,7 @@ from xlperf.calibrate.accuracy import measured_csv
 from xlperf.calibrate.fit import read_measured
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import Table, coded_words
 from xlperf.engine import evaluate
 from xlperf.engine.trust import BADGES, RANGES, measured_runs, trust
 
@@ -102,6 +102,31 @@ def test_layers_of_a_measured_model_in_another_one_are_not_that_model() -> None:
     assert "of m1 on" not in found["trust_reason"][1] and "none of m4" in found["trust_reason"][4]
 
 
+@pytest.mark.parametrize(("kind", "plan"), [("training", RUN), ("inference", SERVED)])
+def test_software_that_nobody_measured_widens_the_band_and_is_named(kind: str, plan: dict[str, object]) -> None:
+    """A stack without a published run and without a constant: not MEASURED, however well its model is known."""
+    time = "step_time" if kind == "training" else "tpot"
+    known = "nemo" if kind == "training" else "vllm"
+    results = results_of(kind, plan, {**plan, "software": "of-our-own"}, {**plan, "software": known.upper()})
+    assert results["trust"].tolist()[1] == "EXTRAPOLATED" and results["trust"].tolist()[0] == "MEASURED"
+    assert str(results["trust_reason"][1]).endswith("; no published run with of-our-own")
+    assert "published run with" not in str(results["trust_reason"][2])
+    width = np.log(results.number(f"{time}_high") / results.number(f"{time}_low"))
+    assert width[1] > 1.3 * width[0] and width[1] > 1.3 * width[2]
+
+
+def test_software_with_constants_of_the_users_own_is_known() -> None:
+    rows = shipped().tables["calibration"]
+    key = list(zip(*(rows.text(name).tolist() for name in ("family", "software", "constant")), strict=True))
+    at = key.index(("training_software", "megatron", "kernel_slowdown"))
+    columns = {name: np.append(values, values[at : at + 1]) for name, values in rows.columns.items()}
+    columns["software"][-1] = "of-our-own"
+    catalog = shipped().with_tables([Table("calibration", columns, rows.place)])
+    plan = {**RUN, "software": "of-our-own"}
+    found = evaluate(table_from_rows("training", list(plan), [list(plan.values())]), catalog)
+    assert "of-our-own" not in str(found["trust_reason"][0])
+
+
 def test_an_illegal_plan_has_no_badge() -> None:
     results = results_of("training", {**RUN, "tensor_parallel": 7})
     assert results["trust"][0] == results["trust_reason"][0] == ""
@@ -120,7 +145,7 @@ def test_without_results_the_badge_goes_by_model_and_accelerator() -> None:
     names = (("models", "model"), ("accelerators", "accelerator"))
     rows = [shipped().tables[kind].text(column).tolist().index(RUN[column]) for kind, column in names]
     at = np.full((len(RANGES), 1), np.nan)
-    found = trust("training", shipped(), *(np.array([row]) for row in rows), at)
+    found = trust("training", shipped(), *(np.array([row]) for row in rows), coded_words(["megatron"]), at)
     assert found["trust"][0] == BADGES[0] and found["distance"][0] == 0.0
 
 

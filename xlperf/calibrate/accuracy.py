@@ -34,6 +34,7 @@ from xlperf.calibrate.published_errors import (
 )
 from xlperf.calibrate.validate import records_of, summary
 from xlperf.catalog.catalog import Catalog
+from xlperf.engine.join import software_words
 from xlperf.engine.trust import RANGES, coordinates, model_traits
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
@@ -384,7 +385,7 @@ def measured_csv(published: Sequence[Published], catalog: Catalog, errors: Seque
     header = ["kind", "model", "shape", "active parameters", "accelerator", "generation", "rows", "median error", *ends]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(header)
+    writer.writerow([*header, "software"])
     for rows in published:
         writer.writerows(_rows_of(plans_of(rows, catalog), left_out))
     return stream.getvalue()
@@ -403,6 +404,7 @@ def _rows_of(plans: PublishedPlans, left_out: dict[tuple[str, str], float]) -> l
     models = catalog.rows("models", table.text("model"), table, "model")
     chips = catalog.rows("accelerators", table.text("accelerator"), table, "accelerator")
     shapes, active = model_traits(catalog)
+    software = software_words(table)
     groups: dict[tuple[str, int], list[int]] = {}
     ids = plans.published.text["row_id"]
     for plan, row in enumerate(plans.index.tolist()):
@@ -424,6 +426,7 @@ def _rows_of(plans: PublishedPlans, left_out: dict[tuple[str, str], float]) -> l
                 f"{len({ids[plans.index[plan]] for plan in own})}",
                 f"{rounded(float(np.nanmedian(np.abs(np.expm1(error)))))}",
                 *(_end(values[own], end) for values in at for end in (np.fmin, np.fmax)),
+                " ".join(sorted({str(software.words[software.codes[plan]]).casefold() for plan in own})),
             ]
         )
     return sorted(found)

@@ -136,6 +136,10 @@ class Calibration:
         self._cache: dict[tuple[str, str, str, str], tuple[tuple[float, ...], bool]] = {}
         self.single = _Single(self._values)
 
+    def knows_software(self, family: str, name: str) -> bool:
+        """Whether a family has rows for a training stack or serving engine itself, on whatever machine."""
+        return _key(name) in self._softwares.get(family, set())
+
     def constants(self, family: str, generation: np.ndarray, precision: np.ndarray, software: np.ndarray) -> Found:
         """Constants of one family for many rows.
 

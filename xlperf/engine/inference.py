@@ -24,6 +24,7 @@ from xlperf.engine.join import (
     named_rows,
     plan_columns,
     pool_rows,
+    software_words,
 )
 from xlperf.engine.models import architecture_of
 from xlperf.engine.notes import (
@@ -284,7 +285,8 @@ def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] 
                 return {**legal, "reason": reason}
             found = {**dict.fromkeys((*_AT_TARGETS, *_OF_EXPERTS), np.full(len(some), np.nan)), **found}
             add_notes(reason, name_notes(some, catalog, illegal))
-            known = trust("inference", catalog, rows.models, rows.accelerators, coordinates(some, found))
+            at = coordinates(some, found)
+            known = trust("inference", catalog, rows.models, rows.accelerators, software_words(some), at)
             numbers = reported(served, catalog, mode, found, illegal, reason, known)
             if "load_by_hour" in some:
                 met = load_carbon_share(some, catalog, rows.accelerators)

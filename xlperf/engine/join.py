@@ -221,7 +221,8 @@ def architecture_codes(named: Named, catalog: Catalog) -> np.ndarray:
     return np.asarray(catalog_arrays(catalog, named.accelerators).architecture[named.models])
 
 
-def _software(plans: Table) -> Words:
+def software_words(plans: Table) -> Words:
+    """Training stack or engine of each plan; the default of the column where blank."""
     declared = plans.schema.by_name["software"].default
     if "software" not in plans:
         return Words(np.zeros(len(plans), dtype=np.int64), (declared,))
@@ -300,7 +301,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         stated = stated | failed
         device_rules = [Remark(failed, "{}", (unbuilt,))]
 
-    software = _software(plans)
+    software = software_words(plans)
     generation = arrays.generation.take(rows)
     keys = combined_keys(generation, Words(codes, PRECISION_KEYS), software)
     wide_keys = combined_keys(generation, Words(wide_codes, PRECISION_KEYS), software)

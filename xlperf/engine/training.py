@@ -298,9 +298,8 @@ def _evaluate(
         results |= _of_stated_peak(results, joined)
         if groups is not None:
             return _where_legal(results, illegal) | {"reason": reason}
-        known = trust(
-            "training", catalog, named.models, named.accelerators, coordinates(plans, results, plan.sequence_length)
-        )
+        at = coordinates(plans, results, plan.sequence_length)
+        known = trust("training", catalog, named.models, named.accelerators, joined.software, at)
         results |= _bands(setting, results, known["distance"])
         if own is not None:
             results |= narrowed(results, own.width)

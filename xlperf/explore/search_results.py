@@ -12,6 +12,7 @@ from xlperf.base.units import MILLION
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, column, table_schema, unit_of
 from xlperf.catalog.table import Table
+from xlperf.engine.join import software_words
 from xlperf.engine.trust import RANGES
 from xlperf.engine.trust import trust as trust_of
 from xlperf.explore.mappings import Counts
@@ -268,10 +269,10 @@ def price_words(given: float, basis: str) -> str:
 def trust(kind: str, plan: Table, catalog: Catalog) -> Answer:
     """Trust badge of a plan without results, and the nearest published runs with their median error.
 
-    ``catalog``: whose model has aliases. Returns ``trust`` and ``trust_reason``, as in the results of plans: by model
-    and accelerator alone.
+    ``catalog``: whose model has aliases. Returns ``trust`` and ``trust_reason``, as in the results of plans: by model,
+    accelerator and software alone.
     """
     models = catalog.rows("models", plan.text("model"), plan, "model")
     accelerators = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
-    known = trust_of(kind, catalog, models, accelerators, np.full((len(RANGES), 1), np.nan))
+    known = trust_of(kind, catalog, models, accelerators, software_words(plan), np.full((len(RANGES), 1), np.nan))
     return {name: str(known[name][0]) for name in ("trust", "trust_reason")}
