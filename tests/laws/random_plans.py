@@ -49,6 +49,7 @@ class Draw:
 
     def __init__(self, seed: int, catalog: Catalog) -> None:
         self.random = np.random.default_rng(seed)
+        self.later = np.random.default_rng((seed, 1))  # for columns that came later: draws of the others stay
         machines = catalog.tables["accelerators"]["accelerator"].tolist()
         self.accelerators = [name for name in machines if name not in LATER]
         self.models = catalog.tables["models"]["model"].tolist()
@@ -244,6 +245,8 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
             row[name] = draw.one(values)
     if draw.maybe(0.1):
         row |= {"kv_offload": draw.one((0.2, 0.8)), "offload_target": draw.one((None, "host", "drive"))}
+    if draw.later.random() < 0.05 and row.get("graphs") != "no":
+        row["graph_tokens"] = int(draw.later.choice((0, 64, 3072)))
     if draw.experts[model] and draw.maybe(0.2):
         row["redundant_experts"] = draw.one((8, 32))
     if row.get("data_parallel_attention", 1) > 1 and draw.experts[model]:
