@@ -43,8 +43,8 @@ _SAME_SIZE = 0.3
 _MACHINE = {"accelerator": 0.0, "generation": 1.0, "": 2.0}
 _ELSEWHERE, _NEVER, _DOUBLING, _MOST = 0.5, 0.75, 0.25, 2.0
 _SOFTWARE = 2.0
-"""Distance of software that nobody measured: leaving a training stack out of the fit makes the 90 % quantile of the
-error of its runs 1.3 to 5 times that with a model left out (five stacks), an engine's 1.1 to 1.3 times. [-]"""
+"""Distance of software that nobody measured: leaving a source of training runs out of the fit makes the 90 % quantile
+of their error 1.3 to 5 times that in the fit (five sources), leaving an engine out 1 to 1.7 times (three). [-]"""
 _CALIBRATED = {"training": "training_software", "inference": "serving_software"}
 
 
