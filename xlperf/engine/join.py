@@ -395,6 +395,14 @@ def groups_of(results: Collection[str] | None, groups: Mapping[str, str]) -> fro
     return frozenset(groups[name] for name in results)
 
 
+def _keep_freed_memory() -> None:
+    """Let glibc keep what arrays of up to 32 MB free: each batch reuses its pages, which is 10 to 20 % of its time.
+
+    glibc keeps twice the largest block that was mapped and freed, up to 32 MiB; other allocators take no notice.
+    """
+    np.empty(4_000_000)
+
+
 def in_batches(
     plans: Table,
     catalog: Catalog,
@@ -414,6 +422,7 @@ def in_batches(
         return evaluate(plans, named, distinct[0] if distinct else 0)
     groups = [(code, np.flatnonzero(codes == code)) for code in distinct]
     if len(plans) > BATCH:
+        _keep_freed_memory()
         kinds = switched_networks(catalog, named.accelerators, named.networks) * 2
         if slow is not None:
             kinds = kinds + slow
