@@ -337,6 +337,20 @@ def test_a_row_that_prints_the_batch_of_a_replica_tells_the_requests_in_flight(
     assert reasons["I00078"] == "neither the concurrency nor the batch is stated"
 
 
+def test_settings_that_a_source_states_are_columns_of_the_plan(inference: Published, catalog: Catalog) -> None:
+    """I00078 has several requests in flight on SGLang: what it states wins over what its engine or benchmark does."""
+    assert inference_plans(one(inference, "I00078"), catalog).plans["run_requests"][0] != 77.0
+    said = "run_requests=77; output variation=0.5; graphs=no; graph tokens=64"
+    stated = inference_plans(edited(inference, "I00078", settings=said), catalog).plans
+    found = [stated[name][0] for name in ("run_requests", "output_variation", "graphs", "graph_tokens")]
+    assert found == [77.0, 0.5, 0.0, 64.0]
+    alone = inference_plans(edited(inference, "I00077", settings="run_requests=77; graphs=no"), catalog).plans
+    assert np.isnan(alone["run_requests"][0]) and alone["graphs"][0] == 0.0, "a static batch is no run"
+    for wrong, words in (("speed=3", "is no column of a plan"), ("graphs=maybe", "needs a number")):
+        refused = inference_plans(edited(inference, "I00078", settings=wrong), catalog)
+        assert words in refused.reasons[0]
+
+
 @pytest.mark.parametrize("source", ["trtllm_v1.0", "whoever copied the table"])
 def test_a_benchmark_that_sets_its_own_limits_is_followed(source: str, inference: Published, catalog: Catalog) -> None:
     """Llama 3.1 8B in FP8 on an H200, 128 tokens in and out: room for more than 4,096 requests, 8,192 tokens a pass.

@@ -16,6 +16,8 @@ from xlperf.base.units import factor
 from xlperf.calibrate.published import ModelNames, Published, PublishedPlans, package_rows
 from xlperf.calibrate.published_training import Refusal, plan_table, precision_choice
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.cells import number_of
+from xlperf.catalog.schema import table_schema, unit_of
 from xlperf.equations.plan.records import PRECISIONS
 
 _ENGINES = (
@@ -38,6 +40,8 @@ _OF_A_SERVICE = (
     "memory_fraction",
     "output_variation",
 )
+_OF_A_STREAM = ("run_requests", "prompt_variation", "output_variation")
+"""Settings that a static batch does not have."""
 _POOLS = re.compile(r"\b(?P<pool>prefill|decode)_(?P<name>\w+?)=(?P<value>\d+)\b")
 _FOUR_BITS = ("gpt-oss",)
 """Models whose experts are published in 4 bits and are served so whatever the precision around them."""
@@ -182,10 +186,37 @@ def _plan(
     if "tokens" in number:
         plan["prefill_tokens"] = number["tokens"]
     _mode(plan, text, number, said)
+    stated = _settings(text["settings"])
+    if plan["mode"] == "static":
+        stated = {name: value for name, value in stated.items() if name not in _OF_A_STREAM}
+    plan.update(stated)
     _unsaid(plan, text, said)
     _narrow_weights(plan, said, narrow)
     _scheduler(plan, text, models, memory[text["gpu"].casefold()], said)
+    plan.update(stated)
     return plan, said
+
+
+def _settings(printed: str) -> dict[str, object]:
+    """Columns of the plan that a row states by name.
+
+    >>> _settings("run_requests=500; output variation=0.7; graphs=no; software=vllm")
+    {'run_requests': 500.0, 'output_variation': 0.7, 'graphs': 0.0, 'software': 'vllm'}
+    """
+    columns = {column.name: column for column in table_schema("inference").columns}
+    stated: dict[str, object] = {}
+    for word in filter(None, map(str.strip, printed.split(";"))):
+        name, _, value = (part.strip() for part in word.partition("="))
+        column = columns.get(name.replace(" ", "_"))
+        if column is None or not value:
+            raise Refusal(f'settings: "{word}" is no column of a plan with its value')
+        given: object = value
+        if not column.is_text:
+            given = {"yes": 1.0, "no": 0.0}.get(value.casefold(), number_of(value)) * unit_of(column).factor
+            if math.isnan(given):
+                raise Refusal(f'settings: "{word}" needs a number')
+        stated[column.name] = given
+    return stated
 
 
 def _unsaid(plan: dict[str, object], text: dict[str, str], said: list[str]) -> None:
