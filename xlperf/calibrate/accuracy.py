@@ -30,6 +30,7 @@ from xlperf.calibrate.published_errors import (
     configuration_weights,
     log_errors,
     plans_of,
+    seen_rows,
     weighted_quantile,
 )
 from xlperf.calibrate.validate import records_of, summary
@@ -41,7 +42,7 @@ Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 """Header and rows as text."""
 MARKERS = {
     name: (f"<!-- {name}: begin -->", f"<!-- {name}: end -->")
-    for name in ("cross-validation", "models-left-out", "machines", "left-out", "kernels", "choice")
+    for name in ("cross-validation", "models-left-out", "machines", "left-out", "kernels", "choice", "unseen")
 }
 FEWEST_SHOWN = 10
 _CROSS = (
@@ -270,6 +271,7 @@ def left_out_table(
     accelerators, software and sources.
     """
     lines, records = [], {}
+    published = [seen_rows(rows) for rows in published]
     for name in names:
         fitted = left_out(catalog, name)
         records[name] = records_of([rows_of(rows, catalog, name) for rows in published], fitted)

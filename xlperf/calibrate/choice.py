@@ -16,7 +16,7 @@ import numpy as np
 
 from xlperf.calibrate.comparison import RATES, STEP_TIME, Record, compare, predicted
 from xlperf.calibrate.published import Published
-from xlperf.calibrate.published_errors import plans_of
+from xlperf.calibrate.published_errors import plans_of, seen_rows
 from xlperf.catalog.catalog import Catalog
 from xlperf.explore.objectives import most_robust
 
@@ -83,10 +83,12 @@ def alternatives_of(
     """Predicted runs of each kind of sheet: step times of training, TPOT of inference.
 
     ``published``: rows as read. ``progress``: called with the number of rows of each block that is done. Returns
-    ``training`` and ``inference``; a row without a prediction is left out.
+    ``training`` and ``inference``; a row without a prediction is left
+    out, and so are those of unseen groups.
     """
     found: dict[str, list[Alternative]] = {"training": [], "inference": []}
     for rows in published:
+        rows = seen_rows(rows)
         plans = plans_of(rows, catalog)
         place = {row_id: number for number, row_id in enumerate(rows.text["row_id"])}
         results = predicted(plans, progress)

@@ -1,7 +1,8 @@
 """The calibration sheet from measurements: kernels, then training stacks and serving engines.
 
 Each fit stands on the one before: stacks and engines are fitted on top of the kernels. The same rows give the same
-sheet. Rows of ``group`` papers are in no fit.
+sheet. Rows of ``group`` papers and
+of unseen groups are in no fit.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from xlperf.calibrate.fitter import (
 )
 from xlperf.calibrate.kernel_measurements import read_kernels
 from xlperf.calibrate.published import KINDS, Published, package_rows, read_published
-from xlperf.calibrate.published_errors import plans_of, rows_of_machines
+from xlperf.calibrate.published_errors import plans_of, rows_of_machines, seen_rows
 from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
@@ -138,13 +139,13 @@ def belongs_to(software: str, name: str) -> bool:
 
 
 def read_measured(path: str | Path | None = None) -> Measured:
-    """Measurements of a workbook with the sheets ``kernels``, ``training`` and ``inference``.
+    """Measurements of a workbook with the sheets ``kernels``, ``training`` and ``inference``, without unseen rows.
 
     ``path``: workbook; default: the shipped ``validation.xlsx``. Raises InputError when a sheet is missing or a value
     will not do.
     """
     source = Path(path) if path is not None else workbook("validation.xlsx")
-    found = {rows.kind: rows for rows in read_published(source)}
+    found = {rows.kind: seen_rows(rows) for rows in read_published(source)}
     missing = [kind for kind in KINDS if kind not in found]
     if missing:
         raise InputError(Fault(source.name, f"has no sheet {' and no sheet '.join(missing)} with a column row_id"))

@@ -33,6 +33,9 @@ from xlperf.engine.trust import layer_size, model_traits
 from xlperf.equations.serving.results import band_of_mode, full_cache
 
 NEVER_FITTED = "papers"
+UNSEEN = "unseen-"
+"""How the groups of rows begin that were read after the model was made: predicted once before anything was changed, and
+in no fit, band, rule, table of what was measured or choice."""
 OTHER_MACHINES = "other-"
 """How the groups of rows on machines beyond NVIDIA begin: they are fitted by line (``fit_machines``)."""
 NEVER_FITTED_SOURCES = ("deepseek_infersim", "deepseek_infra")
@@ -141,11 +144,18 @@ def plans_of(published: Published, catalog: Catalog) -> PublishedPlans:
     return training_plans(published, catalog) if published.kind == "training" else inference_plans(published, catalog)
 
 
-def plans_to_fit(published: Published, catalog: Catalog) -> PublishedPlans:
-    """Published rows as plans, excluding those of the papers and of machines that are fitted by line."""
+def seen_rows(published: Published) -> Published:
+    """Published rows that were known when the model was made: all but those of unseen groups."""
     groups = [group.casefold() for group in published.text["group"]]
+    return published.take([row for row, name in enumerate(groups) if not name.startswith(UNSEEN)])
+
+
+def plans_to_fit(published: Published, catalog: Catalog) -> PublishedPlans:
+    """Published rows as plans, excluding unseen ones, those of the papers and of machines that are fitted by line."""
+    known = seen_rows(published)
+    groups = [group.casefold() for group in known.text["group"]]
     kept = [row for row, name in enumerate(groups) if name != NEVER_FITTED and not name.startswith(OTHER_MACHINES)]
-    return plans_of(published.take(kept), catalog)
+    return plans_of(known.take(kept), catalog)
 
 
 def rows_of_machines(published: Published) -> Published:

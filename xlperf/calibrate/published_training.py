@@ -58,11 +58,13 @@ DEFAULTED = (
     "expert_overlap",
     "tensor_overlap",
     "data_overlap",
+    "master_weights",
     "moment_precision",
+    "recompute_layers",
     "activation_storage",
     "stage_dealing",
 )
-_NUMBERS = frozenset(("zero_group_size", "train_mtp", "expert_capacity", "dispatch_nodes"))
+_NUMBERS = frozenset(("zero_group_size", "train_mtp", "expert_capacity", "dispatch_nodes", "recompute_layers"))
 _PLAIN = {
     "tensor_parallel": "tp",
     "pipeline_parallel": "pp",

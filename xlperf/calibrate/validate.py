@@ -19,7 +19,7 @@ from xlperf.calibrate.comparison import QUANTITIES as POWER_QUANTITIES
 from xlperf.calibrate.comparison import RATES, STEP_TIME, Record, compare, power_records, predicted
 from xlperf.calibrate.own_runs import has_measured_plans, records_of_plans
 from xlperf.calibrate.published import POWER, Published, read_power, read_published, sheet_rows
-from xlperf.calibrate.published_errors import NEVER_FITTED, plans_of
+from xlperf.calibrate.published_errors import NEVER_FITTED, plans_of, seen_rows
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.csv_files import harmless
 from xlperf.catalog.read import read_plans
@@ -358,7 +358,7 @@ def against_constant_mfu(published: Sequence[Published], catalog: Catalog, by: s
 
     The constant of a group (or source), accelerator and precision is the median of the MFU that the rows reached, by
     the count of operations that predictions use; it is given every row that it is judged by. Rows of ``group`` papers
-    are left out, as in fits.
+    and of unseen groups are left out, as in fits.
 
     ``published``: rows as read; those of training are compared. ``by``: what rows are put together. Returns one per
     group or source with a prediction, in alphabetical order.
@@ -367,6 +367,7 @@ def against_constant_mfu(published: Sequence[Published], catalog: Catalog, by: s
     for rows in published:
         if rows.kind != "training":
             continue
+        rows = seen_rows(rows)
         rows = rows.take([row for row, group in enumerate(rows.text["group"]) if group.casefold() != NEVER_FITTED])
         plans = plans_of(rows, catalog)
         results = predicted(plans)

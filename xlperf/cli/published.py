@@ -114,6 +114,7 @@ def validate(
     measured time - 1|. Exit code 1 where a tolerance is missed.
     """
     from xlperf.base.files import replaced
+    from xlperf.calibrate.unseen import unseen_table
     from xlperf.calibrate.validate import validate as validated
 
     if baseline and (leave_out or output == STANDARD):
@@ -147,11 +148,15 @@ def validate(
             temporary.write_text(report.csv_text(), encoding="utf-8", newline="")
         wrote(output, len(report.records), "error")
     if readme is not None:
-        _replace_tables(Path(readme), {"accuracy": report.readme_table(), "refused": report.refused_table()})
+        tables = {"accuracy": report.readme_table(), "refused": report.refused_table()}
+        _replace_tables(Path(readme), {**tables, "unseen": _markdown("unseen", unseen_table(report.records))})
     if output != STANDARD:
         for title, header, rows in report.tables():
             if rows:
                 say(title, *_aligned(header, rows), "")
+        unseen = unseen_table(report.records)
+        if unseen[1]:
+            say("Rows read after the model was made, as first predicted and today", *_aligned(*unseen), "")
     if baseline:
         _show_baseline(files, known)
     for line in report.missed():

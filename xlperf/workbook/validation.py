@@ -133,6 +133,7 @@ _FRONT = (
     "Measurements that others published, each with its source. xlperf validate predicts the rows of the sheets "
     "training and inference and compares; xlperf calibrate fits kernel constants on the sheet kernels.",
     "Rows of the group papers are those that the two papers behind xlperf quote: no constant is ever fitted on them.",
+    "Rows of unseen groups were read after the model was made: predicted once before a change, and in no fit.",
     "confidence says whether a number was read in its source (found), quoted from memory (remembered) or computed from "
     "numbers that were read (derived); quality and notes say what was inferred.",
     "Rates are turned into times before they are compared: error = |predicted time / measured time - 1|.",

@@ -1,0 +1,106 @@
+"""Rows read after the model was made: in no fit, each with the prediction that was made of it first."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from xlperf.base.resources import workbook
+from xlperf.calibrate.comparison import Record
+from xlperf.calibrate.fit import read_measured
+from xlperf.calibrate.published import Published, package_rows, read_published
+from xlperf.calibrate.published_errors import UNSEEN, plans_to_fit, seen_rows
+from xlperf.calibrate.unseen import HEADER, first_predictions, unseen_table
+from xlperf.catalog.catalog import Catalog
+
+
+@pytest.fixture(scope="module")
+def published() -> list[Published]:
+    return read_published(workbook("validation.xlsx"))
+
+
+def unseen_of(rows: Published) -> Published:
+    groups = rows.text["group"]
+    return rows.take([row for row, group in enumerate(groups) if group.startswith(UNSEEN)])
+
+
+def test_unseen_rows_are_in_no_fit(published: list[Published], catalog: Catalog) -> None:
+    measured = read_measured()
+    assert any(len(unseen_of(rows)) for rows in published)
+    for rows, known in zip(published, (measured.training, measured.inference), strict=True):
+        unseen = set(unseen_of(rows).text["row_id"])
+        assert set(known.text["row_id"]) == set(rows.text["row_id"]) - unseen
+        assert set(seen_rows(rows).text["row_id"]) == set(known.text["row_id"])
+        if unseen:
+            plans = plans_to_fit(unseen_of(rows), catalog)
+            assert len(plans.plans) == 0 and len(plans.published) == 0
+
+
+def test_no_run_of_measured_csv_is_of_software_that_only_unseen_rows_used(published: list[Published]) -> None:
+    names = {
+        word for row in package_rows_of_measured() for word in row["software"].split(";") if row["kind"] == "training"
+    }
+    for rows in published:
+        if rows.kind == "training":
+            known = {name.casefold() for name in seen_rows(rows).text["software"]}
+            only = {name.casefold() for name in unseen_of(rows).text["software"]} - known
+            assert only and not only & names
+
+
+def package_rows_of_measured() -> list[dict[str, str]]:
+    import csv
+
+    from xlperf.base.resources import table
+
+    return list(csv.DictReader(table("catalog/measured.csv").read_text(encoding="utf-8").splitlines()))
+
+
+def test_every_unseen_row_has_its_first_prediction(published: list[Published]) -> None:
+    lines = package_rows("unseen_first.csv")
+    assert len({(row["kind"], row["row_id"], row["metric"]) for row in lines}) == len(lines)
+    at = {(rows.kind, name): (rows, row) for rows in published for row, name in enumerate(rows.text["row_id"])}
+    first = {(row["kind"], row["row_id"]) for row in lines}
+    for rows in published:
+        assert {(rows.kind, name) for name in unseen_of(rows).text["row_id"]} == {
+            one for one in first if one[0] == rows.kind
+        }
+    for line in lines:
+        rows, row = at[line["kind"], line["row_id"]]
+        assert float(line["measured"]) == pytest.approx(rows.number[line["metric"]][row], rel=1e-4)
+        assert line["source_id"] == rows.text["source_id"][row]
+        assert line["commit"] and line["date"]
+        if line["predicted"]:
+            assert float(line["low"]) <= float(line["predicted"]) <= float(line["high"])
+
+
+def record(row_id: str, measured: float, predicted: float, group: str = "unseen-training") -> Record:
+    return Record(
+        row_id, "somewhere", group, "H100", "iter_time_s", measured, predicted, abs(predicted / measured - 1.0), "",
+        "training", "step time", True, 0.9 * predicted, 1.1 * predicted,
+    )  # fmt: skip
+
+
+def test_the_table_has_first_and_todays_errors_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    from xlperf.calibrate import unseen
+
+    first = {
+        ("training", "a", "iter_time_s"): unseen.Prediction(1.5, 1.2, 1.8),
+        ("training", "b", "iter_time_s"): unseen.Prediction(1.1, 0.9, 1.4),
+        ("training", "c", "iter_time_s"): unseen.Prediction(math.nan, math.nan, math.nan),
+    }
+    monkeypatch.setattr(unseen, "first_predictions", lambda: first)
+    records = [record("a", 1.0, 1.05), record("b", 1.0, 1.2), record("c", 1.0, 1.0), record("d", 1.0, 9.0, "moe")]
+    header, lines = unseen_table(records)
+    assert header == HEADER and len(lines) == 1
+    assert lines[0][:4] == ("training: unseen-training", "somewhere", "step time", "3")
+    assert lines[0][4:9] == ("2", "30.0 %", "46.0 %", "+30.0 %", "50 %")
+    assert lines[0][9:] == ("3", "5.0 %", "17.0 %", "+5.0 %", "67 %")
+
+
+def test_first_predictions_are_read_once_and_are_numbers() -> None:
+    found = first_predictions()
+    assert len(found) > 100
+    values = np.array([(one.predicted, one.low, one.high) for one in found.values()])
+    assert (values[~np.isnan(values)] > 0.0).all()

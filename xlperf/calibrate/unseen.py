@@ -1,0 +1,85 @@
+"""Rows read after the model was made: what was predicted of them first beside what is predicted today.
+
+``unseen_first.csv`` holds a line per row and metric, written once, with the commit of the tree that predicted it,
+before anything was changed with the rows in sight. The first predictions are an honest error; those of today are not,
+where something was changed since that these rows pointed at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from xlperf.calibrate.comparison import MEMORY, RATES, Record
+from xlperf.calibrate.published import package_rows
+from xlperf.calibrate.published_errors import UNSEEN
+
+HEADER = (
+    "rows", "source", "quantity", "number", "first: predicted", "median error", "p90", "bias", "in the 80 % band",
+    "today: predicted", "median error", "p90", "bias", "in the 80 % band",
+)  # fmt: skip
+_EVERY = "all"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A prediction of a published value in its units: value and ends of the 80 % band; NaN where there is none."""
+
+    predicted: float
+    low: float
+    high: float
+
+
+@cache
+def first_predictions() -> dict[tuple[str, str, str], Prediction]:
+    """First predictions of unseen rows by (kind, row, metric)."""
+    return {
+        (row["kind"], row["row_id"], row["metric"]): Prediction(
+            *(float(row[name]) if row[name] else math.nan for name in ("predicted", "low", "high"))
+        )
+        for row in package_rows("unseen_first.csv")
+    }
+
+
+def unseen_table(records: Sequence[Record]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Errors of unseen rows by group, source and quantity, as first predicted and as predicted today.
+
+    ``records``: of all published rows; those of other groups are left out. Returns header and lines; a group of several
+    sources has a line of its own. A row without a first prediction counts in the column of today alone.
+    """
+    found: dict[tuple[str, str, str], list[Record]] = {}
+    for one in records:
+        if one.primary and one.group.casefold().startswith(UNSEEN):
+            for source in (_EVERY, one.source_id):
+                found.setdefault((f"{one.kind}: {one.group}", one.quantity, source), []).append(one)
+    lines = []
+    for (group, quantity, source), own in sorted(found.items(), key=lambda pair: (pair[0][0], pair[0][1], pair[0][2])):
+        several = len({one.source_id for one in own}) > 1
+        if source == _EVERY and not several:
+            continue
+        first = [first_predictions().get((one.kind, one.row_id, one.metric)) for one in own]
+        today = [Prediction(one.predicted, one.low, one.high) for one in own]
+        lines.append((group, source, quantity, f"{len(own)}", *_words(own, first), *_words(own, today)))
+    return HEADER, lines
+
+
+def _words(records: Sequence[Record], predictions: Sequence[Prediction | None]) -> tuple[str, ...]:
+    """How many were predicted, median and p90 of the errors, bias, and the share in the band."""
+    ratios, inside = [], []
+    for record, given in zip(records, predictions, strict=True):
+        if given is None or math.isnan(given.predicted):
+            continue
+        rate = record.metric in RATES and record.quantity != MEMORY
+        ratios.append(record.measured / given.predicted if rate else given.predicted / record.measured)
+        if not math.isnan(given.low + given.high):
+            inside.append(given.low <= record.measured <= given.high)
+    if not ratios:
+        return "0", "-", "-", "-", "-"
+    errors = np.abs(np.array(ratios) - 1.0)
+    share = f"{100.0 * np.mean(inside):.0f} %" if inside else "-"
+    bias = f"{100.0 * (np.median(ratios) - 1.0):+.1f} %"
+    return f"{len(ratios)}", *(f"{100.0 * np.quantile(errors, at):.1f} %" for at in (0.5, 0.9)), bias, share
