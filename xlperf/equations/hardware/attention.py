@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, ceil_div
+from xlperf.base.arrays import Array, Numeric, array, ceil_div, known_or
 from xlperf.equations.hardware.roofline import (
     CACHE_SHARE,
     STAGES,
@@ -67,7 +67,7 @@ def query_tile(
     128.0
     """
     row = array(head_size) * array(element_size)
-    room = np.nan_to_num(array(shared_memory_capacity), nan=np.inf, posinf=np.inf)
+    room = known_or(shared_memory_capacity, np.inf)
     tile = array(largest)
     return np.asarray(
         np.select(
@@ -137,8 +137,8 @@ def key_passes(
     >>> float(key_passes(1.0, 1.0, 1024.0, 1024.0, 128.0, 2.0, 128.0, 4.0, 0.0))
     2.0
     """
-    room = np.nan_to_num(CACHE_SHARE * array(cache_capacity), nan=np.inf, posinf=np.inf)
-    together = np.nan_to_num(array(num_multiprocessors), nan=np.inf, posinf=np.inf) * array(query_tile)
+    room = known_or(CACHE_SHARE * array(cache_capacity), np.inf)
+    together = known_or(num_multiprocessors, np.inf) * array(query_tile)
     shared = array(num_heads) * array(query_length) / array(num_query_groups)
     keys = 2.0 * array(key_length) * array(head_size) * array(element_size)
     lost = np.clip(1.0 - room / keys, 0.0, 1.0)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, ceil_div
+from xlperf.base.arrays import Array, Numeric, array, ceil_div, known_or
 from xlperf.equations.hardware.roofline import (
     CACHE_SHARE,
     STAGES,
@@ -218,9 +218,9 @@ def product_memory_traffic(
     8192.0
     """
     rows, columns, depth = array(m), array(n), array(element_size) * array(k)
-    room = np.nan_to_num(CACHE_SHARE * array(cache_capacity), nan=np.inf, posinf=np.inf)
+    room = known_or(CACHE_SHARE * array(cache_capacity), np.inf)
     height, width = array(tile_rows), array(tile_columns)
-    covered = np.nan_to_num(array(tiles_at_once), nan=np.inf, posinf=np.inf) * height * width
+    covered = known_or(tiles_at_once, np.inf) * height * width
     short, long = np.minimum(rows, columns), np.maximum(rows, columns)
     window = room / np.minimum(depth, array(window_depth))
     side = np.maximum(np.minimum(np.sqrt(covered), 0.5 * window), np.minimum(height, width))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array
+from xlperf.base.arrays import Array, Numeric, array, known_or
 from xlperf.equations.hardware.roofline import CACHE_SHARE
 
 
@@ -79,7 +79,7 @@ def resident_share(working_set: Numeric, cache_capacity: Numeric) -> Array:
     >>> resident_share(np.array([20.0, 75.0, 200.0]), 100.0).tolist()
     [1.0, 0.5, 0.0]
     """
-    needed, room = np.broadcast_arrays(array(working_set), np.nan_to_num(array(cache_capacity), posinf=np.inf))
+    needed, room = np.broadcast_arrays(array(working_set), known_or(cache_capacity, 0.0))
     filled = np.divide(needed, room, out=np.full(needed.shape, np.inf), where=room > 0.0)
     share = np.clip((1.0 - filled) / (1.0 - CACHE_SHARE), 0.0, 1.0)
     return np.asarray(np.where(np.isnan(needed), np.nan, share))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.base.arrays import Array, array, divide, power
+from xlperf.base.arrays import Array, array, divide, known_or, power
 from xlperf.equations.plan.records import (
     PRECISION_CODES,
     PRECISIONS,
@@ -342,7 +342,7 @@ def pool_plans(plan: InferencePlan) -> tuple[InferencePlan, Array, np.ndarray]:
     """
     total, asked = plan.num_accelerators, plan.prefill_accelerators
     prefill = np.where(np.isnan(asked), np.floor(0.5 * total), asked)
-    experts = np.nan_to_num(plan.expert_accelerators) + 0.0 * total
+    experts = known_or(plan.expert_accelerators, 0.0) + 0.0 * total
     decode = total - prefill - experts
     own = {name: getattr(plan, name) for name in POOL_DEGREES}
     given = {name: getattr(plan, f"prefill_{name}") for name in POOL_DEGREES}

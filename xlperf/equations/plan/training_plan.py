@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, some
+from xlperf.base.arrays import Array, Numeric, array, known_or, some
 from xlperf.equations.model.model import Model
 from xlperf.equations.plan.records import (
     WORD,
@@ -124,7 +124,7 @@ class TrainingPlan(PlanColumns):
     @derived
     def given_layers(self) -> Array:
         """Layers of the stages whose layers are given. [-]"""
-        return np.asarray(np.nan_to_num(self.first_stage_layers) + np.nan_to_num(self.last_stage_layers))
+        return known_or(self.first_stage_layers, 0.0) + known_or(self.last_stage_layers, 0.0)
 
     @derived
     def open_stages(self) -> Array:

@@ -144,31 +144,31 @@ def _of_layers(values: Array) -> Array:
 
 
 def _kernel_times(setting: Setting, parts: list[Part]) -> Array:
-    """Kernels of each place: forward, backward, of weight gradients, recomputed selectively, (4, rows, places). [s]"""
+    """Kernels of each place: forward, backward, of weight gradients, recomputed selectively, (4, places, rows). [s]"""
     slowdown = setting.constants["training_software"]["kernel_slowdown"]
     selective = some(setting.plan.recompute == Recompute.SELECTIVE)
     places = _places(setting)
-    times = np.zeros((4, len(slowdown), len(places)))
+    times = np.zeros((4, len(places), len(slowdown)))
     forward, backward, weights, again = times
     for part in parts:
         place = places.index(part.place)
-        (forward if part.phase == "forward" else backward)[:, place] += part.total_time
+        (forward if part.phase == "forward" else backward)[place] += part.total_time
         if part.phase == "backward" and part.family == "gemm":
-            weights[:, place] += part.time_of("weight gradient")
+            weights[place] += part.time_of("weight gradient")
         share = selected_share(setting.plan, part) if selective and part.phase == "forward" else None
         if share is not None:
-            again[:, place] += total(part.calls * part.time * share)
-    times *= slowdown
+            again[place] += total(part.calls * part.time * share)
+    times *= slowdown[:, 0]
     return times
 
 
 def _block_times(setting: Setting, kernels: Array, communication: Communication) -> _BlockTimes:
     """Kernels of each place and collectives of each block, once."""
-    forward, backward, weights, again = kernels
+    forward, backward, weights, again = (each.T for each in kernels)
     exchange = setting.constants["experts"]["exchange_slowdown"][:, 0] * communication.expert_exchange.time
     tensor = tensor_times(setting, communication)
     cores = zip(forward[:, CORES].T, backward[:, CORES].T, strict=True)
-    context = np.stack([context_time(setting, communication, *core) for core in cores], axis=-1)
+    context = side_by_side(*(context_time(setting, communication, *core) for core in cores))
     return _BlockTimes(
         forward,
         backward,
@@ -427,7 +427,7 @@ def step(setting: Setting) -> Step:
     own = setting if shapes is None else shapes[0]
     parts = kernel_parts(own)
     kernels = _kernel_times(own, parts)
-    kernels = kernels if shapes is None else kernels[:, shapes[1]]
+    kernels = kernels if shapes is None else kernels[..., shapes[1]]
     communication = communication_of(setting)
     contents = pacing_contents(setting.model, plan, setting.pipeline, setting.contents)
     times = _stage_times(setting, _block_times(setting, kernels, communication), contents)
