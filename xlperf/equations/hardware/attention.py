@@ -69,14 +69,10 @@ def query_tile(
     row = array(head_size) * array(element_size)
     room = known_or(shared_memory_capacity, np.inf)
     tile = array(largest)
-    return np.asarray(
-        np.select(
-            [(share * tile + 2.0 * STAGES * KEY_BLOCK) * row <= room for share in (1.0, 0.5, 0.25)],
-            [share * tile for share in (1.0, 0.5, 0.25)],
-            0.125 * tile,
-        )
-        + 0.0 * row
-    )
+    found = 0.125 * tile
+    for share in (0.25, 0.5, 1.0):
+        found = np.where((share * tile + 2.0 * STAGES * KEY_BLOCK) * row <= room, share * tile, found)
+    return np.asarray(found + 0.0 * row)
 
 
 def key_passes(
@@ -141,7 +137,7 @@ def key_passes(
     together = known_or(num_multiprocessors, np.inf) * array(query_tile)
     shared = array(num_heads) * array(query_length) / array(num_query_groups)
     keys = 2.0 * array(key_length) * array(head_size) * array(element_size)
-    lost = np.clip(1.0 - room / keys, 0.0, 1.0)
+    lost = np.minimum(np.maximum(1.0 - room / keys, 0.0), 1.0)
     return np.asarray(1.0 + (np.maximum(shared / together, 1.0) - 1.0) * lost)
 
 

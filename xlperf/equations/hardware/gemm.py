@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, ceil_div, known_or
+from xlperf.base.arrays import Array, Numeric, array, ceil_div, known_or, some
 from xlperf.equations.hardware.roofline import (
     CACHE_SHARE,
     STAGES,
@@ -235,7 +235,7 @@ def product_memory_traffic(
     with_long = long + short * np.maximum(long / kept, 1.0)
     least = np.where(legal, np.minimum(least, np.minimum(with_short, with_long)), least)
     least = np.maximum(least, rows + columns)
-    if (array(in_order) != 0.0).any():  # of few libraries
+    if some(array(in_order) != 0.0):  # of few libraries
         bands = np.maximum(columns / np.maximum(width, covered / rows), 1.0)
         streamed = columns + rows * np.where(depth * rows > room / CACHE_SHARE, bands, 1.0)
         least = least + array(in_order) * np.maximum(streamed - least, 0.0)

@@ -81,7 +81,7 @@ def resident_share(working_set: Numeric, cache_capacity: Numeric) -> Array:
     """
     needed, room = np.broadcast_arrays(array(working_set), known_or(cache_capacity, 0.0))
     filled = np.divide(needed, room, out=np.full(needed.shape, np.inf), where=room > 0.0)
-    share = np.clip((1.0 - filled) / (1.0 - CACHE_SHARE), 0.0, 1.0)
+    share = np.minimum(np.maximum((1.0 - filled) / (1.0 - CACHE_SHARE), 0.0), 1.0)
     return np.asarray(np.where(np.isnan(needed), np.nan, share))
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, power
+from xlperf.base.arrays import Array, Numeric, array, known_or, power, side_by_side
 from xlperf.base.units import factor
 from xlperf.equations.hardware.gemm import product_memory_traffic
 from xlperf.equations.hardware.roofline import STATIC_SHARE, Device, arithmetic_power, clock_limited_time
@@ -291,11 +291,13 @@ def traffic_from_memory(device: Device, width: Array, depth: Array, tokens: Arra
     >>> traffic_from_memory(device, *np.array([[14336.0], [4096.0], [8192.0], [2.0]])).tolist()
     [1.0]
     """
-    sizes = np.maximum(tokens, 1.0), width, depth, 1.0, element_size, element_size
-    own, units = device.l2_capacity[:, 0], device.num_multiprocessors[:, 0]
-    known = np.where(np.isnan(own), _USUAL_CACHE, own)
-    found, usual = (product_memory_traffic(*sizes, *_TILE, units, capacity) for capacity in (known, _USUAL_CACHE))
-    return np.where(np.isnan(units), 1.0, found / usual)
+    rows, columns, inner, size = (values[:, None] for values in (np.maximum(tokens, 1.0), width, depth, element_size))
+    units, caches = (
+        device.num_multiprocessors,
+        side_by_side(known_or(device.l2_capacity[:, 0], _USUAL_CACHE), _USUAL_CACHE),
+    )
+    found, usual = product_memory_traffic(rows, columns, inner, 1.0, size, size, *_TILE, units, caches).T
+    return np.where(np.isnan(units[:, 0]), 1.0, found / usual)
 
 
 def idle_power(power_limit: Numeric, idle_share: Numeric, static_power: Numeric = np.nan) -> Array:

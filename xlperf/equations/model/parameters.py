@@ -421,7 +421,7 @@ def latent_projection_parameters(model: Model) -> Array:
 def _all_attention(model: Model) -> Array:
     """GEMM weights of the attention blocks of all layers, (rows,). [-]"""
     sparse = sparse_attention_parameters(model) if some(model.num_selected_layers) else 0.0
-    if not np.any(model.num_linear_layers > 0.0):
+    if not some(model.num_linear_layers > 0.0):
         return np.asarray(model.num_layers * attention_matrix_parameters(model) + sparse)
     return np.asarray(
         model.num_attention_layers * attention_matrix_parameters(model)
@@ -433,7 +433,7 @@ def _all_attention(model: Model) -> Array:
 def _all_small(model: Model) -> Array:
     """Scales and biases of all layers, (rows,). [-]"""
     found = model.num_layers * layer_small_parameters(model)
-    if not np.any(model.num_linear_layers > 0.0):
+    if not some(model.num_linear_layers > 0.0):
         return np.asarray(found)
     others = model.num_layers - model.num_attention_layers
     found = found - others * 2.0 * model.query_key_norm * model.head_size

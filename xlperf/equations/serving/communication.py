@@ -70,7 +70,7 @@ def _exchange(deployment: Deployment, tokens: Array) -> tuple[Array, Array]:
     shared = collective_time("all_gather", spread * there, group, 1.0, network, kernels["all_gather"])
     shared = shared + collective_time("reduce_scatter", spread * back, group, 1.0, network, kernels["reduce_scatter"])
     fastest = np.minimum(direct, shared)
-    if np.any(plan.sent_to_nodes):
+    if some(plan.sent_to_nodes):
         crossing = [_by_node(deployment, own * size, sent * size) for size in (there, back)]
         crossed = crossing[0] + crossing[1]
         fastest = np.where(plan.sent_to_nodes[:, None], np.minimum(fastest, crossed), fastest)
@@ -103,7 +103,7 @@ def _context_messages(deployment: Deployment, decoded: Array, batching: Batching
     latent = deployment.architecture.latent_attention
     group, stride = plan.context_parallel[:, None], plan.tensor_parallel[:, None]
     seen = plan.chunk_context
-    near = np.minimum(seen, model.window) if np.any(model.num_local_layers > 0.0) else seen
+    near = np.minimum(seen, model.window) if some(model.num_local_layers > 0.0) else seen
     local = model.num_local_layers / model.num_layers
     elements = cache_elements(model, plan.attention_parallel, latent)
     chunks = batching.own_prompts * plan.chunks / batching.passes
@@ -389,14 +389,14 @@ def serving_messages(
     if architecture.linear_attention:
         reduces = reduces * (0.5 * model.num_blocks)
     exchanges = np.zeros_like(reduces)
-    if np.any(ranks != 1.0):
+    if some(ranks != 1.0):
         times[..., ALL_REDUCE] = engine_all_reduce_time(hidden, group, 1.0, network, kernels)
         times[..., GATHERING] = collective_time("all_gather", logits, ranks, 1.0, network, kernels["all_gather"])
-    if np.any(stages != 1.0):
+    if some(stages != 1.0):
         times[..., TRANSFER] = collective_time(
             "point_to_point", hidden, stages, plan.stage_ranks[:, None], network, kernels["point_to_point"]
         )
-    if architecture.experts and np.any(plan.data_parallel_attention != 1.0):
+    if architecture.experts and some(plan.data_parallel_attention != 1.0):
         size, time = _exchange(deployment, tokens)
         exchanging = plan.data_parallel_attention > 1.0
         sizes[..., EXCHANGE] = np.where(exchanging[:, None], size, 0.0)

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, some
 from xlperf.equations.hardware.roofline import Device, stack_constants
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.serving import ServingShape
@@ -388,7 +388,7 @@ def batching_of(plan: InferencePlan) -> Batching:
     passes = own * plan.own_tokens / plan.prefill_tokens
     # Stages are filled by a full pass, and under load the next prompt fills up the last one: it counts by its tokens.
     passes = np.maximum(np.where((plan.pipeline_parallel > 1.0) | apart, passes, np.ceil(passes)), rounds)
-    if not np.any(plan.two_batch_overlap > 0.0):
+    if not some(plan.two_batch_overlap > 0.0):
         one = np.ones_like(passes)
         return Batching(plan.num_micro_batches, rounds, prompts, own, passes, plan.micro_batch_size, one, one)
     # A token or a sequence cannot be split in two.

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, array, divide, total
+from xlperf.base.arrays import Array, array, divide, some, total
 from xlperf.equations.model.serving import DECODING
 from xlperf.equations.network.collectives import collective_time
 from xlperf.equations.serving.communication import distinct_ranks, pool_message_time
@@ -163,7 +163,7 @@ def _message_times(attention: Deployment, experts: Deployment, sequences: Array)
     start = sent(0.0 * own)
     group = other.expert_tensor_parallel
     direct = sent(own * copies * group * there), sent(own * copies * group * back)
-    if not np.any(group > 1.0):
+    if not some(group > 1.0):
         return direct[0], direct[1], np.maximum(*direct) - start
     constants, gathering = experts.kernels, experts.kernels["all_gather"]
     gathered = own * copies * ranks[0] / other.expert_parallel

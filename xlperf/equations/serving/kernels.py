@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, beside, ceil_div, total
+from xlperf.base.arrays import Array, beside, ceil_div, some, total
 from xlperf.equations.hardware.attention import (
     attention_time,
     core_attention_flop,
@@ -161,7 +161,7 @@ def _gemm_kernels(
     """Accelerator and constants of each product: of the precision that it is computed in, and of grouped experts."""
     device, kernels, plan = deployment.device, deployment.kernels, deployment.plan
     constants = kernels["gemm"]
-    if np.any(plan.weight_size != plan.activation_size):
+    if some(plan.weight_size != plan.activation_size):
         wide = kernels["gemm_wide"]
         peak = np.where(narrow, device.peak_flop_rate, deployment.wide_device.peak_flop_rate)
         constants = {
@@ -169,7 +169,7 @@ def _gemm_kernels(
             for name, values in constants.items()
         }
         device = replace(device, peak_flop_rate=peak)
-    if products.grouped.any():
+    if some(products.grouped):
         experts = kernels["serving_experts"]
         slower = {"compute_efficiency": "product_slowdown", "memory_efficiency": "memory_slowdown"}
         grouped = _columns(products.grouped, len(narrow))

@@ -105,7 +105,7 @@ class RequestLoad(NamedTuple):
         found = divide(coming, -expm1(-coming), 1.0)
         found = np.where(found < 2.0, 1.0 + np.maximum(found - 1.0 - _RARE, 0.0) / (1.0 - _RARE), found)
         found = np.minimum(np.maximum(found, self.burst_fraction * requests), requests / self.pipeline_stages)
-        return np.asarray(np.clip(found, 1.0, self.max_prefill_prompts))
+        return np.minimum(np.maximum(found, 1.0), self.max_prefill_prompts)
 
     def _admission(self, requests: Array) -> tuple[Array, Array]:
         return admission(self.attention_replicas, requests, self.decode_steps, self.polling_steps, self.gathering_steps)

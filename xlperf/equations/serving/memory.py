@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, ones, side_by_side, total
+from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, ones, side_by_side, some, total
 from xlperf.equations.model.linear_attention import (
     linear_attention_parameters,
     linear_attention_small_parameters,
@@ -534,7 +534,7 @@ def _cache_sizes(
     own_context = plan.new_tokens + plan.running_output
     cache = token_size * _cache_tokens(model, plan, architecture, own_context, whole) * plan.kv_size
     prefix = token_size * _cache_tokens(model, plan, architecture, plan.prefix_tokens, whole) * plan.kv_size
-    if np.any(plan.kv_offload > 0.0):  # two layers on their way stay
+    if some(plan.kv_offload > 0.0):  # two layers on their way stay
         here = 1.0 - plan.kv_offload * np.maximum(1.0 - _BUFFERED_LAYERS / layers, 0.0)
         cache, prefix = cache * here, prefix * here
     if architecture.sparse_attention:

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from xlperf.base.arrays import Array, beside, divide, side_by_side, total
+from xlperf.base.arrays import Array, beside, divide, side_by_side, some, total
 from xlperf.equations.hardware.memory import exposed_offload_time, resident_bandwidth, resident_share
 from xlperf.equations.hardware.roofline import doubling_savings, vector_time
 from xlperf.equations.model.model import linear_share
@@ -157,23 +157,23 @@ def _resident(
     cache = layers * total(kernels.attention.traffic[:, -1] * kernels.attention.calls[:, -1])
     own = len(kernels.gemms.names) - kernels.gemms.once
     read = cache + layers * total(kernels.gemms.traffic[:, -1, :own] * kernels.gemms.calls[:, -1, :own])
-    some = np.flatnonzero(read < deployment.device.l2_capacity[:, 0])
-    if len(some):
+    staying = np.flatnonzero(read < deployment.device.l2_capacity[:, 0])
+    if len(staying):
         # Any expert may be visited in the next step: all weights have to stay, not those alone that this step reads.
-        few = deployment.take(some)
-        needed = np.maximum(read[some], cache[some] + rank_weights_size(few.model, few.plan, few.architecture))
+        few = deployment.take(staying)
+        needed = np.maximum(read[staying], cache[staying] + rank_weights_size(few.model, few.plan, few.architecture))
         share = resident_share(needed, few.device.l2_capacity[:, 0])
-        share, some = share[share > 0.0], some[share > 0.0]
-    if not len(some):
+        share, staying = share[share > 0.0], staying[share > 0.0]
+    if not len(staying):
         return kernels
-    few = deployment.take(some)
+    few = deployment.take(staying)
     bandwidth = resident_bandwidth(share[:, None], few.device.memory_bandwidth, few.device.l2_bandwidth)
     devices = {name: replace(getattr(few, name), memory_bandwidth=bandwidth) for name in _DEVICES}
-    again = _kernels(replace(few, **devices), _some(shape, some), _some(batching, some), (DECODING,))
+    again = _kernels(replace(few, **devices), _some(shape, staying), _some(batching, staying), (DECODING,))
 
     def mixed(first: KernelTimes, second: KernelTimes) -> KernelTimes:
         time = first.time.copy(order="K")
-        time[some, -1] = second.time[:, 0]
+        time[staying, -1] = second.time[:, 0]
         return first._replace(time=time)
 
     return kernels._replace(
@@ -234,7 +234,7 @@ def _host(
     pieces = shape.prefill_tokens + beside <= deployment.graph_tokens
     more = np.where(pieces[:, None], np.minimum(between + 1.0, more), more)
     launches = prefill * software["kernel_overhead_time"] * more
-    if np.any(plan.graphs == 0.0):
+    if some(plan.graphs == 0.0):
         # The gaps between the kernels of a graph are part of what the host takes without one.
         waited = kernels["serving_eager"]["launch_time"] * launched - layer_overhead
         launches = np.where((plan.graphs[:, None] == 0.0) & (prefill == 0.0), waited, launches)
@@ -284,19 +284,19 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
     between = kernels.attention.layer_calls()
     host = _host(deployment, shape, batching, launched + total(messages.calls)[:, None], between, phases)
     exposed = messages.time
-    if PREFILL in phases and np.any(plan.context_parallel > 1.0):
+    if PREFILL in phases and some(plan.context_parallel > 1.0):
         hiding = total(kernels.attention.time[:, 0] * kernels.attention.calls[:, 0])
         exposed = exposed.copy()
         exposed[:, 0, CONTEXT] = hidden_exchange(exposed[:, 0, CONTEXT], hiding, plan.ring, plan.context_parallel)
     parts = _parts(kernels, messages, exposed, host)
-    if architecture.experts and np.any(plan.two_batch_overlap > 0.0):
+    if architecture.experts and some(plan.two_batch_overlap > 0.0):
         halves = side_by_side(batching.prefill_split, batching.decode_split)[:, list(phases)]
         share = deployment.kernels["serving_experts"]["exchange_share"] * (np.array(phases) == PREFILL)
         exposed = _overlapped(messages, exposed, parts, halves, share)
         # What a pass costs once is not paid for each half.
         host = _Host(host.layer_overhead, host.layer_launches, host.pass_overhead / halves)
         parts = _parts(kernels, messages, exposed, host)
-    if np.any(plan.kv_offload > 0.0):
+    if some(plan.kv_offload > 0.0):
         parts = _with_offload(deployment, kernels, shape, parts, phases)
     path = _critical_path(deployment, batching, exposed, parts, phases)
     return ServingWork(*kernels, messages, exposed, host.pass_overhead, parts, *path)
