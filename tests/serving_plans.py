@@ -101,6 +101,9 @@ def _row(random: np.random.Generator) -> dict[str, Any]:
         "ttft_target": of(blank, blank, 500.0, 5000.0),
         "tpot_target": of(blank, blank, 20.0, 100.0),
     }
+    row["max_running_batch"] = (
+        blank if mode == "static" else (blank, blank, 4, blank, 64)[int(row["prompt_length"]) % 5]
+    )
     if row["graphs"] != "no":
         row["graph_tokens"] = (blank, 0, blank, 512, 8192)[int(asked) % 5]  # no draw: all others stay as they are
     if mode == "continuous" and row["run_requests"] == row["run_requests"]:

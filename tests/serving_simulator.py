@@ -195,3 +195,57 @@ def pools(
         if len(done) >= WARM and marked[1] == 0:
             marked = (now, len(done), sum(area))
     return _outcome(done[marked[1] :], max(clocks) - marked[0], (sum(area) - marked[2]) / decoders)
+
+
+def run_of_pools(
+    prefill: float,
+    prompt: float,
+    most_prompts: int,
+    decode: float,
+    variation: float,
+    requests: int,
+    places: int,
+    seed: int,
+    waves: int = 10,
+    transfer: float = 0.01,
+) -> float:
+    """Mean time to the first token of a run that starts with all its requests in flight at once.
+
+    One replica prefills, ``places`` requests decode together for a time spread evenly around ``decode``; a request that
+    ends is followed by the next one of the run.
+    """
+    random = np.random.default_rng(seed)
+    total, half = waves * requests, np.sqrt(3.0) * variation
+    lasts = decode * random.uniform(1.0 - half, 1.0 + half, total)
+    came, first = np.zeros(total), np.zeros(total)
+    events = [(0.0, one, "came", [one]) for one in range(requests)]
+    begun, number, free, left = requests, requests, True, places
+    queue: list[int] = []
+    ready: list[int] = []
+    while events:
+        now, _, what, some = heapq.heappop(events)
+        if what == "came":
+            queue += some
+        elif what == "passed":
+            free = True
+            events.append((now + transfer, number, "sent", some))
+            heapq.heapify(events)
+        elif what == "sent":
+            ready += some
+        else:
+            left += 1
+            if begun < total:
+                came[begun] = now
+                queue.append(begun)
+                begun += 1
+        number += 1
+        if free and queue and not (events and events[0][0] == now):
+            taken, queue, free = queue[:most_prompts], queue[most_prompts:], False
+            heapq.heappush(events, (now + prefill + prompt * (len(taken) - 1), number, "passed", taken))
+        while left and ready:
+            one = ready.pop(0)
+            left -= 1
+            first[one] = now - came[one]
+            number += 1
+            heapq.heappush(events, (now + lasts[one], number, "ended", [one]))
+    return float(first.mean())

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from serving_simulator import Outcome, pools, replica
+from serving_simulator import Outcome, pools, replica, run_of_pools
 
 from xlperf.base.arrays import Array
 from xlperf.equations.serving.continuous import Replicas
@@ -63,11 +63,14 @@ def pooled(
     rate: float = np.nan,
     prompts: float = 1.0,
     prompt: float = 0.0,
+    places: float = 1e4,
+    waves: float = np.inf,
+    variation: float = 0.0,
 ) -> PoolState:
-    columns = (*counts, 1e4, 0.01, rate, 0.0, 0.0, 0.0)
-    load = PoolLoad(
-        linear(times, prompt), requests_of(times[3], prompts), *(np.array([float(each)]) for each in columns)
-    )
+    apart = 12.0 * variation * variation * 0.5 * waves if variation else np.inf
+    columns = (*counts, places, 0.01, rate, 0.0, apart, 0.0, 0.0)
+    asked = requests_of(times[3], prompts)._replace(burst_fraction=np.array([1.0 / waves]))
+    load = PoolLoad(linear(times, prompt), asked, *(np.array([float(each)]) for each in columns))
     return pool_state(load, np.array([requests]))
 
 
@@ -195,3 +198,28 @@ def test_two_pools_with_requests_that_arrive(
     if prompts == 1:
         assert first[0] == pytest.approx(seen.first_quantiles, rel=0.3)
     assert each[0] == pytest.approx(seen.token_quantiles, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("prefill", "prompts", "prompt", "requests", "places"),
+    [
+        (0.1, 1, 0.0, 6, 3),
+        (0.1, 16, 0.03, 24, 16),
+        (0.4, 8, 0.15, 32, 64),
+        (0.4, 8, 0.06, 128, 128),
+        (0.1, 32, 0.02, 512, 512),
+        (0.1, 32, 0.02, 60, 48),
+        (0.3, 4, 0.15, 40, 100),
+    ],
+)
+def test_a_run_with_more_requests_than_decode_together(
+    prefill: float, prompts: int, prompt: float, requests: int, places: int
+) -> None:
+    """Waves of requests, ten of them, with outputs from 0.8 to 1 of the longest: most wait for a place to decode."""
+    steps, step, variation = 1000.0, 0.01, 0.2 / np.sqrt(12.0) / 0.9
+    seen = run_of_pools(prefill, prompt, prompts, step * steps, variation, requests, places, seed=8)
+    times = (prefill, step, 0.0, steps)
+    state = pooled(times, (1, 1), requests, np.nan, prompts, prompt, places, 10.0, variation)
+    first = state.steady.first_token + state.steady.queue_time
+    # What the run loses at its end is part of the simulation alone.
+    assert first[0] == pytest.approx(seen, rel=0.25)

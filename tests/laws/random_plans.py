@@ -247,6 +247,8 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
         row |= {"kv_offload": draw.one((0.2, 0.8)), "offload_target": draw.one((None, "host", "drive"))}
     if draw.later.random() < 0.05 and row.get("graphs") != "no":
         row["graph_tokens"] = int(draw.later.choice((0, 64, 3072)))
+    if draw.later.random() < 0.2 and mode != "static":
+        row["max_running_batch"] = int(draw.later.choice((4, 32, 300)))
     if draw.experts[model] and draw.maybe(0.2):
         row["redundant_experts"] = draw.one((8, 32))
     if row.get("data_parallel_attention", 1) > 1 and draw.experts[model]:

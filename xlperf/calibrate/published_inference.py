@@ -14,6 +14,7 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
 from xlperf.calibrate.published import ModelNames, Published, PublishedPlans, package_rows
+from xlperf.calibrate.published_pools import recipe_settings
 from xlperf.calibrate.published_training import Refusal, plan_table, precision_choice
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of
@@ -229,6 +230,9 @@ def _unsaid(plan: dict[str, object], text: dict[str, str], said: list[str]) -> N
             assert isinstance(value, float)
             plan[name] = max(float(round(value * float(share))), 1.0)
         said.append(f"lengths {share} of the stated ones on average ({why})")
+        if plan["mode"] != "static":
+            spread = (1.0 - float(share)) / (math.sqrt(3.0) * float(share))  # evenly, up to the stated lengths
+            plan["prompt_variation"] = plan["output_variation"] = round(spread, 4)
     dispatch, why = engine_default(engine, text, "expert_dispatch")
     if dispatch and plan["mode"] == "static" and plan["expert_parallel"] != 1.0:
         plan["expert_dispatch"], plan["two_batch_overlap"] = dispatch, 1.0
@@ -425,6 +429,7 @@ def _mode(plan: dict[str, object], text: dict[str, str], number: dict[str, float
         if math.isnan(requests):
             requests = _in_flight(plan, batch, workers, said)
         plan["mode"], plan["concurrency"] = "disaggregated", requests
+        _recipe(plan, workers, said)
     elif text["group"] == "max-throughput" and math.isnan(batch):
         shape = {**text, "notes": f"{text['notes']}; {number['isl']:g}x{number['osl']:g}"}
         offered, why = engine_default(str(plan["software"]), shape, "run_requests")
@@ -458,6 +463,17 @@ def _in_flight(plan: dict[str, object], batch: float, workers: float, said: list
     requests = batch * copies * workers
     said.append(f"concurrency not stated: {requests:g}, a batch of {batch:g} in each copy of the attention layers")
     return requests
+
+
+def _recipe(plan: dict[str, object], workers: float, said: list[str]) -> None:
+    """Limits of the schedulers of both pools that the recipe of the run sets."""
+    ranks = [float(str(plan[f"prefill_{name}_parallel"])) for name in ("tensor", "pipeline")]
+    prefilling = float(str(plan["prefill_accelerators"])) / (ranks[0] * ranks[1])
+    if plan.get("draft_tokens"):
+        return
+    for name, (value, why) in recipe_settings(plan, (prefilling, workers)).items():
+        plan[name] = value
+        said.append(f"{name.replace('_', ' ')} {value:g} ({why})")
 
 
 def _pools(plan: dict[str, object], notes: str) -> float:

@@ -333,8 +333,7 @@ def plan_of(stack: str, told: Mapping[str, str], models: Table | None = None) ->
         plan |= {"model": model} if model else {}
     if stack in ("vllm", "sglang", "trtllm"):
         _precision_of_name(plan, told.get("@model", ""))
-        if "concurrency" in plan:
-            plan.pop("batch_size", None)
+        _running(plan, told, stack)
     for column, blank, without in stack_defaults(stack):
         needed = column != "sequence_parallel" or _number(plan, "tensor_parallel", 1.0) > 1.0
         if column not in plan and needed and blank != without:
@@ -371,9 +370,32 @@ def stack_of(stack: str, stated: Mapping[str, str]) -> Stated:
         if most > 0.0:
             sizes = [size for size in _CAPTURED if size < most]
             found["@captured"] = f"[{','.join(_text(size) for size in [*sizes, most])}]"
-    if stack in ("vllm", "sglang", "trtllm") and "model" in stated:
-        found["@model"] = stated["model"]
+    if stack in ("vllm", "sglang", "trtllm"):
+        if "model" in stated:
+            found["@model"] = stated["model"]
+        if "max_running_batch" in stated:
+            found["@running"] = _text(_number(stated, "max_running_batch") / _limited_alone(stack, replicas))
+        elif "batch_size" in stated:
+            found["@running"] = stated["batch_size"]
     return found
+
+
+def _limited_alone(stack: str, replicas: float) -> float:
+    """Replicas of the attention layers that the limit of requests of a stack holds for one by one: all but SGLang's."""
+    return 1.0 if stack == "sglang" else replicas
+
+
+def _running(plan: Stated, told: Mapping[str, str], stack: str) -> None:
+    """The limit of requests of an engine: of a batch that is given by itself, or of what runs of a load."""
+    if "@running" not in told:
+        return
+    most = _number(told, "@running")
+    if "concurrency" in plan or "request_rate" in plan:
+        if most >= 1.0:
+            copies = _limited_alone(stack, _number(plan, "data_parallel_attention", 1.0))
+            plan["max_running_batch"] = _text(most * copies)
+    else:
+        plan["batch_size"] = told["@running"]
 
 
 def _megatron(plan: Stated, told: Mapping[str, str]) -> None:

@@ -65,6 +65,7 @@ from xlperf.equations.serving import (
 from xlperf.equations.serving.continuous import Operation
 from xlperf.equations.serving.deployment import engine_constants, with_copied_groups
 from xlperf.equations.serving.expert_pools import POOL_SHARES, expert_pool_memory
+from xlperf.equations.serving.memory import most_running
 from xlperf.equations.serving.pools import Pools
 from xlperf.equations.serving.results import BAND_FAMILIES, QUANTILE_NAMES, band_of_mode
 
@@ -389,7 +390,7 @@ def _results(served: Served, mode: str) -> dict[str, Array]:
     if isinstance(state, Pools):
         return results | pooled_target_results(state)
     times = BatchTimes.of(deployment) if state is None else state.times
-    return results | target_results(deployment, results["max_batch_size"], times)
+    return results | target_results(deployment, most_running(plan, results["max_batch_size"]), times)
 
 
 def _broken(served: Served, results: Mapping[str, Array]) -> list[Remark]:

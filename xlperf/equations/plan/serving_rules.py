@@ -60,6 +60,10 @@ MODE_RULES: tuple[Rule[InferencePlan], ...] = (
         "run requests needs mode continuous or disaggregated",
     ),
     Rule(
+        lambda plan, model: ~np.isnan(plan.max_running_batch) & (plan.mode == Mode.STATIC),
+        "max running batch needs mode continuous or disaggregated: a static batch runs whole",
+    ),
+    Rule(
         lambda plan, model: (plan.polling_steps != 1.0) & (plan.mode != Mode.CONTINUOUS),
         "polling steps needs mode continuous",
     ),
@@ -251,6 +255,10 @@ SERVING_RULES: tuple[Rule[InferencePlan], ...] = (
         "expert parallel {expert_parallel} does not divide tensor parallel {tensor_parallel}",
     ),
     _EXPERTS_DIVIDE,
+    Rule(
+        lambda plan, model: ~np.isnan(plan.max_running_batch) & _fraction(plan.max_running_batch),
+        "max running batch must be a whole number, is {max_running_batch}",
+    ),
     Rule(
         lambda plan, model: ~np.isnan(plan.graph_tokens) & _fraction(plan.graph_tokens),
         "graph tokens must be a whole number, is {graph_tokens}",

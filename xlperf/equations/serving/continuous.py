@@ -19,7 +19,7 @@ from xlperf.equations.serving.load import (
     octave,
     request_load,
 )
-from xlperf.equations.serving.memory import ReplicaMemory, memory_of
+from xlperf.equations.serving.memory import ReplicaMemory, memory_of, most_running
 from xlperf.equations.serving.queueing import (
     Service,
     Steady,
@@ -309,12 +309,13 @@ def operating(deployment: Deployment) -> Operation:
     replicas = np.maximum(plan.num_replicas, 1.0)
     arriving = ~np.isnan(plan.request_rate)
     # A plan that has room for no request keeps its numbers.
-    places = np.maximum(memory.max_batch_size, 1.0)
+    places = np.maximum(memory.places(plan), 1.0)
     requests = np.maximum(plan.concurrency / replicas, 1.0)
     active, ends = np.minimum(requests, places), ~np.isnan(plan.run_requests)
     rate, state = plan.request_rate / replicas, None
     if arriving.any():
-        rows, most = np.flatnonzero(arriving), np.where(memory.max_batch_size >= 1.0, places, UNBOUNDED)
+        rows = np.flatnonzero(arriving)
+        most = np.where(memory.max_batch_size >= 1.0, places, most_running(plan, np.full_like(places, UNBOUNDED)))
         every = Replicas(times, workload, most)
         state = (every if len(rows) == len(rate) else every.take(rows)).at_rate(rate[rows]).placed(rows, len(rate))
         active = np.where(

@@ -473,6 +473,31 @@ class BatchMemory(NamedTuple):
         return np.asarray(self.weights + self.kv_cache + self.activations)
 
 
+def most_running(plan: InferencePlan, room: Array) -> Array:
+    """Requests that a replica runs together at most: those that there is room for, no more than the plan allows.
+
+    Parameters
+    ----------
+    plan : InferencePlan
+        With the limit of the scheduler, NaN where there is none, (rows,).
+    room : Array
+        Requests that there is room for, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        (rows,). [-]
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> most_running(SimpleNamespace(max_running_batch=np.array([np.nan, 8.0, 200.0])), 100.0).tolist()
+    [100.0, 8.0, 100.0]
+    """
+    most = plan.max_running_batch
+    return np.where(np.isnan(most), room, np.minimum(room, most))
+
+
 class ReplicaMemory(NamedTuple):
     """Memory of the fullest rank of a replica, whatever its batch, (rows,).
 
@@ -513,6 +538,10 @@ class ReplicaMemory(NamedTuple):
     budget: Array
     activation_share: Array
     max_batch_size: Array
+
+    def places(self, plan: InferencePlan) -> Array:
+        """Requests that a replica takes at once: as many as fit, no more than the plan allows; whole, or 0. [-]"""
+        return most_running(plan, self.max_batch_size)
 
     def with_batch(self, plan: InferencePlan) -> BatchMemory:
         """Memory with the batch of a plan that is otherwise the same."""

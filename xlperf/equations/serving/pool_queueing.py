@@ -85,7 +85,10 @@ class PoolTimes(NamedTuple):
     stages : Array
         Stages that passes follow each other through. [-]
     burst : Array
-        Share of the requests in flight that come together. [-]
+        Share of the requests that come all at once, as many as are in flight. [-]
+    apart : Array
+        Square of the part of a cycle over which those of the later waves come that their lengths set apart;
+        infinite where they come at any time. [-]
     prefill_replicas : Array
         Replicas that prefill. [-]
     step_times : Curve
@@ -108,6 +111,7 @@ class PoolTimes(NamedTuple):
     max_prefill_prompts: Array
     stages: Array
     burst: Array
+    apart: Array
     prefill_replicas: Array
     step_times: Curve
     decode_steps: Array
@@ -126,26 +130,26 @@ class PoolTimes(NamedTuple):
         """Requests per second that both pools can take. [request/s]"""
         return np.asarray(np.minimum(self.prefill_capacity, self.decode_capacity))
 
-    def burst_prompts(self, requests: Array) -> Array:
-        """Prompts of a burst that a pass takes. [-]"""
-        return np.asarray(np.clip(self.burst * requests / self.prefill_replicas, 1.0, self.max_prefill_prompts))
+    def burst_pass(self, requests: Array) -> tuple[Array, Array]:
+        """Prompts in a pass of those that all requests in flight send at once, and its time. [-, s]"""
+        prompts = np.clip(requests / self.prefill_replicas, 1.0, self.max_prefill_prompts)
+        slope = divide(self.full_prefill - self.one_prefill, self.max_prefill_prompts - 1.0)
+        return prompts, self.one_prefill + slope * (prompts - 1.0)
 
     def burst_wait(self, requests: Array) -> Array:
-        """Mean wait for the other passes of a burst. [s]"""
-        prompts = self.burst_prompts(requests)
-        slope = divide(self.full_prefill - self.one_prefill, self.max_prefill_prompts - 1.0)
-        interval = (self.one_prefill + slope * (prompts - 1.0)) / self.stages
+        """Mean wait for the other passes of a burst, over all requests. [s]"""
+        prompts, prefill = self.burst_pass(requests)
         passes = requests / (self.prefill_replicas * prompts)
-        return np.asarray(0.5 * self.burst * interval * np.maximum(passes - 1.0, 0.0))
+        return np.asarray(0.5 * self.burst * (prefill / self.stages) * np.maximum(passes - 1.0, 0.0))
 
-    def prompts(self, rate: Array, least: Array) -> Array:
-        """Prompts batched into a pass: those that come while the one before is prefilled. [-]"""
+    def prompts(self, rate: Array, most: Array) -> Array:
+        """Prompts batched into a pass: those that come while the one before is prefilled, ``most`` at most. [-]"""
         found = self.pass_times.batch(rate / (self.prefill_replicas * self.stages))
-        return np.asarray(np.minimum(np.maximum(found, least), self.max_prefill_prompts))
+        return np.asarray(np.clip(found, 1.0, most))
 
     def longest_wait(self, requests: Array) -> Array:
         """Time of the prompts of all other requests of a replica, one after the other. [s]"""
-        others = np.maximum(requests / self.prefill_replicas - self.burst_prompts(requests), 0.0)
+        others = np.maximum(requests / self.prefill_replicas - 1.0, 0.0)
         return np.asarray(others * self.one_prefill / self.stages)
 
     def prefill_wait(self, rate: Array, prefill: Array) -> Array:
@@ -167,14 +171,33 @@ class PoolTimes(NamedTuple):
         return np.asarray(np.where(running > 1.0, running, flow * step)), np.asarray(self.decode_steps * step)
 
 
-def _columns(times: PoolTimes, requests: Array, least: Array, burst_wait: Array, outside: Array) -> list[Array]:
+def _columns(times: PoolTimes, requests: Array, burst_wait: Array, outside: Array) -> list[Array]:
     """Arguments of :func:`_reached` that do not depend on the rate."""
     flow, capacity = times.prefill_replicas * times.stages, times.prefill_capacity
     both = np.minimum(capacity, times.decode_capacity)
     others, alone = 1.0 - 1.0 / np.maximum(requests, 1.0), times.longest_wait(requests)
-    first = *times.pass_times, flow, least, times.max_prefill_prompts, times.stages, times.prefill_replicas
+    most, prefill = times.burst_pass(requests)
+    first = *times.pass_times, flow, most, times.stages, times.prefill_replicas, times.burst, times.apart, prefill
     second = *times.step_times, times.decode_steps, times.decode_replicas, times.places
     return [*first, *second, times.transfer + outside, burst_wait, requests, others, alone, capacity, both]
+
+
+def _wave_rate(rate: Array, capacity: Array, apart: Array) -> Array:
+    r"""Rate at which the requests of a later wave of a run come to be prefilled. [request/s]
+
+    The first wave comes at once and is prefilled in c / C. The k-th comes over that time and over what the lengths of
+    the outputs, of coefficient of variation v, have set its requests apart: evenly spread ones by
+    :math:`\sqrt{12 k}\,v` of a cycle c / X. Heuristic, this work.
+
+    .. math:: \lambda = \max\left(X, \frac{X}{\sqrt{(X / C)^2 + 12 k v^2}}\right)
+    """
+    load = rate / capacity
+    return np.asarray(rate / np.minimum(np.sqrt(load * load + apart), 1.0))
+
+
+def _mean_prefill(prefill: Array, together: Array, burst: Array) -> Array:
+    """Mean time of a pass over requests that come by themselves and the share of those that come all at once. [s]"""
+    return prefill + burst * np.maximum(together - prefill, 0.0)
 
 
 def _reached(rate: Array, columns: Array) -> Array:
@@ -182,14 +205,15 @@ def _reached(rate: Array, columns: Array) -> Array:
 
     The wait for a prefill grows with the rate X as C / (C - X): a quadratic equation.
     """
-    pass_times, (flow, least, most, stages, prefillers) = Curve(*columns[:5]), columns[5:10]
-    step_times, (steps, decoders, places) = Curve(*columns[10:15]), columns[15:18]
-    transfer, burst_wait, requests, others, alone, capacity, both = columns[18:]
-    prefill = pass_times.time(np.minimum(np.maximum(pass_times.batch(rate / flow), least), most))
+    pass_times, (flow, most, stages, prefillers, burst, apart, together) = Curve(*columns[:5]), columns[5:12]
+    step_times, (steps, decoders, places) = Curve(*columns[12:17]), columns[17:20]
+    transfer, burst_wait, requests, others, alone, capacity, both = columns[20:]
+    coming = _wave_rate(rate, capacity, apart)
+    prefill = pass_times.time(np.clip(pass_times.batch(coming / flow), 1.0, most))
     running = np.minimum(np.maximum(step_times.batch(rate * steps / decoders), 1.0), places)
-    unqueued = prefill + transfer + steps * step_times.time(running)
+    unqueued = _mean_prefill(prefill, together, burst) + transfer + steps * step_times.time(running)
     interval, load = prefill / stages, rate / capacity
-    waited = 0.5 * interval * np.minimum(rate * interval / prefillers, 1.0) / prefillers
+    waited = 0.5 * interval * np.minimum(coming * interval / prefillers, 1.0) / prefillers
     known = unqueued + burst_wait + waited * others
     total = capacity * (known + 0.5 * load * load / capacity * others) + requests
     under = np.maximum(total * total - 4.0 * known * requests * capacity, 0.0)
@@ -238,8 +262,13 @@ def pooled_state(times: PoolTimes, requests: Array, outside: Array) -> tuple[Ste
     so that more requests in flight never give a lower rate or a shorter wait, nor twice as many more than twice the
     rate.
 
-    .. math:: c = X \left(\tau + t_p(m) + w(X) + t_{send} + N\,t(b)\right), \qquad b = \frac{X N t(b)}{n_d},
-        \qquad m = \frac{X}{n_p} t_p(m)
+    .. math:: c = X \left(\tau + \bar t_p + w(X) + t_{send} + N\,t(b)\right), \qquad b = \frac{X N t(b)}{n_d},
+        \qquad m = \frac{\lambda}{n_p} t_p(m)
+
+    Requests of a run come in waves, which spread from one to the next: the first, a share f of all, comes at once, with
+    m_0 prompts in a pass; those of later waves at the rate :math:`\lambda \ge X` of the middle of the run.
+
+    .. math:: \bar t_p = t_p(m) + f \max(t_p(m_0) - t_p(m), 0), \qquad m_0 = \min(c / n_p, m_{max})
 
     Parameters
     ----------
@@ -268,22 +297,23 @@ def pooled_state(times: PoolTimes, requests: Array, outside: Array) -> tuple[Ste
 
     >>> prefill, step = (Curve(*np.array([[1.0], [time], [0.0], [time], [0.0]])) for time in (0.1, 0.01))
     >>> one = np.ones(1)
-    >>> times = PoolTimes(prefill, 0.1 * one, 0.1 * one, one, one, 0 * one, one, step, 100 * one, one, 64 * one,
-    ...     64 * one, 0 * one)
+    >>> times = PoolTimes(prefill, 0.1 * one, 0.1 * one, one, one, 0 * one, np.inf * one, one, step, 100 * one, one,
+    ...     64 * one, 64 * one, 0 * one)
     >>> pooled_state(times, one, 0 * one)[0].rate.tolist()
     [0.909]
     """
-    least, burst = times.burst_prompts(requests), times.burst_wait(requests)
-    most = np.asarray(times.capacity + 0.0 * requests)
-    columns = np.stack(np.broadcast_arrays(*_columns(times, requests, least, burst, outside)))
+    burst, most = times.burst_wait(requests), np.asarray(times.capacity + 0.0 * requests)
+    columns = np.stack(np.broadcast_arrays(*_columns(times, requests, burst, outside)))
     flat = columns.reshape(len(columns), -1)
     rate = _root(flat, _reached, most.ravel()).reshape(most.shape)
-    prompts = times.prompts(rate, least)
-    prefill, capacity = times.pass_times.time(prompts), times.prefill_capacity
-    queueing = times.overflow(rate) * divide(capacity, capacity - rate, np.inf) + times.prefill_wait(rate, prefill)
+    capacity, (together, batched) = times.prefill_capacity, times.burst_pass(requests)
+    coming = _wave_rate(rate, capacity, times.apart)
+    prompts = times.prompts(coming, together)
+    prefill = times.pass_times.time(prompts)
+    queueing = times.overflow(rate) * divide(capacity, capacity - rate, np.inf) + times.prefill_wait(coming, prefill)
     queueing = queueing * (1.0 - 1.0 / np.maximum(requests, 1.0))
     running, decode = times.decoding(rate)
-    first = prefill + times.transfer + outside
+    first = _mean_prefill(prefill, batched, times.burst) + times.transfer + outside
     # With the first pool at its capacity what is left of the cycle is the wait for it.
     left = np.maximum(requests / rate - first - decode, 0.0)
     wait = np.minimum(burst + queueing, left)
@@ -322,14 +352,14 @@ def pooled_open_state(times: PoolTimes, rate: Array, prompt_variation: Array) ->
 
     >>> prefill, step = (Curve(*np.array([[1.0], [time], [0.0], [time], [0.0]])) for time in (0.1, 0.01))
     >>> one = np.ones(1)
-    >>> times = PoolTimes(prefill, 0.1 * one, 0.1 * one, one, one, 0 * one, one, step, 100 * one, one, 64 * one,
-    ...     64 * one, 0 * one)
+    >>> times = PoolTimes(prefill, 0.1 * one, 0.1 * one, one, one, 0 * one, np.inf * one, one, step, 100 * one, one,
+    ...     64 * one, 64 * one, 0 * one)
     >>> pooled_open_state(times, 5 * one, 0 * one)[0].prefill_wait.tolist()
     [0.05]
     """
     keeps = rate < times.capacity
     rate_kept = np.where(keeps, rate, 0.0)
-    prompts = times.prompts(rate_kept, np.ones_like(rate))
+    prompts = times.prompts(rate_kept, times.max_prefill_prompts)
     prefill = times.pass_times.time(prompts)
     wait = times.prefill_wait(rate_kept, prefill)
     wait = wait + times.overflow(rate_kept) / (1.0 - rate_kept / times.prefill_capacity)

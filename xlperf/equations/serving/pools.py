@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, divide
+from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.communication import pool_message_time
 from xlperf.equations.serving.deployment import Deployment, RequestLatency
 from xlperf.equations.serving.expert_pools import POOL_SHARES, expert_pool_memory, split_step
@@ -24,7 +25,7 @@ from xlperf.equations.serving.load import (
     request_load,
     whole_sizes,
 )
-from xlperf.equations.serving.memory import ReplicaMemory, memory_of
+from xlperf.equations.serving.memory import ReplicaMemory, memory_of, most_running
 from xlperf.equations.serving.pool_queueing import Curve, PoolTimes, pooled_open_state, pooled_state
 from xlperf.equations.serving.queueing import Service, Steady, first_of_run, step_line
 from xlperf.equations.serving.results import (
@@ -42,6 +43,10 @@ _LAST_MOVES, _NEXT_OCTAVE = 28, (0.9, 1.1)
 """The last moves go to the batches next to those before, so that none is passed over again and again. [-]"""
 _SAME = 1e-12
 """Batches so near each other are the same: which side of a batch a state is on is not a matter of rounding. [-]"""
+_EVENLY = 12.0
+"""Square of the width of a range over the variance of numbers spread evenly over it. [-]"""
+_UNEVEN = 0.01
+"""Coefficient of variation of how long equal requests take, assumed: without it waves would stay together for ever."""
 _FIRST_OPEN, _SHARE_RUNNING = 16.0, 0.75
 """First guess: requests that a replica decodes where they arrive at a rate, else a share of those in flight. [-]"""
 
@@ -67,10 +72,13 @@ class PoolLoad(NamedTuple):
         Requests that arrive; NaN: the number in flight is constant. [request/s]
     prompt_variation : Array
         Coefficient of variation of the prompts. [-]
+    apart : Array
+        How far the lengths of outputs set the requests of a run apart, as :class:`PoolTimes` has it. [-]
     request_latency : Array
         Time that a request which is alone spends outside the engine. [s]
     crowd_latency : Array
-        What each further request on a decoding replica adds. [s]
+        What each further request on a prefilling replica adds: the process that takes its requests in handles all of
+        them. [s]
     """
 
     times: BatchTimes
@@ -81,6 +89,7 @@ class PoolLoad(NamedTuple):
     transfer: Array
     request_rate: Array
     prompt_variation: Array
+    apart: Array
     request_latency: Array
     crowd_latency: Array
 
@@ -92,7 +101,7 @@ class PoolLoad(NamedTuple):
     def state(self, times: PoolTimes, requests: Array) -> tuple[Steady, Array]:
         """State with a constant number of requests in flight or with requests that arrive, and prompts of a pass."""
         outside = RequestLatency(self.request_latency, self.crowd_latency)
-        closed = pooled_state(times, requests, outside.time(requests / self.decoders))
+        closed = pooled_state(times, requests, outside.time(requests / self.prefillers))
         arriving = ~np.isnan(self.request_rate)
         if not arriving.any():
             return closed
@@ -187,22 +196,31 @@ def pools_of(every: Deployment, requests: Array, split: np.ndarray) -> Pools:
     number = len(requests)
     decoding, prefilling = every.take(slice(0, number)), every.take(slice(number, 2 * number))
     plan, other, memory = decoding.plan, prefilling.plan, memory_of(decoding)
-    first = first_of_run(plan.run_requests, requests)
-    burst_fraction = first + (1.0 - first) * decoding.burst_fraction
     # A plan that has room for no request keeps its numbers.
-    places = np.maximum(memory.max_batch_size, 1.0)
+    places = np.maximum(memory.places(plan), 1.0)
+    unbounded = most_running(plan, np.full_like(places, UNBOUNDED))
+    first = first_of_run(plan.run_requests, requests)
     load = PoolLoad(
         BatchTimes.of_pools(every, number, split),
-        request_load(plan, other, burst_fraction, np.zeros(number), np.ones(number), whole_prompts=True),
+        request_load(plan, other, first, np.zeros(number), np.ones(number), whole_prompts=True),
         np.maximum(other.num_replicas, 1.0),
         np.maximum(plan.num_replicas, 1.0),
-        np.where(~np.isnan(plan.request_rate) & ~(memory.max_batch_size >= 1.0), UNBOUNDED, places),
+        np.where(~np.isnan(plan.request_rate) & ~(memory.max_batch_size >= 1.0), unbounded, places),
         _transfer_time(prefilling, decoding, memory),
         plan.request_rate,
         plan.prompt_variation,
+        _set_apart(plan, requests),
         *decoding.request_latency,
     )
     return Pools(decoding, prefilling, memory, load, every.take(slice(2 * number, None)), split)
+
+
+def _set_apart(plan: InferencePlan, requests: Array) -> Array:
+    """Square of the part of a cycle that outputs set the requests of a wave apart, in the middle of a run; (rows,)."""
+    waves = plan.run_requests / requests
+    variance = plan.output_variation * plan.output_variation + _UNEVEN * _UNEVEN
+    apart = _EVENLY * variance * 0.5 * waves
+    return np.where(np.isnan(waves), np.inf, apart)
 
 
 def _transfer_time(prefilling: Deployment, decoding: Deployment, memory: ReplicaMemory) -> Array:
@@ -276,6 +294,7 @@ def _settled(
         max_prefill_prompts=most,
         stages=workload.pipeline_stages,
         burst=workload.burst_fraction,
+        apart=load.apart,
         prefill_replicas=load.prefillers,
         step_times=Curve.through(np.stack([sides.batch, sides.larger_batch, ends.most + same]), steps),
         decode_steps=workload.decode_steps,
@@ -339,8 +358,7 @@ def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolS
     most, one = workload.max_prefill_prompts, np.ones_like(places)
     whole, more = whole_sizes(places)
     guess = np.where(arriving, _FIRST_OPEN, _SHARE_RUNNING * requests / load.decoders)
-    burst = np.clip(np.where(arriving, 0.0, workload.burst_fraction * requests / load.prefillers), 1.0, most)
-    sides = _sides(load, np.clip(guess, 1.0, places), burst)
+    sides = _sides(load, np.clip(guess, 1.0, places), np.ones_like(guess))
     known = load.times.at(
         np.stack([*sides.batch, *sides.larger_batch, whole, more]),
         np.stack([*sides.prompts, *sides.more_prompts, one, most]),
@@ -407,7 +425,8 @@ def pooled_results(pools: Pools, requests: Array) -> dict[str, Array]:
     whole = plan.replaced(num_accelerators=count)
     prefillers = pools.load.prefillers
     found = streamed(whole, service, steady, results, best, steady.rate, prefillers, np.zeros_like(prefillers))
-    found = with_request_latency(found, plan, arriving_latency(plan, steady, pools.decoding.request_latency))
+    handled = steady._replace(running=steady.running * (pools.load.decoders / prefillers))
+    found = with_request_latency(found, plan, arriving_latency(plan, handled, pools.decoding.request_latency))
     return {**found, "prefill_share": other.num_accelerators / whole.num_accelerators}
 
 

@@ -146,7 +146,7 @@ def target_results(deployment: Deployment, places: Array, times: BatchTimes) -> 
     deployment : Deployment
         Model, accelerators, plan, calibration, (rows,).
     places : Array
-        Requests that a replica has memory for, whole, (rows,). [-]
+        Requests that a replica takes at once, whole, (rows,). [-]
     times : BatchTimes
         Times of the plans, (rows,).
 
@@ -202,7 +202,7 @@ def pooled_target_results(pools: Pools) -> dict[str, Array]:
     """
     plan, other = pools.decoding.plan, pools.prefilling.plan
     asked, targets = _targets_of(pools.decoding)
-    most = np.maximum(pools.memory.max_batch_size, 0.0) * plan.num_replicas
+    most = np.maximum(pools.memory.places(plan), 0.0) * plan.num_replicas
     # Requests that are being prefilled stand beside those that are decoded.
     most = most + np.where(
         most > 0.0, np.maximum(other.prefill_tokens / other.own_tokens, 1.0) * other.num_replicas, 0.0
