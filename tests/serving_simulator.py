@@ -249,3 +249,26 @@ def run_of_pools(
             number += 1
             heapq.heappush(events, (now + lasts[one], number, "ended", [one]))
     return float(first.mean())
+
+
+def burst(
+    prefill: float, base: float, slope: float, steps: float, number: int, places: int, seed: int | None
+) -> tuple[float, float]:
+    """A number of requests that all come at once, and nothing after them: the time of the run, mean wait of a prompt.
+
+    ``seed``: of geometric outputs; none: outputs are all alike.
+    """
+    random = np.random.default_rng(seed)
+    left = random.geometric(1.0 / steps, number) if seed is not None else np.full(number, int(steps))
+    now, waited, begun = 0.0, 0.0, 0
+    running = np.zeros(0, dtype=np.int64)
+    while begun < number or len(running):
+        if begun < number and len(running) < places:
+            now += prefill
+            waited += now
+            running = np.append(running, left[begun])
+            begun += 1
+        else:
+            now += base + slope * len(running)
+            running = running[running > 1] - 1
+    return now, waited / number

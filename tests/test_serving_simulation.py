@@ -6,13 +6,22 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from serving_simulator import Outcome, pools, replica, run_of_pools
+from serving_simulator import Outcome, burst, pools, replica, run_of_pools
 
 from xlperf.base.arrays import Array
 from xlperf.equations.serving.continuous import Replicas
 from xlperf.equations.serving.load import BatchTimes, RequestLoad, Times
 from xlperf.equations.serving.pools import PoolLoad, PoolState, pool_state
-from xlperf.equations.serving.queueing import Service, Steady, closed_state, spread_quantiles
+from xlperf.equations.serving.queueing import (
+    Service,
+    Steady,
+    closed_state,
+    first_of_run,
+    run_rate,
+    run_state,
+    run_wait,
+    spread_quantiles,
+)
 
 # Time of a prefill, of a step without requests, of one more request in it; mean steps of a request.
 REPLICAS = [(0.05, 0.01, 0.0002, 200.0), (0.02, 0.01, 0.0001, 100.0), (0.1, 0.02, 0.0001, 300.0)]
@@ -147,6 +156,34 @@ def test_a_full_cache_makes_requests_wait() -> None:
     found = closed_state(service(*times), np.array([48.0]), np.array([16.0]))
     assert found.rate[0] == pytest.approx(seen.rate, rel=0.05)
     assert (found.first_token + found.queue_time)[0] == pytest.approx(seen.first, rel=0.1)
+
+
+@pytest.mark.parametrize("varied", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("times", "number", "places"),
+    [
+        ((0.1, 0.02, 0.0005, 200.0), 500, 60),
+        ((0.01, 0.02, 0.0005, 200.0), 500, 60),
+        ((0.3, 0.02, 0.0005, 100.0), 200, 8),
+        ((0.01, 0.02, 0.0002, 200.0), 1000, 300),
+        ((0.01, 0.02, 0.0002, 200.0), 1000, 1000),
+    ],
+)
+def test_all_requests_at_once(
+    times: tuple[float, float, float, float], number: int, places: int, varied: float
+) -> None:
+    """What finds no place waits for half of the run on average; outputs that vary make its end longer."""
+    seeds = [3, 4, 5] if varied else [None]
+    seen, waited = np.mean([burst(*times, number, places, seed) for seed in seeds], axis=0)
+    requests, room = np.array([float(number)]), np.array([float(min(number, places))])
+    every = service(*times)
+    steady = closed_state(every, requests, room)
+    early = closed_state(every._replace(burst_fraction=ONE), requests, room)
+    found = run_state(early, steady, first_of_run(requests, room), NONE, requests)
+    first = found.first_token + run_wait(found.queue_time, requests, requests)
+    assert first[0] == pytest.approx(waited, rel=0.25 if varied else 0.08)
+    time = number / run_rate(every, room, requests, steady.rate, room / steady.rate, varied)[0]
+    assert time == pytest.approx(seen, rel=0.15 if varied else 0.01)
 
 
 @pytest.mark.parametrize(

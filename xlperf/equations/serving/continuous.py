@@ -27,6 +27,7 @@ from xlperf.equations.serving.queueing import (
     first_of_run,
     run_rate,
     run_state,
+    run_wait,
     staying_together,
 )
 from xlperf.equations.serving.results import (
@@ -341,10 +342,12 @@ def operating(deployment: Deployment) -> Operation:
         early = Service(
             passes[1], share, *line, service.decode_steps, one, service.turn_steps, service.saving, service.longest
         )
-        first = first_of_run(plan.run_requests / replicas, requests)
+        run = plan.run_requests / replicas
         together = staying_together(service.decode_steps, plan.prefill_first, plan.output_variation)
         starting = closed_state(early, requests, places, outside)
-        steady = run_state(starting, steady, first, together, plan.run_requests)
+        # Only those that there is room for start at once.
+        steady = run_state(starting, steady, first_of_run(run, active), together, plan.run_requests)
+        steady = steady._replace(queue_time=run_wait(steady.queue_time, requests, run))
     if state is not None:
         service, capacity = (
             state.service(service),
@@ -394,7 +397,8 @@ def loaded_results(deployment: Deployment, operation: Operation) -> dict[str, Ar
     rate = steady.rate
     if not np.isnan(plan.run_requests).all():
         active = np.minimum(np.maximum(plan.concurrency / replicas, 1.0), places)
-        of_run = run_rate(service, active, plan.run_requests / replicas, rate, active / rate)
+        run = plan.run_requests / replicas
+        of_run = run_rate(service, active, run, rate, active / rate, plan.output_variation)
         rate = np.where(arriving, rate, of_run)
     # With fewer requests than replicas the others are idle.
     busy = np.where(arriving, replicas, np.minimum(replicas, plan.concurrency))

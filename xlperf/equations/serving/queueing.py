@@ -354,13 +354,22 @@ def spread_quantiles(
     return side_by_side(*first), side_by_side(*each)
 
 
-def run_rate(service: Service, active: Array, run_requests: Array, rate: Array, cycle: Array) -> Array:
+def run_rate(
+    service: Service,
+    active: Array,
+    run_requests: Array,
+    rate: Array,
+    cycle: Array,
+    output_variation: Numeric = 0.0,
+) -> Array:
     r"""Requests per second over a run that ends with its last request: whole waves, then a smaller one.
 
-    What the cycle T of a request is longer than the work of a wave is waited for with each.
+    What the cycle T of a request is longer than the work of a wave is waited for with each. Where outputs vary, with
+    coefficient of variation v, the run goes on until the longest of the last ones ends, in steps with ever fewer
+    requests: of n draws the largest lies about :math:`v \sqrt{2 \ln n}` means above the mean [2]_.
 
-    .. math:: X = \frac{N}{N t_s + \lfloor N / r \rfloor s\,t(r) + s\,t(N \bmod r) + \lceil N / r \rceil w},
-        \qquad w = T - r\,t_s - s\,t(r)
+    .. math:: X = \frac{N}{N t_s + \lfloor N / r \rfloor s\,t(r) + s\,t(N \bmod r) + \lceil N / r \rceil w + d},
+        \qquad w = T - r\,t_s - s\,t(r), \qquad d = s\,v \sqrt{2 \ln \min(r, N)}\;t(0)
 
     Parameters
     ----------
@@ -374,6 +383,8 @@ def run_rate(service: Service, active: Array, run_requests: Array, rate: Array, 
         Rate in the steady state, (rows,). [request/s]
     cycle : Array
         Time T from one request to the next in one of the r places, (rows,). [s]
+    output_variation : numeric, default 0.0
+        Coefficient of variation v of the outputs, (rows,). [-]
 
     Returns
     -------
@@ -383,12 +394,19 @@ def run_rate(service: Service, active: Array, run_requests: Array, rate: Array, 
     References
     ----------
     .. [1] NVIDIA, TensorRT-LLM documentation, "Overview" of performance: throughput of a fixed number of requests.
+    .. [2] H. A. David and H. N. Nagaraja, "Order Statistics", 3rd ed., Wiley, 2003, chapter 4: the largest of n.
 
     Ten requests in waves of 4, 4 and 2, each prefilled in 0.1 s and decoded in ten steps of 0.1 s: 10 / (1 + 3) per s.
 
     >>> service = Service(*map(np.asarray, (0.1, 0.1, 0.1, 0.0, 10.0, 0.0)))
-    >>> float(run_rate(service, np.asarray(4.0), np.asarray(10.0), np.asarray(9.0), np.asarray(1.4)))
+    >>> run = np.asarray(4.0), np.asarray(10.0), np.asarray(9.0), np.asarray(1.4)
+    >>> float(run_rate(service, *run))
     2.5
+
+    Outputs that vary by 0.6006: the longest of the last four takes 10 more steps, 0.6006 x sqrt(2 ln 4) = 1 mean.
+
+    >>> round(float(run_rate(service, *run, 0.6006)), 3)
+    2.0
     """
     total = np.maximum(np.where(np.isnan(run_requests), 1.0, run_requests), 1.0)
     together = np.minimum(active, total)
@@ -398,6 +416,8 @@ def run_rate(service: Service, active: Array, run_requests: Array, rate: Array, 
     waited = np.maximum(cycle - active * service.added_share - service.decode_steps * service.step_time(active), 0.0)
     time = total * service.added_share + service.decode_steps * (waves * service.step_time(together) + last)
     time = time + np.ceil(total / together) * waited
+    longest = array(output_variation) * np.sqrt(2.0 * log(np.maximum(together, 1.0)))
+    time = time + service.decode_steps * longest * service.step_base
     return np.asarray(np.where(np.isnan(run_requests), rate, total / time + 0.0 * rate))
 
 
@@ -409,7 +429,7 @@ def first_of_run(run_requests: Array, requests: Array) -> Array:
     run_requests : Array
         Requests of the run, (rows,); NaN: without end. [-]
     requests : Array
-        Requests in flight, (rows,). [-]
+        Requests that start at once: those in flight that there is room for, (rows,). [-]
 
     Returns
     -------
@@ -425,6 +445,42 @@ def first_of_run(run_requests: Array, requests: Array) -> Array:
     """
     run, started = array(run_requests), array(requests)
     return np.where(np.isnan(run), 0.0, np.minimum(started / np.maximum(run, 1.0), 1.0))
+
+
+def run_wait(queue: Array, requests: Array, run_requests: Array) -> Array:
+    r"""Wait for a free place, mean over the requests of a run that starts with all that are in flight at once.
+
+    Those that follow as others end find as many before them as in the steady state. Of the c that the run starts with
+    the first find a place at once and the last wait as long as those that follow: half of that on average.
+
+    .. math:: w = q \left(1 - \frac{\min(c, N)}{2 N}\right)
+
+    Parameters
+    ----------
+    queue : Array
+        Wait q without end, (rows,). [s]
+    requests : Array
+        Requests c in flight, (rows,). [-]
+    run_requests : Array
+        Requests N of the run, (rows,); NaN: without end. [-]
+
+    Returns
+    -------
+    Array
+        (rows,). [s]
+
+    References
+    ----------
+    .. [1] J. D. C. Little, "A proof for the queuing formula L = lambda W", Oper. Res. 9(3), 1961,
+       doi:10.1287/opre.9.3.383.
+
+    A burst; four times as many as are in flight; without end:
+
+    >>> run_wait(8.0, 100.0, [100.0, 400.0, np.nan]).tolist()
+    [4.0, 7.0, 8.0]
+    """
+    started = first_of_run(run_requests, requests)
+    return np.asarray(array(queue) * (1.0 - 0.5 * started))
 
 
 def staying_together(steps: Array, prefill_first: Array, output_variation: Array) -> Array:
