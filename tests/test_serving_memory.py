@@ -172,3 +172,24 @@ def test_an_engine_may_keep_the_whole_history_of_layers_with_a_window() -> None:
 def _history(value: float) -> Table:
     key = ("serving_memory", "any", "any", "any", "whole_history")
     return calibration_table([FittedConstant(*key, value, "", 0, math.nan, "", "")])
+
+
+def test_attention_that_a_checkpoint_leaves_in_16_bits() -> None:
+    """Meta's FP8 of Llama 3.1 405B quantises feed-forward layers alone: 126 x 570 M weights of 2 bytes, not 1."""
+    plan = {"model": "Meta-Llama-3.1-405B", "accelerator": "H200-SXM-141GB", "num accelerators": 8}
+    plan |= {"tensor parallel": 8, "prompt length": 1024, "output length": 64, "batch size": 8, "kv precision": "bf16"}
+    cells = [{"precision": "fp8"}, {"precision": "fp8", "wide attention": "yes"}, {"precision": "bf16"}]
+    cells += [{"precision": "bf16", "wide attention": "yes"}]
+    found = results(*cells, **plan)
+    narrow, mixed, wide, same = found.number("memory_weights").tolist()
+    attention = 126 * (2 * 16384 * 16384 + 2 * 16384 * 8 * 128) / 8
+    assert mixed - narrow == pytest.approx(attention, rel=0.01)
+    assert wide == same
+    for name in ("tpot", "time_matrix", "prefill_time", "energy_per_token"):
+        narrow, mixed, wide, same = found.number(name).tolist()
+        assert narrow < mixed < wide == same, name
+    moe = {"model": "Qwen3-235B-A22B", "accelerator": "H200-SXM-141GB", "num accelerators": 4, "tensor parallel": 4}
+    moe |= {"prompt length": 1024, "output length": 64, "batch size": 8, "precision": "fp8", "kv precision": "bf16"}
+    found = results({}, {"wide attention": "yes"}, **moe)
+    before, after = found.number("memory_weights").tolist()
+    assert after - before == pytest.approx(94 * (2 * 4096 * 64 * 128 + 2 * 4096 * 4 * 128) / 4, rel=0.02)

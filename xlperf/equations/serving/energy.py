@@ -296,14 +296,18 @@ def mean_weight_size(model: Model, plan: InferencePlan, architecture: Architectu
     All weights of a dense model are in the precision of the plan.
 
     >>> from types import SimpleNamespace
-    >>> plan = SimpleNamespace(weight_size=np.array([1.0]))
+    >>> plan = SimpleNamespace(weight_size=np.array([1.0]), wide_attention=np.zeros(1))
     >>> mean_weight_size(None, plan, Architecture(False, False, False)).tolist()
     [1.0]
     """
-    if not architecture.experts:
+    if not architecture.experts and not (plan.wide_attention > 0.0).any():
         return np.asarray(plan.weight_size)
-    expert = expert_parameters(model.expert_hidden_size, model.expert_ffn_hidden_size, model.gated_mlp)
-    experts = model.num_moe_layers * (model.num_experts * expert) / matrix_parameters(model, False)
+    if architecture.experts:
+        expert = expert_parameters(model.expert_hidden_size, model.expert_ffn_hidden_size, model.gated_mlp)
+        experts = model.num_moe_layers * (model.num_experts * expert) / matrix_parameters(model, False)
+    else:
+        dense = expert_parameters(model.hidden_size, model.ffn_hidden_size, model.gated_mlp)
+        experts = model.num_layers * dense / matrix_parameters(model, False)
     mixed = plan.activation_size + np.minimum(experts, 1.0) * (plan.weight_size - plan.activation_size)
     return np.where(wide_attention(model, plan, architecture), mixed, plan.weight_size)
 

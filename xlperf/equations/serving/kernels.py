@@ -108,6 +108,8 @@ def by_phase(values: Array, num_phases: int) -> Array:
 def wide_attention(model: Model, plan: InferencePlan, architecture: Architecture) -> np.ndarray:
     """Plans whose attention layers stay in 16 bits: published mixtures in 4 bits narrow the feed-forward layers only.
 
+    So do some checkpoints of other models and precisions [3]_, which a plan then says.
+
     Parameters
     ----------
     model : Model
@@ -127,17 +129,26 @@ def wide_attention(model: Model, plan: InferencePlan, architecture: Architecture
     .. [1] NVIDIA, "Pushing latency boundaries: optimizing DeepSeek-R1 performance on B200 GPUs", TensorRT-LLM
        technical blog 1, 2025, table of the precision of each component.
     .. [2] OpenAI, "gpt-oss-120b & gpt-oss-20b model card", 2025, arXiv:2508.10925, section 2.1.
+    .. [3] A. Grattafiori et al., "The Llama 3 herd of models", 2024, arXiv:2407.21783, section 6.2: FP8 in feed-forward
+       layers, none in attention.
 
     Examples
     --------
-    Of two plans of a mixture of experts the one in 4 bits:
+    Of two plans of a mixture of experts the one in 4 bits; of two of a dense model in 8 bits the one that says so:
 
     >>> from types import SimpleNamespace
     >>> plan, model = SimpleNamespace(four_bits=np.array([True, False])), SimpleNamespace(wide_attention=np.ones(2))
+    >>> plan.wide_attention, plan.weight_size, plan.activation_size = np.zeros(2), np.ones(2), np.full(2, 2.0)
     >>> wide_attention(model, plan, Architecture(False, True, False)).tolist()
     [True, False]
+    >>> plan.wide_attention = np.array([0.0, 1.0])
+    >>> wide_attention(model, plan, Architecture(False, False, False)).tolist()
+    [False, True]
     """
-    return np.asarray(plan.four_bits & (model.wide_attention > 0.0) & bool(architecture.experts))
+    stated = (plan.wide_attention > 0.0) & (plan.weight_size < plan.activation_size)
+    if not architecture.experts:
+        return np.asarray(stated)
+    return np.asarray(plan.four_bits & (model.wide_attention > 0.0) | stated)
 
 
 def _columns(flags: np.ndarray, num_rows: int) -> np.ndarray:
@@ -149,7 +160,7 @@ def _narrow(products: ServingGemms, deployment: Deployment, plan: InferencePlan)
     """Products in the precision of the plan, (rows, operators)."""
     architecture = deployment.architecture
     narrow = _columns(products.narrow, len(plan.weight_size))
-    if not architecture.experts:
+    if not architecture.experts and not (plan.wide_attention > 0.0).any():
         return narrow
     attention = _columns(products.attention, len(narrow))
     return np.asarray(narrow & ~(attention & wide_attention(deployment.model, plan, architecture)[:, None]))

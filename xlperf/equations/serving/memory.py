@@ -192,7 +192,7 @@ def rank_weights_size(model: Model, plan: InferencePlan, architecture: Architect
     >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
     >>> plan = dict.fromkeys(("pipeline_parallel", "attention_parallel"), np.ones(1))
     >>> plan = SimpleNamespace(**plan, layers_drafted=0.0, weight_size=2.0, activation_size=2.0)
-    >>> plan.four_bits, plan.computes = np.array([False]), lambda part: None
+    >>> plan.four_bits, plan.computes, plan.wide_attention = np.array([False]), lambda part: None, np.zeros(1)
     >>> rank_weights_size(llama, plan, Architecture(False, False, False)).tolist()
     [16060514304.0]
     """
