@@ -146,8 +146,8 @@ def plans_of(published: Published, catalog: Catalog) -> PublishedPlans:
 
 def seen_rows(published: Published) -> Published:
     """Published rows that were known when the model was made: all but those of unseen groups."""
-    groups = [group.casefold() for group in published.text["group"]]
-    return published.take([row for row, name in enumerate(groups) if not name.startswith(UNSEEN)])
+    groups = published.text.get("group", [""] * len(published))  # rows of measured power have none
+    return published.take([row for row, name in enumerate(groups) if not name.casefold().startswith(UNSEEN)])
 
 
 def plans_to_fit(published: Published, catalog: Catalog) -> PublishedPlans:
