@@ -82,6 +82,18 @@ def test_graphs_take_the_host_out_of_the_step(catalog: Catalog) -> None:
     assert time(slow, dense, "time_overhead") > time(slow, dense, "time_overhead", graphs="layers") == 0.0
 
 
+def test_a_graph_of_whole_layers_takes_the_experts_that_are_padded(catalog: Catalog) -> None:
+    """Counts of tokens change nothing then: no launch and no wait is left, and no kernel changes."""
+    slow = with_constant(with_constant(catalog, "experts", "launch_time", 1e-4), "experts", "wait_time", 1e-3)
+    padded = {**MIXTURE, "expert_capacity": 1}
+    assert time(slow, padded, "time_overhead", graphs="layers") > 0.0
+    assert time(slow, padded, "time_overhead", graphs="whole-layers") == 0.0
+    kernels = [time(slow, padded, "time_backward", graphs=graphs) for graphs in ("none", "whole-layers")]
+    assert kernels[0] == kernels[1]
+    refused = evaluate(plans({**MIXTURE, "graphs": "whole-layers"}), slow)["reason"][0]
+    assert refused == "graphs of whole layers need an expert capacity: the host waits for the counts of tokens"
+
+
 def test_each_expert_of_a_rank_waits_for_its_launches(catalog: Catalog) -> None:
     """256 experts on 64 ranks are 4 each: 3 x 4 x 0.1 ms for each of 8 mixtures of a stage and micro-batch."""
     none = with_constant(catalog, "experts", "launch_time", 0.0)

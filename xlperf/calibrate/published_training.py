@@ -289,6 +289,7 @@ def _plan(
         said.append(f"settings of the recipe ({recipe['reference']})")
     stated = _RECOMPUTE.get(text["recompute"].casefold(), "") or recipe.get("recompute", "")
     plan["recompute"] = _choice(text, "recompute", stated, where, said)
+    plan["recompute"] = software_default(*where, f"recompute of {plan['recompute']}")[0] or plan["recompute"]
     plan["attention"] = software_default(*where, "attention")[0] or "flash"
     if plan["attention"] == "standard":
         said.append("standard attention")
@@ -299,6 +300,8 @@ def _plan(
             plan[column] = _FLAGS[value] if value in _FLAGS else float(value) if column in _NUMBERS else value
     if math.isnan(models.number(model, "num_mtp_layers")):
         plan.pop("train_mtp", None)
+    if not models.number(model, "num_experts") > 0.0:
+        plan.pop("expert_capacity", None)
     plan["recompute_modules"] = plan.get("recompute_modules") or _MODULES.get(text["recompute"].casefold(), "")
     if plan["recompute"] != "selective":
         plan["recompute_modules"] = ""

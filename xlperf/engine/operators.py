@@ -25,7 +25,7 @@ from xlperf.equations.serving.expert_pools import split_step
 from xlperf.equations.serving.kernels import by_phase
 from xlperf.equations.serving.phases import FIXED
 from xlperf.equations.training import Part, Setting, Step, step
-from xlperf.equations.training.activations import selected_share
+from xlperf.equations.training.activations import LAST_PRODUCT, selected_share
 from xlperf.equations.training.communication import collective_calls
 from xlperf.equations.training.kernels import LAYER_PLACES, kernel_parts, part_work
 
@@ -116,7 +116,7 @@ def _numbers(setting: Setting, part: Part) -> dict[str, Array]:
 def _kernel_rows(setting: Setting, done: Step, bounds: list[np.ndarray]) -> list[Row]:
     plan = setting.plan
     batches = float(plan.num_micro_batches[0])
-    mode = float(plan.recompute[0])
+    mode, last_product = float(plan.recompute[0]), setting.constants["training_calls"]["last_product"][:1]
     slowdown = float(setting.constants["training_software"]["kernel_slowdown"][0, 0])
     repeated = min(float(plan.recompute_layers[0] / done.counts["layers"][0]), 1.0)
     rows: list[Row] = []
@@ -124,11 +124,13 @@ def _kernel_rows(setting: Setting, done: Step, bounds: list[np.ndarray]) -> list
         often = batches * float(done.counts[part.place][0])
         shares, columns = {part.phase: np.ones((1, len(part.names)))}, _numbers(setting, part)
         if part.phase == "forward" and part.place in LAYER_PLACES:
+            again = selected_share(plan, part, last_product)
             if mode == Recompute.FULL:
-                shares["recompute"] = repeated * shares["forward"]
-            elif mode == Recompute.SELECTIVE:
-                selected = selected_share(plan, part)
-                shares["recompute"] = 0.0 * shares["forward"] if selected is None else repeated * selected
+                again = shares["forward"].copy()
+                if part.names[-1] == LAST_PRODUCT:
+                    again[:, -1:] = last_product
+            if again is not None and mode > Recompute.NONE:
+                shares["recompute"] = repeated * again
         for phase, share in shares.items():
             for index, name in enumerate(part.names):
                 calls = often * _first(part.calls, index) * _first(share, index)

@@ -142,7 +142,7 @@ class TensorOverlap:
 class Graphs:
     """What the host launches at once as a graph."""
 
-    NONE, STEP = 0.0, 2.0
+    NONE, STEP, WHOLE_LAYERS = 0.0, 2.0, 3.0
 
 
 class GradientPrecision:

@@ -37,7 +37,7 @@ UNLIMITED = ("dispatch_nodes", "zero_group_size", "recompute_layers")
 """Columns whose blank means that there is no limit."""
 PLACEHOLDERS = 2.0
 """Layer-equivalents of embedding and output projection together when layers are split over stages. [-]"""
-RECOMPUTE_MODULES = ("core_attention", "mlp", "moe", "norm", "activation", "latent", "products")
+RECOMPUTE_MODULES = ("core_attention", "mlp", "moe", "norm", "activation", "latent", "products", "attention_output")
 DIMENSIONS = ("tp", "cp", "ep", "dp", "pp")
 LAYOUTS = 2.0
 """Copies of a quantized tensor: products read it by rows in one pass and by columns in the other. [-]"""

@@ -8,6 +8,7 @@ from xlperf.base.arrays import Array
 from xlperf.equations.model.model import Model
 from xlperf.equations.plan.records import (
     ContextMethod,
+    Graphs,
     OffloadTarget,
     PipelineSchedule,
     QuantizedCopies,
@@ -103,6 +104,11 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
         lambda plan, model: ~_experts(model) & ~np.isnan(plan.expert_capacity),
         "the model has no experts to give a capacity of {expert_capacity}",
         "expert_capacity",
+    ),
+    Rule(
+        lambda plan, model: _experts(model) & np.isnan(plan.expert_capacity) & (plan.graphs == Graphs.WHOLE_LAYERS),
+        "graphs of whole layers need an expert capacity: the host waits for the counts of tokens",
+        "graphs",
     ),
     Rule(
         lambda plan, _: ~np.isnan(plan.expert_capacity) & (plan.expert_imbalance > 1),

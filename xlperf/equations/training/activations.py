@@ -410,8 +410,11 @@ def _kept_again(setting: Setting, mixers: _Mixers, widths: _Widths, kept: _Kept,
         again_mlp, again_moe = plan.again("mlp"), plan.again("moe")
         expansion = plan.again("latent") * (mixers.attention * plan.tokens * widths.expanded / tensor * element)
         latent = np.where(model.latent_attention > 0, expansion, 0.0)
-        attention = attention - norm * mixers.each * stream - latent
-        dense = np.where(again_mlp > 0, stream, dense - norm * stream - activation * inner * element)
+        projected = plan.again("attention_output")  # its input comes again, and so does the input of what follows
+        core = plan.again("core_attention") * projected * mixers.attention * widths.output * output_size
+        attention = attention - norm * mixers.each * stream - latent - plan.tokens * core / tensor
+        less = norm * stream + activation * inner * element
+        dense = np.where(again_mlp > 0, (1.0 - projected) * stream, dense - less)
         mixture = np.where(again_moe > 0, stream, mixture - norm * stream - activation * expert_inner * element)
         inputs, outputs = mixers.attention * widths.projected, mixers.attention * widths.output * output_size
         if setting.architecture.linear_attention:
@@ -465,8 +468,17 @@ def layer_activations(setting: Setting) -> LayerActivations:
     return LayerActivations(dense, mixture, *whole)
 
 
-def selected_share(plan: TrainingPlan, part: Part) -> Array | None:
+LAST_PRODUCT = "mlp down"
+_PRODUCTS = {"expansion": "latent", "attention output": "attention_output"}
+_VECTORS = {"norm": "norm", "activation": "activation"}
+"""Modules that recompute operators by the ending of their names."""
+
+
+def selected_share(plan: TrainingPlan, part: Part, last_product: Array) -> Array | None:
     """Share of the operators of a forward part that selective recomputation runs again.
+
+    No gradient needs the output of the last product of a dense block: a framework that knows what the backward pass
+    needs leaves it out, others run the whole block again [1]_.
 
     Parameters
     ----------
@@ -474,18 +486,25 @@ def selected_share(plan: TrainingPlan, part: Part) -> Array | None:
         With the modules that it names, (rows,). [-]
     part : Part
         Operators of the forward pass. [-]
+    last_product : Array
+        Share of the last product of a recomputed dense block that is run again, (rows, 1). [-]
 
     Returns
     -------
     Array, optional
         Shares, (rows, operators), 0 for rows that do not recompute selectively; None where it is 0 for all. [-]
 
+    References
+    ----------
+    .. [1] JAX documentation, "Control autodiff's saved values with jax.checkpoint".
+
     Examples
     --------
     >>> from types import SimpleNamespace
-    >>> plan = SimpleNamespace(again=lambda module: np.array([1.0 if module == "core_attention" else 0.0]))
-    >>> selected_share(plan, SimpleNamespace(place="core", time=np.ones((1, 1)))).tolist()
-    [[1.0]]
+    >>> plan = SimpleNamespace(again=lambda name: np.array([1.0 if name == "mlp" else 0.0]), more_modules=np.ones(1))
+    >>> part = SimpleNamespace(place="mlp", family="gemm", names=("mlp up", "mlp down"), time=np.ones((1, 2)))
+    >>> selected_share(plan, part, np.zeros((1, 1))).tolist()
+    [[1.0, 0.0]]
     """
     if part.place in CORES:
         return np.asarray(plan.again("core_attention")[:, None] * np.ones_like(part.time))
@@ -495,10 +514,11 @@ def selected_share(plan: TrainingPlan, part: Part) -> Array | None:
     block = {"mlp": "mlp", "moe": "moe"}.get(part.place)
     whole = plan.again(block) if block else 0.0 * products
     is_product = part.family == "gemm"
-    named = {"expansion": "latent"} if is_product else {"norm": "norm", "activation": "activation"}
     everything = np.maximum(whole, 0.5 * products if is_product else products)
     share = everything[:, None] * np.ones_like(part.time)
-    for ending, module in named.items():
+    for ending, module in (_PRODUCTS if is_product else _VECTORS).items():
         index = [position for position, name in enumerate(part.names) if name.endswith(ending)]
         share[:, index] = np.maximum(share[:, index], plan.again(module)[:, None])
+    if part.place == "mlp" and part.names[-1] == LAST_PRODUCT:
+        share[:, -1:] = np.where(whole[:, None] > 0.0, last_product, 1.0) * share[:, -1:]
     return share

@@ -421,13 +421,13 @@ def _feed_forward_kernels(setting: Setting, backward: bool) -> Iterator[tuple[st
         return
     _, copies, _ = setting.routed
     ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
-    separate = np.where(plan.graphs < Graphs.STEP, copies, 0.0)  # fused ones take the activation in
+    separate = np.where(plan.graphs != Graphs.STEP, copies, 0.0)  # fused ones take the activation in
     inner = separate * ffn + tokens * model.shared_ffn_hidden_size / plan.tensor_parallel
     slowdown = setting.constants["experts"]["move_slowdown"][:, 0]
     sorted_twice = np.where(plan.token_dispatch == TokenDispatch.COPIES, 2.0, 1.0)
     moved = slowdown * sorted_twice * copies / plan.expert_tensor_parallel * model.expert_hidden_size
     yield "moe", mlp_vectors(model, tokens, inner, moved, *degrees, backward)
-    biased = np.where(plan.graphs < Graphs.STEP, model.bias_all, 0.0)
+    biased = np.where(plan.graphs != Graphs.STEP, model.bias_all, 0.0)
     if some(biased):
         yield "moe", expert_bias_vectors(model, biased * copies, ffn, plan.element_size, WORD, backward)
 

@@ -69,13 +69,18 @@ def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Ar
     """FLOP per token that are computed again, averaged over the layers of a full stage, (rows,). [FLOP]"""
     model, plan = setting.model, setting.plan
     found = plan.again("core_attention") * scores
+    left_out = 1.0 - setting.constants["training_calls"]["last_product"][:, 0]
+    left_out = 2.0 * left_out * model.num_dense_layers * model.ffn_hidden_size * model.hidden_size
     if some(plan.more_modules):
         dense = expert_parameters(model.hidden_size, model.ffn_hidden_size, model.gated_mlp)
         routed = model.top_k * model.expert_ffn_hidden_size * (model.expert_hidden_size / model.hidden_size)
         mixture = expert_parameters(model.hidden_size, routed + model.shared_ffn_hidden_size, model.gated_mlp)
         again = plan.again("mlp") * model.num_dense_layers * dense + plan.again("moe") * model.num_moe_layers * mixture
-        found = np.where(plan.again("products") > 0, 0.5 * (forward - scores), found + 2.0 * again)
-    found = np.where(plan.recompute == Recompute.FULL, forward, found)
+        output = model.num_attention_heads * model.v_head_size * model.hidden_size
+        again = again + plan.again("attention_output") * model.num_attention_layers * output
+        found = found + 2.0 * again - plan.again("mlp") * left_out
+        found = np.where(plan.again("products") > 0, 0.5 * (forward - scores), found)
+    found = np.where(plan.recompute == Recompute.FULL, forward - left_out, found)
     return np.asarray(np.minimum(plan.recompute_layers / layers, 1.0) * found)
 
 
@@ -146,6 +151,7 @@ def training_rates(setting: Setting, step_time: Array) -> dict[str, Array]:
     >>> plan |= {"mtp_layers": np.zeros(1), "adapter_rank": np.zeros(1), "recompute_modules": np.zeros(1)}
     >>> setting = SimpleNamespace(model=llama, plan=TrainingPlan(plan))
     >>> setting.architecture = SimpleNamespace(sparse_attention=False, linear_attention=False)
+    >>> setting.constants = {"training_calls": {"last_product": np.ones((1, 1))}}
     >>> setting.device = SimpleNamespace(peak_flop_rate=np.array([[100e12]]))
     >>> setting.pipeline = SimpleNamespace(middle=SimpleNamespace(layers=np.array([32.0])))
     >>> training_rates(setting, np.ones(1))["mfu"].tolist()

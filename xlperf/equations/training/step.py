@@ -15,7 +15,7 @@ from xlperf.equations.hardware.memory import exposed_offload_time, host_update_t
 from xlperf.equations.hardware.roofline import vector_time
 from xlperf.equations.plan.records import Graphs, OffloadTarget, PipelineSchedule, QuantizedCopies, Recompute
 from xlperf.equations.plan.training_plan import LAYOUTS
-from xlperf.equations.training.activations import selected_share
+from xlperf.equations.training.activations import LAST_PRODUCT, selected_share
 from xlperf.equations.training.communication import (
     Communication,
     communication_of,
@@ -79,14 +79,16 @@ class Step(NamedTuple):
 
 
 class _BlockTimes(NamedTuple):
-    """Times of one block: kernels (rows, places), forward, backward, of weight gradients and recomputed; collectives
-    of tensor and expert parallelism (rows,); of context parallelism (rows, 1, cores). [s]
+    """Times of one block: kernels (rows, places), forward, backward, of weight gradients, recomputed selectively, and
+    left out where all of it is recomputed; collectives of tensor and expert parallelism (rows,); of context
+    parallelism (rows, 1, cores). [s]
     """
 
     forward: Array
     backward: Array
     weight_gradients: Array
     again: Array
+    left_out: Array
     tensor_forward: Array
     tensor_backward: Array
     context_forward: Array
@@ -144,18 +146,25 @@ def _of_layers(values: Array) -> Array:
 
 
 def _kernel_times(setting: Setting, parts: list[Part]) -> Array:
-    """Kernels of each place: forward, backward, of weight gradients, recomputed selectively, (4, places, rows). [s]"""
+    """Kernels of each place, (5, places, rows): forward, backward, of weight gradients, recomputed selectively, and
+    what is left out where whole layers are recomputed. [s]
+    """
     slowdown = setting.constants["training_software"]["kernel_slowdown"]
     selective = some(setting.plan.recompute == Recompute.SELECTIVE)
+    last_product = setting.constants["training_calls"]["last_product"]
     places = _places(setting)
-    times = np.zeros((4, len(places), len(slowdown)))
-    forward, backward, weights, again = times
+    times = np.zeros((5, len(places), len(slowdown)))
+    forward, backward, weights, again, left_out = times
     for part in parts:
         place = places.index(part.place)
         (forward if part.phase == "forward" else backward)[place] += part.total_time
         if part.phase == "backward" and part.family == "gemm":
             weights[place] += part.time_of("weight gradient")
-        share = selected_share(setting.plan, part) if selective and part.phase == "forward" else None
+        if part.phase != "forward":
+            continue
+        if LAST_PRODUCT in part.names and some(last_product < 1.0):
+            left_out[place] += (1.0 - last_product[:, 0]) * part.time_of(LAST_PRODUCT)
+        share = selected_share(setting.plan, part, last_product) if selective else None
         if share is not None:
             again[place] += total(part.calls * part.time * share)
     times *= slowdown[:, 0]
@@ -164,7 +173,7 @@ def _kernel_times(setting: Setting, parts: list[Part]) -> Array:
 
 def _block_times(setting: Setting, kernels: Array, communication: Communication) -> _BlockTimes:
     """Kernels of each place and collectives of each block, once."""
-    forward, backward, weights, again = (each.T for each in kernels)
+    forward, backward, weights, again, left_out = (each.T for each in kernels)
     exchange = setting.constants["experts"]["exchange_slowdown"][:, 0] * communication.expert_exchange.time
     tensor = tensor_times(setting, communication)
     cores = zip(forward[:, CORES].T, backward[:, CORES].T, strict=True)
@@ -174,6 +183,7 @@ def _block_times(setting: Setting, kernels: Array, communication: Communication)
         backward,
         weights,
         again,
+        left_out,
         tensor[:, 0],
         tensor[:, 1],
         context[:, None, 0],
@@ -210,7 +220,8 @@ def _host_times(setting: Setting, contents: StageContents) -> tuple[Array, Array
     host = np.where((plan.graphs != Graphs.NONE)[:, None], 0.0, host)
     if not setting.architecture.experts:
         return host, np.zeros(host.shape), np.zeros(host.shape)
-    launched = np.where((plan.graphs != Graphs.STEP)[:, None], mixtures, 0.0)
+    captured = (plan.graphs == Graphs.STEP) | (plan.graphs == Graphs.WHOLE_LAYERS)
+    launched = np.where(captured[:, None], 0.0, mixtures)
     experts = ceil_div(setting.model.num_experts, plan.expert_parallel)[:, None]
     host = host + launched * constants["experts"]["layer_overhead_time"]
     casts = np.where(plan.quantized, plan.cast_reads, 0.0)[:, None]
@@ -229,8 +240,8 @@ def _stage_times(setting: Setting, blocks: _BlockTimes, contents: StageContents)
 
     forward, backward = calls * blocks.forward[:, None], calls * blocks.backward[:, None]
     layer_forward, layer_backward = _of_layers(forward), _of_layers(backward)
-    repeated = _of_layers(calls * blocks.again[:, None])
-    again = share * np.where(full, layer_forward, np.where(selective, repeated, 0.0))
+    repeated, left_out = (_of_layers(calls * times[:, None]) for times in (blocks.again, blocks.left_out))
+    again = share * np.where(full, layer_forward - left_out, np.where(selective, repeated, 0.0))
     whole_forward = layer_forward + total(forward[..., _OUTSIDE])
     whole_backward = layer_backward + total(backward[..., _OUTSIDE])
 
