@@ -298,6 +298,65 @@ def test_gradients_that_are_added_up_apart_cost_a_pass_over_them(catalog: Catalo
     assert apart - fused > 3.0 * (less - time(catalog, row, global_batch_size=8)), "in every micro-batch"
 
 
+FSDP = {
+    "model": "Llama3-70B",
+    "accelerator": "H200-SXM-141GB",
+    "num_accelerators": 64,
+    "tensor_parallel": 4,
+    "zero_stage": 3,
+    "global_batch_size": 128,
+    "micro_batch_size": 2,
+    "sequence_length": 4096,
+    "recompute": "full",
+    "gradient_accumulation": "separate",
+    "cross_entropy": "plain",
+}
+
+
+def test_gradients_that_are_added_up_whole_are_reduced_once_and_stay_in_memory(catalog: Catalog) -> None:
+    """FSDP's no_sync: weights are gathered for each of the four micro-batches, gradients reduced after the last."""
+    shards, whole = plans(FSDP), plans({**FSDP, "gradient_accumulation": "whole"})
+    calls = {}
+    for way, table in (("shards", shards), ("whole", whole)):
+        operators = explain(table, catalog, 0)
+        for name in ("gradient reduction", "weight gathering"):
+            calls[way, name] = float(operators["calls"][operators["operator"] == name].sum())
+    assert calls == {
+        ("shards", "gradient reduction"): 4.0,
+        ("shards", "weight gathering"): 8.0,
+        ("whole", "gradient reduction"): 1.0,
+        ("whole", "weight gathering"): 8.0,
+    }
+    before, after = evaluate(shards, catalog), evaluate(whole, catalog)
+    assert after["time_data_parallel"][0] < before["time_data_parallel"][0]
+    assert after["memory_gradients"][0] == pytest.approx(16.0 * before["memory_gradients"][0], rel=1e-6)
+    kept = {**FSDP, "gradient_accumulation": "whole", "global_batch_size": 32}
+    one, other = evaluate(plans(kept), catalog), evaluate(plans({**kept, "gradient_accumulation": "separate"}), catalog)
+    assert one["step_time"][0] == other["step_time"][0] and one["memory"][0] == other["memory"][0], "one micro-batch"
+    unsharded = [
+        evaluate(plans({**FSDP, "zero_stage": 1, "gradient_accumulation": way}), catalog)
+        for way in ("separate", "whole")
+    ]
+    assert unsharded[0]["step_time"][0] == unsharded[1]["step_time"][0], "whole in any case"
+
+
+def test_logits_that_every_rank_gathers_cost_memory_and_a_gathering(catalog: Catalog) -> None:
+    split, whole = plans(FSDP), plans({**FSDP, "cross_entropy": "gathered"})
+    before, after = evaluate(split, catalog), evaluate(whole, catalog)
+    logits = 2 * 4096 * 128256
+    more = after["memory_activations"][0] - before["memory_activations"][0]
+    assert 0.5 * 14 * 0.75 * logits < more <= 14 * 0.75 * logits, "the other three quarters, 14 bytes each"
+    operators = explain(whole, catalog, 0)
+    gathered = operators["operator"] == "gathering of logits"
+    assert operators["traffic"][gathered].sum() == pytest.approx(2.0 * logits)
+    assert operators["calls"][gathered].sum() == 4.0
+    assert after["time_tensor_parallel"][0] > before["time_tensor_parallel"][0]
+    assert not (explain(split, catalog, 0)["operator"] == "gathering of logits").any()
+    alone = {**FSDP, "tensor_parallel": 1}
+    one, other = (time(catalog, alone, cross_entropy=way) for way in ("plain", "gathered"))
+    assert one == other, "one rank has all logits"
+
+
 def test_gradients_that_wait_for_the_last_backward_pass_are_seen_in_full(catalog: Catalog) -> None:
     far = {**DENSE, "num_accelerators": 512, "global_batch_size": 512}
     beside, after = (time(catalog, far, "time_data_parallel", data_overlap=way) for way in ("yes", "no"))

@@ -154,7 +154,7 @@ class GradientPrecision:
 class GradientAccumulation:
     """How gradients of weights are added up over micro-batches."""
 
-    SEPARATE = 1.0
+    SEPARATE, WHOLE = 1.0, 2.0
 
 
 class QuantizedCopies:
@@ -172,7 +172,7 @@ class Recompute:
 class CrossEntropy:
     """Kernels of the loss."""
 
-    FUSED, PLAIN = 1.0, 2.0
+    FUSED, PLAIN, GATHERED = 1.0, 2.0, 3.0
 
 
 class Attention:

@@ -13,6 +13,7 @@ from xlperf.equations.plan.records import (
     WORD,
     ActivationStorage,
     Attention,
+    CrossEntropy,
     DispatchPrecision,
     GradientAccumulation,
     GradientPrecision,
@@ -211,17 +212,34 @@ class TrainingPlan(PlanColumns):
     @derived
     def scatters(self) -> np.ndarray:
         """Where sharded gradients are reduced for every micro-batch with whole weights: ZeRO-2 in a pipeline. [-]"""
-        return np.asarray((self.zero_stage == 2) & (self.pipeline_parallel > 1))
+        return np.asarray((self.zero_stage == 2) & (self.pipeline_parallel > 1) & ~self.keeps_sums)
+
+    @derived
+    def keeps_sums(self) -> np.ndarray:
+        """Where gradients that would be sharded are added up whole on every rank and reduced once a step. [-]"""
+        whole = self.gradient_accumulation == GradientAccumulation.WHOLE
+        return np.asarray(whole & (self.zero_stage > 1) & (self.num_micro_batches > 1))
 
     @derived
     def sums_shards(self) -> np.ndarray:
         """Where gradients are reduced before they are added up, so that a rank adds up its shards alone. [-]"""
-        return np.asarray((self.zero_stage > 1) & ((self.pipeline_parallel < 2) | self.scatters | self.regathers))
+        early = (self.pipeline_parallel < 2) | self.scatters | self.regathers
+        return np.asarray((self.zero_stage > 1) & early & ~self.keeps_sums)
 
     @derived
     def adds_separately(self) -> np.ndarray:
         """Where gradients of weights are added to their sum in a pass of its own. [-]"""
-        return np.asarray((self.gradient_accumulation == GradientAccumulation.SEPARATE) & ~self.frozen)
+        return np.asarray((self.gradient_accumulation >= GradientAccumulation.SEPARATE) & ~self.frozen)
+
+    @derived
+    def plain_loss(self) -> np.ndarray:
+        """Where every step of the loss is a kernel with an output of its own. [-]"""
+        return np.asarray(self.cross_entropy >= CrossEntropy.PLAIN)
+
+    @derived
+    def loss_shards(self) -> Array:
+        """Ranks over which the logits of the loss are split: one where every tensor-parallel rank gathers them. [-]"""
+        return np.where(self.cross_entropy == CrossEntropy.GATHERED, 1.0, self.tensor_parallel)
 
     def again(self, module: str) -> Array:
         """1 where selective recomputation covers a module of RECOMPUTE_MODULES. [-]"""

@@ -35,7 +35,8 @@ class _Message(NamedTuple):
 class Communication(NamedTuple):
     """Collectives of a plan, each (rows,); those of layers per block and direction.
 
-    ``tensor_*`` of the activations between blocks, ``context_*`` of keys and values (one ring step, one gathering,
+    ``tensor_*`` of the activations between blocks, ``logits_gather`` of the logits of a loss that is not split over the
+    vocabulary, ``context_*`` of keys and values (one ring step, one gathering,
     one exchange), ``expert_exchange`` one dispatch or combination, ``expert_*`` within an expert's tensor-parallel
     group, ``stage_transfer`` between stages, ``gradient_reduce`` and ``weight_gather`` within a group that shares one
     set of shards, ``group_reduce`` between such groups (between all replicas where nothing is sharded).
@@ -44,6 +45,7 @@ class Communication(NamedTuple):
     tensor_reduce: Collective
     tensor_gather: Collective
     tensor_scatter: Collective
+    logits_gather: Collective
     context_step: Collective
     context_gather: Collective
     context_exchange: Collective
@@ -85,11 +87,17 @@ def _tensor_messages(setting: Setting) -> dict[str, _Message]:
     plan = setting.plan
     split, stride = plan.sequence_parallel > 0, plan.strides["tp"]
     whole, halves = np.where(split, 1.0, plan.tensor_parallel), np.where(split, plan.tensor_parallel, 1.0)
-    return {
+    messages = {
         "tensor_reduce": _Message("all_reduce", setting.stream_size, whole, stride),
         "tensor_gather": _Message("all_gather", setting.stream_size, halves, stride),
         "tensor_scatter": _Message("reduce_scatter", setting.stream_size, halves, stride),
     }
+    gathers = plan.loss_shards < plan.tensor_parallel
+    if some(gathers):
+        size = plan.tokens * setting.model.vocab_size * plan.element_size
+        ranks = np.where(gathers, plan.tensor_parallel, 1.0)
+        messages["logits_gather"] = _Message("all_gather", size, ranks, stride)
+    return messages
 
 
 def _context_messages(setting: Setting) -> dict[str, _Message]:
@@ -528,7 +536,7 @@ def collective_calls(setting: Setting, found: Communication, counts: Mapping[str
     gathers = np.where(plan.regathers, 2.0 * repeats, 1.0)
     whole = plan.zero_stage < 1
     sharded, unsharded, between = (
-        np.where(whole, 0.0, repeats),
+        np.where(whole, 0.0, np.where(plan.keeps_sums, 1.0, repeats)),
         np.where(whole, repeats, 0.0),
         np.where(whole, 0.0, 1.0),
     )
@@ -537,6 +545,7 @@ def collective_calls(setting: Setting, found: Communication, counts: Mapping[str
             ("tensor-parallel gather", found.tensor_gather, np.where(split, reductions + batches * blocks, 0.0)),
             ("tensor-parallel scatter", found.tensor_scatter, np.where(split, reductions, 0.0)),
             ("tensor-parallel reduction", found.tensor_reduce, np.where(split, 0.0, reductions)),
+            ("gathering of logits", found.logits_gather, batches * counts["head"]),
         ),
         "time_expert_parallel": (
             ("expert exchange", exchange, 2.0 * exchanges),

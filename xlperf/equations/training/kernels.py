@@ -460,8 +460,8 @@ def _ring_merges(setting: Setting) -> Iterator[tuple[str, str, Vectors]]:
 def _outside_layers(setting: Setting) -> Iterator[tuple[str, str, Vectors]]:
     """Look-up of the embedding, and the loss over the part of the vocabulary that a rank holds."""
     model, plan, element = setting.model, setting.plan, setting.plan.element_size
-    vocab = plan.tokens * ceil_div(model.vocab_size, plan.tensor_parallel)
-    fused, plain = plan.cross_entropy == CrossEntropy.FUSED, plan.cross_entropy == CrossEntropy.PLAIN
+    vocab = plan.tokens * ceil_div(model.vocab_size, plan.loss_shards)
+    fused, plain = plan.cross_entropy == CrossEntropy.FUSED, plan.plain_loss
     loss = np.where(fused, 3.0 * element, element + np.where(plain, 3.0, 5.0) * WORD)
     gradient = np.where(fused, 2.0 * element, element + np.where(plain, 5.0, 3.0) * WORD)
     looked_up = 2.0 * plan.tokens * model.hidden_size * element

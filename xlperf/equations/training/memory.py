@@ -214,11 +214,11 @@ def _activations(setting: Setting, contents: StageContents, modules: Array) -> t
     stream = whole_stream / tensor_ranks
     layer_kept = layer_kept + in_flight * modules * (_MTP_STREAMS * stream)[:, None]
     logits = logits_size(
-        plan.tokens * ceil_div(model.vocab_size, plan.tensor_parallel),
+        plan.tokens * ceil_div(model.vocab_size, plan.loss_shards),
         plan.element_size,
         WORD,
         plan.cross_entropy == CrossEntropy.FUSED,
-        plan.cross_entropy == CrossEntropy.PLAIN,
+        plan.plain_loss,
     )
     gathered = np.where(tensor_ranks > 1.0, whole_stream, 0.0)
     loss = (1.0 + plan.mtp_layers) * logits + 2.0 * stream + whole_stream + gathered
@@ -276,8 +276,8 @@ def _gradients(setting: Setting, parameters: StageParameters, heads: Array) -> t
     block = np.maximum(held.attention, held.linear) + np.where(model.num_dense_layers > 0, held.mlp, 0.0)
     block = block + np.where(model.num_experts > 0, held.shared + one_expert, 0.0)
     passing = np.maximum(plan.element_size[:, None] * (block[:, None] + heads) - copy * (dense + experts), 0.0)
-    # Weights gathered once: no gradient leaves before the last micro-batch.
-    gradients = np.where(plan.gathers_once[:, None], size * (dense + experts), gradients)
+    # Weights gathered once, or gradients added up whole: none leaves before the last micro-batch.
+    gradients = np.where((plan.gathers_once | plan.keeps_sums)[:, None], size * (dense + experts), gradients)
     return gradients, np.where(plan.frozen[:, None], 0.0, passing)
 
 

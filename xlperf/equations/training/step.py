@@ -37,6 +37,7 @@ from xlperf.equations.training.stages import (
 
 PLACES = ("attention", "core", "local core", "mlp", "moe", "head", "embedding", "mtp")
 _LAYERS, _OUTSIDE, CORES = slice(0, 5), slice(5, 8), slice(1, 3)
+_HEAD = PLACES.index("head")
 _HYBRID = (*PLACES, "linear")
 FIRST, MIDDLE, LAST = 0, 1, 2
 COMPUTE_PARTS = ("time_forward", "time_backward", "time_recompute", "time_optimizer")
@@ -80,8 +81,8 @@ class Step(NamedTuple):
 
 class _BlockTimes(NamedTuple):
     """Times of one block: kernels (rows, places), forward, backward, of weight gradients, recomputed selectively, and
-    left out where all of it is recomputed; collectives of tensor and expert parallelism (rows,); of context
-    parallelism (rows, 1, cores). [s]
+    left out where all of it is recomputed; collectives of tensor and expert parallelism and of logits (rows,); of
+    context parallelism (rows, 1, cores). [s]
     """
 
     forward: Array
@@ -95,6 +96,7 @@ class _BlockTimes(NamedTuple):
     context_backward: Array
     exchange: Array
     expert: Array
+    logits: Array
 
 
 class _StageTimes(NamedTuple):
@@ -190,6 +192,7 @@ def _block_times(setting: Setting, kernels: Array, communication: Communication)
         context[:, None, 1],
         2.0 * exchange,
         communication.expert_gather.time + communication.expert_scatter.time,
+        communication.logits_gather.time,
     )
 
 
@@ -270,7 +273,9 @@ def _stage_times(setting: Setting, blocks: _BlockTimes, contents: StageContents)
         backward=whole_backward,
         again=again,
         weight_gradients=total(calls * blocks.weight_gradients[:, None]),
-        tensor=tensor * ((passes - 1.0) * block_count + blocks_again + outside) + tensor_backward * block_count,
+        tensor=tensor * ((passes - 1.0) * block_count + blocks_again + outside)
+        + tensor_backward * block_count
+        + blocks.logits[:, None] * calls[..., _HEAD],
         context=whole_context,
         expert=exchange - hidden + exchanges * blocks.expert[:, None],
         waiting=whole_waiting,
@@ -321,7 +326,8 @@ def _data_parallel_time(
     setting: Setting, communication: Communication, stage: _StageTimes, overlap: Array | float
 ) -> Array:
     """Reduction of gradients and gathering of weights, exposed beside a share of the passes; ZeRO-3 repeats both for
-    every micro-batch, ZeRO-2 in a pipeline the former, but for what passes between groups of shards.
+    every micro-batch, ZeRO-2 in a pipeline the former, but for what passes between groups of shards; gradients that
+    are added up whole are reduced once.
     """
     plan, window = setting.plan, overlap
     tax = setting.constants["training_software"]["overlap_tax"][:, 0]
@@ -330,6 +336,7 @@ def _data_parallel_time(
     reduce = communication.gradient_reduce.time + communication.expert_gradient_reduce.time
     gather = communication.weight_gather.time + communication.expert_weight_gather.time
     behind_backward = reduce + np.where(sharded, gather, 0.0)
+    behind_others = np.where(plan.keeps_sums, behind_backward - reduce, behind_backward)
     between = communication.group_reduce.time + communication.expert_group_reduce.time
     hidden = window * stage.backward_span
 
@@ -340,7 +347,7 @@ def _data_parallel_time(
     forward = seen(gather, window * stage.forward_span)
     last = seen(behind_backward + between, hidden) + forward
     again = np.where(plan.scatters, 0.0, forward)
-    return np.asarray((repeats - 1.0) * (seen(behind_backward, hidden) + again) + last)
+    return np.asarray((repeats - 1.0) * (seen(behind_others, hidden) + again) + last)
 
 
 def _copied_weights(setting: Setting) -> Array | float:
