@@ -40,7 +40,7 @@ def test_unseen_rows_are_in_no_fit(published: list[Published], catalog: Catalog)
 
 def test_no_run_of_measured_csv_is_of_software_that_only_unseen_rows_used(published: list[Published]) -> None:
     names = {
-        word for row in package_rows_of_measured() for word in row["software"].split(";") if row["kind"] == "training"
+        word for row in package_rows_of_measured() for word in row["software"].split() if row["kind"] == "training"
     }
     for rows in published:
         if rows.kind == "training":

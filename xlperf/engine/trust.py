@@ -211,7 +211,7 @@ def trust(
         words[code] = pairs[pair].words + (_beyond(pairs[pair], which - 1, kind) if which else "")
     said = words[reason]
     for row in np.flatnonzero(never).tolist():
-        said[row] += f"; no published run with {software.words[software.codes[row]]}"
+        said[row] += f"; no published run with {software.words[software.codes[row]]}{_others(kind)}"
     return {
         "trust": np.array(BADGES, dtype=object)[badge],
         "trust_reason": said,
@@ -228,6 +228,13 @@ def _measured_software(kind: str, catalog: Catalog, name: str) -> bool:
 @cache
 def _published_software(kind: str) -> frozenset[str]:
     return frozenset(name for one in measured_runs(kind) for name in one.software)
+
+
+@cache
+def _others(kind: str) -> str:
+    """Which training stacks or engines there are published runs with, in words."""
+    known = sorted(_published_software(kind) - {""})
+    return f", but with {', '.join(known)}" if known else ""
 
 
 def band_ends(constants: Mapping[str, Array], name: str, width: Array) -> Array:
