@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -213,3 +214,20 @@ def test_mixed_blocks_give_the_same_bits_as_single_rows(catalog: Catalog) -> Non
         alone = evaluate(plans(row), catalog)
         for name in ("ttft", "tpot", "tokens_per_second", "ttft_ninetieth"):
             assert alone.number(name)[0] == together.number(name)[index], (row, name)
+
+
+def test_a_prompt_more_than_a_round_costs_no_round_for_all(catalog: Catalog) -> None:
+    """Sixteen replicas of attention take a prompt each in a pass; with a few more waiting none of it is lost.
+
+    Over the number in flight throughput never falls, and over the rate of requests the time per token does not.
+    """
+    row = {"model": "Gemma-2-27B", "num_accelerators": 16, "tensor_parallel": 16, "data_parallel_attention": 16,
+           "prompt_length": 16384, "output_length": 32, "gathering_steps": 5, "software": "turbomind"}  # fmt: skip
+    flying = [{**row, "concurrency": 8 * 2 ** (step / 4)} for step in range(24)]
+    flying = [{**each, "concurrency": round(each["concurrency"])} for each in flying]
+    rates = results(catalog, "tokens_per_second", *flying)
+    assert all(more > 0.999 * fewer for fewer, more in pairwise(rates))
+    (most,) = results(catalog, "max_request_rate", {**row, "concurrency": None, "request_rate": 1e-3})
+    arriving = [{**row, "concurrency": None, "request_rate": most * at / 40.0} for at in range(1, 40)]
+    times = results(catalog, "tpot", *arriving)
+    assert all(later >= 0.999 * sooner for sooner, later in pairwise(times))

@@ -166,22 +166,23 @@ class Replicas(NamedTuple):
         sides = np.concatenate([lower, upper])
         # Of a whole batch only the step of the smaller one is asked for.
         mean = workload.prompts(np.concatenate([np.where(requests == upper, upper, lower), upper]))
+        fewer, most = workload.whole_prompts(mean)
         steps, passes, step_parts, pass_parts = self.times.at(
             np.concatenate([*(each[None] for each in batches), sides]),
-            np.concatenate([*(each[None] for each in prompts), np.floor(mean), np.ceil(mean)]),
+            np.concatenate([*(each[None] for each in prompts), fewer, most]),
             detailed,
         )
         low, high = steps[len(batches) :][:number], steps[len(batches) :][number:]
         step = np.concatenate([low, bounded_rise(lower, upper, low, high)])
         smaller, larger = passes[len(prompts) :][: 2 * number], passes[len(prompts) :][2 * number :]
-        # Some passes take a prompt more than the others.
-        more = mean - np.floor(mean)
+        # Some passes take more prompts than the others.
+        more = divide(mean - fewer, most - fewer, 0.0)
         prefill = (1.0 - more) * smaller + more * larger
         prefills, saving, longest = sides * workload.shared(sides, mean, prefill), 0.0 * prefill, 0.0 * prefill
         if some(workload.mixed):
             of_step, of_pass = step_parts[len(batches) :], pass_parts[len(prompts) :]
-            few = workload.mixed_times(sides, np.floor(mean), smaller, of_step, of_pass[: 2 * number])
-            many = workload.mixed_times(sides, np.ceil(mean), larger, of_step, of_pass[2 * number :])
+            few = workload.mixed_times(sides, fewer, smaller, of_step, of_pass[: 2 * number])
+            many = workload.mixed_times(sides, most, larger, of_step, of_pass[2 * number :])
             saving, longest = ((1.0 - more) * less + more * rest for less, rest in zip(few, many, strict=True))
             saving = saving / mean
             prefills = prefills - (sides - 1.0) * saving
@@ -322,7 +323,7 @@ def operating(deployment: Deployment) -> Operation:
         active = np.where(
             arriving, np.clip(np.ceil(np.where(np.isinf(state.running), 1.0, state.running)), 1.0, most), active
         )
-    batch, prompts = np.ceil(active), np.floor(workload.prompts(active))
+    batch, (prompts, _) = np.ceil(active), workload.whole_prompts(workload.prompts(active))
     # Only a run that ends needs a step with another batch.
     burst = np.maximum(np.minimum(batch, workload.max_prefill_prompts), 1.0)
     asked = [prompts, *([burst] if ends.any() else [])]

@@ -107,6 +107,16 @@ class RequestLoad(NamedTuple):
         found = np.minimum(np.maximum(found, self.burst_fraction * requests), requests / self.pipeline_stages)
         return np.minimum(np.maximum(found, 1.0), self.max_prefill_prompts)
 
+    def whole_prompts(self, mean: Array) -> tuple[Array, Array]:
+        """Prompts of the passes that give a mean: whole ones; from one for each attention replica on, whole rounds.
+
+        A pass lasts as long as that of the replica with most prompts: one prompt more than a round takes as long as
+        another round, and a scheduler that has one left over need not take it before the next pass.
+        """
+        copies = np.where(mean > self.attention_replicas, self.attention_replicas, 1.0)
+        lower, upper = np.floor(mean / copies) * copies, np.ceil(mean / copies) * copies
+        return lower, np.minimum(upper, np.maximum(self.max_prefill_prompts, np.ceil(mean)))
+
     def _admission(self, requests: Array) -> tuple[Array, Array]:
         return admission(self.attention_replicas, requests, self.decode_steps, self.polling_steps, self.gathering_steps)
 
