@@ -211,7 +211,7 @@ class Catalog:
                         at = index[meant[0].casefold()]
                         self._taken.setdefault(kind, {})[name] = meant[0]
                     else:
-                        problems[name] = _unknown(kind, name, self.tables[kind], meant)
+                        problems[name] = _unknown(name, self.tables[kind], meant)
                 if at == _UNKNOWN:
                     faults.append(Fault(plans.place(row, column), *problems[name]))
                 else:
@@ -308,7 +308,7 @@ def catalog_faults(
                 if name.casefold() not in indexes[column.reference]:
                     meant = Spellings(other).names(name)
                     if len(meant) != 1:
-                        words = _unknown(column.reference, name, other, meant)
+                        words = _unknown(name, other, meant)
                         faults.append(Fault(table.place(row, column.name), *words))
         if kind == "calibration":
             found = calibration_rows(table)[1]
@@ -363,7 +363,7 @@ def _with_exact_references(tables: Mapping[str, Table], indexes: dict[str, dict[
     return exact
 
 
-def _unknown(kind: str, name: str, table: Table, meant: Sequence[str] = ()) -> tuple[str, Hint]:
+def _unknown(name: str, table: Table, meant: Sequence[str] = ()) -> tuple[str, Hint]:
     """Message for a name that is unknown or ambiguous, and a hint at the names that may be meant."""
     key = table.schema.key.name
     if meant:

@@ -300,7 +300,7 @@ def cost_bridge(
              for first, second in zip(*states, strict=True)]
             for kind, per_token in ((1, energy_per_token), (0, cost_per_token))
         )  # fmt: skip
-    return _lines(plans, results, owned, np.array(costs), np.array(energies))
+    return _lines(plans, results, np.array(costs), np.array(energies))
 
 
 def _states(catalog: Catalog, owned: OwnedPlans, place: int) -> list[tuple[Array, Array]]:
@@ -322,7 +322,7 @@ def _state(terms: OwnerTerms) -> tuple[Array, Array]:
     return owned_cost_rate(*terms), terms.grid_power * terms.load_share
 
 
-def _lines(plans: Table, results: Table, owned: OwnedPlans, costs: Array, energies: Array) -> Table:
+def _lines(plans: Table, results: Table, costs: Array, energies: Array) -> Table:
     """The lines of all plans, (lines, rows) each, as a table."""
     known = np.isfinite(costs[0]) & np.isfinite(costs[-1])
     changes, energy_changes = (np.diff(values, axis=0, prepend=0.0) for values in (costs, energies))

@@ -53,7 +53,7 @@ def serve_answer(form: Table, catalog: Catalog) -> Answer:
         return _refused(plan, catalog)
     rows = np.flatnonzero(kept)
     tried, results = tried.take(rows), results.take(rows)
-    best = _smallest(form, tried, results, catalog)
+    best = _smallest(form, tried, results)
     return _fleet(form, tried.take([best]), results.take([best]), catalog)
 
 
@@ -115,7 +115,7 @@ def _users(form: Table, results: Table) -> Array:
     return np.full(len(results), asked) if asked == asked else flying
 
 
-def _smallest(form: Table, tried: Table, results: Table, catalog: Catalog) -> int:
+def _smallest(form: Table, tried: Table, results: Table) -> int:
     size, load = tried.number("num_accelerators"), tried.number("concurrency")
     fleet = np.ceil(_users(form, results) / load) * size
     near = np.flatnonzero(fleet <= (1.0 + EQUAL) * fleet.min())

@@ -81,7 +81,7 @@ def compare_sheet(sheet: Any, data: Any, live: Live) -> None:
     live.put(data["L2"], f'=IF({both[0]},"training",IF({both[1]},"inference",""))')
     r = _chosen(data, at, live)
     _parts(data, at, r, live)
-    _settings(sheet, data, at, live)
+    _settings(sheet, data, live)
     _answers(sheet, data, chosen, r, live)
     _charts(sheet, data, live)
 
@@ -235,7 +235,7 @@ def _parts(data: Any, at: Mapping[str, Mapping[str, Pair]], r: Mapping[str, Pair
             live.put(data[f"{letter}{row}"], f"=IFERROR({size}*1,0)")
 
 
-def _settings(sheet: Any, data: Any, at: Mapping[str, Mapping[str, Pair]], live: Live) -> None:
+def _settings(sheet: Any, data: Any, live: Live) -> None:
     """Settings that differ, those of the kind that was chosen, below the choice."""
     put(sheet, "B9", "SETTINGS THAT DIFFER", "group")
     for letter, words in (("C", "A"), ("D", "B")):

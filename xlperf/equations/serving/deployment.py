@@ -50,17 +50,12 @@ class _Packed:
         for values in self.arrays:
             first = self.first.get(id(values))
             if first is None:
-                found.append(_some(values, rows))
+                found.append(values[rows] if values.ndim else values)
             elif values.ndim == 1:
                 found.append(taken[first])
             else:
                 found.append(taken[first : first + values.shape[1]].T)
         return found
-
-
-def _some(values: Array, rows: Rows) -> Array:
-    """Rows of an array that has one for each plan; others as they are."""
-    return values[rows] if values.ndim else values
 
 
 class RequestLatency(NamedTuple):
@@ -169,7 +164,7 @@ class Deployment:
     def take(self, rows: Rows) -> Deployment:
         """Some of the plans; a plan may be taken several times."""
         if isinstance(rows, slice) or len(rows) < _MANY:
-            return self._with_arrays([_some(values, rows) for values in self._arrays])
+            return self._with_arrays([values[rows] if values.ndim else values for values in self._arrays])
         return self._with_arrays(self._packed.take(rows))
 
     @derived
