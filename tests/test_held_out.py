@@ -46,7 +46,8 @@ from xlperf.calibrate.kernel_measurements import read_kernels
 from xlperf.calibrate.published import Published, package_rows, published_columns, published_rows
 from xlperf.calibrate.published_errors import Errors, plans_to_fit
 from xlperf.calibrate.published_errors import errors_of as published_entries
-from xlperf.calibrate.published_inference import inference_plans, prefill_utilization
+from xlperf.calibrate.published_feasible import prefill_utilization
+from xlperf.calibrate.published_inference import inference_plans
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.table import Table

@@ -7,13 +7,10 @@ of attention is one that no plan is computed for.
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
-from math import gcd, prod
-from pathlib import Path
+from math import gcd
 from typing import Any, NamedTuple
 
 from xlperf.base.errors import Fault, InputError, nearest
@@ -21,7 +18,6 @@ from xlperf.base.resources import rows
 
 _LARGEST_NUMBER = 2**40
 _MOST_LAYERS = 10_000
-_LARGEST = 64 * 2**20  # bytes of a configuration or of the header of a file of weights
 _SPARSE_KINDS = ("selected", "compressed")
 _NO_DECODER = ("ForMaskedLM", "ForPreTraining", "ForSequenceClassification", "ForTokenClassification", "Encoder")
 """Ends of architectures whose tokens see those behind them: they generate nothing."""
@@ -36,7 +32,6 @@ _HARMLESS = re.compile(
 )
 """Names among those that do not."""
 _FULL = ("full_attention", "attention", "global_attention")
-_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 Row = dict[str, object]
 
 
@@ -127,7 +122,7 @@ def model_row(config: Mapping[str, Any], name: str, source: str) -> ModelRow:
     left out, and why plans with it are refused. Raises InputError where the configuration lacks a number that a row
     needs.
     """
-    inner = _Entries(_language_part(config))
+    inner = _Entries(language_part(config))
     found = _Found(inner)
     kind = str(inner.get("model_type") or config.get("model_type") or "")
     family, left_out = _family(kind, inner)
@@ -173,7 +168,7 @@ def model_row(config: Mapping[str, Any], name: str, source: str) -> ModelRow:
     return ModelRow({column: value for column, value in row.items() if value not in ("", None)}, left_out, refused)
 
 
-def _language_part(config: Mapping[str, Any]) -> dict[str, Any]:
+def language_part(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of the language model, where others stand beside it."""
     config = _thinking_part(config)
     parts = (config.get(key) for key in ("text_config", "llm_config", "language_config"))
@@ -462,69 +457,3 @@ def _towers(config: Mapping[str, Any]) -> list[str]:
         method = str(narrow.get("quant_method") or narrow.get("quant_algo") or "low precision")
         said.append(f"published weights are quantised ({method}): state it as precision of a plan")
     return said
-
-
-# --- files
-
-
-def read_config(path: str | os.PathLike[str]) -> tuple[dict[str, Any], float | None, str]:
-    """Read a configuration, and count the weights where they or their index lie beside it.
-
-    ``path``: config.json, or a folder that holds one. Returns the configuration, the number of weights (None where
-    nothing tells it), and where that was read. Raises InputError where there is no such file, or it is no JSON object.
-    """
-    file = Path(path)
-    if file.is_dir():
-        file = file / "config.json"
-    config = _json(file)
-    counted, where = (None, "") if file == Path(path) else _weights(file.parent, config)
-    return config, counted, where
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        if file.stat().st_size > _LARGEST:
-            raise InputError(Fault(str(file), "is too large for a configuration"))
-        found = json.loads(file.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        problem = "there is no such file; a config.json or a folder that holds one is meant"
-        raise InputError(Fault(str(file), problem)) from None
-    except OSError as error:
-        raise InputError(Fault(str(file), f"cannot be read: {(error.strerror or str(error)).lower()}")) from None
-    except (ValueError, RecursionError) as error:
-        at = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
-        raise InputError(Fault(str(file), f"is no JSON{at}; the config.json of a model is meant")) from None
-    if not isinstance(found, dict):
-        raise InputError(Fault(str(file), "is no JSON object; the config.json of a model is meant"))
-    return found
-
-
-def _weights(folder: Path, config: Mapping[str, Any]) -> tuple[float | None, str]:
-    """Weights of a folder: from the headers of all its safetensors files, else from their index."""
-    index = folder / "model.safetensors.index.json"
-    names = {str(name) for name in (_json(index).get("weight_map") or {}).values()} if index.exists() else set()
-    files = [folder / Path(name).name for name in sorted(names)] or sorted(folder.glob("*.safetensors"))
-    if config.get("quantization_config") or _language_part(config).get("quantization_config"):
-        return None, ""
-    if files and all(file.exists() for file in files):
-        return float(sum(map(_tensors, files))), "the safetensors files"
-    metadata = _json(index).get("metadata") or {} if index.exists() else {}
-    if isinstance(metadata.get("total_parameters"), int):
-        return float(metadata["total_parameters"]), index.name
-    size = _BYTES.get(str(_language_part(config).get("torch_dtype") or _language_part(config).get("dtype")), 0)
-    total = metadata.get("total_size")
-    return (float(total) / size, index.name) if size and isinstance(total, (int, float)) else (None, "")
-
-
-def _tensors(file: Path) -> int:
-    """Elements of the tensors of a safetensors file, from its header."""
-    try:
-        with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            if length > _LARGEST:
-                raise ValueError
-            header = json.loads(stream.read(length))
-        shapes = [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
-        return sum(prod(int(size) for size in shape) for shape in shapes)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise InputError(Fault(str(file), "is no safetensors file, or is damaged")) from None

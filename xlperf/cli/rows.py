@@ -62,7 +62,8 @@ def model(config: str, parameters: float | None, name: str | None, output: str |
     the row leaves out (vision) or cannot express is named. Exit code 1 where parameters differ by more than 0.5 %, or
     no plan can be computed with the model.
     """
-    from xlperf.catalog.hugging_face import model_row, read_config
+    from xlperf.catalog.hugging_face import model_row
+    from xlperf.catalog.hugging_face_files import read_config
 
     settings, counted, where = read_config(config)
     path = Path(config).resolve()
