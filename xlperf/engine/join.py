@@ -375,7 +375,7 @@ def constants_by_family(
     return found, extrapolated
 
 
-BATCH = 4096
+BATCH = 8192
 """Plans of one architecture evaluated together: their arrays stay in the processor's cache."""
 
 Results = dict[str, np.ndarray]
