@@ -115,6 +115,8 @@ def test_constants_are_a_calibration_sheet() -> None:
 def test_no_more_than_eight_constants_a_key_and_four_for_one_software() -> None:
     count: dict[tuple[str, ...], int] = {}
     for one in constants():
+        if one.kind == "datasheet":  # read in the code of a library, not fitted
+            continue
         key = (one.family, one.generation, one.precision, one.software)
         count[key] = count.get(key, 0) + 1
     assert max(count.values()) <= LIMIT
@@ -267,6 +269,8 @@ def test_libraries_with_one_tile_are_known_without_measurements() -> None:
     one = found["gemm/ada/fp8_block/any/largest_tile_rows"]
     assert (one.value, one.kind) == (32.0, "datasheet")
     assert "TensorRT-LLM" in one.source
+    free = found["gemm/hopper/fp8_block/deepgemm/any_tile_columns"]
+    assert (free.value, free.kind, free.num_rows) == (1.0, "datasheet", 0)
 
 
 def test_one_machine_does_not_tell_energy_from_efficiency() -> None:

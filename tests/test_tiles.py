@@ -101,6 +101,25 @@ def test_faster_exponentials_shorten_the_softmax_alone() -> None:
     assert before > attention_time(device(), without, *shape).item()
 
 
+def test_tiles_of_any_width_fill_the_waves_that_powers_of_two_leave_empty() -> None:
+    """5,120 columns on 78 multiprocessors: 80 tiles of 64 columns take two waves, 64 of 80 columns one."""
+    few = device(num_multiprocessors=78.0)
+    n = np.arange(512.0, 16384.0, 512.0)[None, :]
+    usual = constants("gemm", launch_time=0.0, serial_share=0.0)
+    free = {**usual, "any_tile_columns": np.ones((1, 1))}
+    shape = (64.0, n, 8192.0, 1.0, 1.0, 2.0)
+    times = [gemm_time(few, own, *shape, stack="training")[0] for own in (usual, free)]
+    assert (times[1] < 0.9 * times[0]).any()
+    rows = np.array([[16.0, 32.0, 64.0, 128.0]])
+    short, padded = (
+        gemm_time(few, own, rows, 5120.0, 8192.0, 1.0, 1.0, 2.0, stack="serving")[0] for own in (usual, free)
+    )
+    compulsory = product_traffic(rows, 5120.0, 8192.0, 1.0, 1.0, 2.0)[0] / few.memory_bandwidth[0, 0]
+    assert (padded >= compulsory).all() and (short >= compulsory).all()
+    arithmetic = 2.0 * 64.0 * 5120.0 * 8192.0 / few.peak_flop_rate[0, 0]
+    assert (padded >= arithmetic).all(), "16 rows take the arithmetic of 64"
+
+
 def test_large_squares_come_near_the_bound_of_their_sums() -> None:
     """Without a cache only what the registers of all multiprocessors hold is used again."""
     n = np.array([8192.0, 16384.0, 65536.0])

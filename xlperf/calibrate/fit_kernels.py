@@ -32,7 +32,7 @@ from xlperf.calibrate.kernel_measurements import (
     predicted_time,
     take_rows,
 )
-from xlperf.calibrate.shared_kernels import LIBRARY_TILES, library_tiles, shared_attention, shared_products
+from xlperf.calibrate.shared_kernels import library_tiles, shared_attention, shared_products, tiles_of
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.equations.hardware.attention import softmax_time
@@ -51,6 +51,8 @@ _PRODUCTS, _PRODUCTS_BACKWARD = 2.0, 5.0
 _USUAL_RATIO = 0.85
 _USUAL_RATE = 0.8
 _REFERENCES = ("hopper", "blackwell", "ampere", "ada")
+_EARLY_BYTES = 2.0
+"""Bytes that an early release moved to convert an input to FP8, over those of the releases after it. [-]"""
 _COLLECTIVES = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
 _GEMM = ("compute_efficiency", "wave_time", "cache_share", "memory_efficiency", "serial_share", "launch_time")
 _FLASH = ("compute_efficiency", "imbalance", "tile_time", "memory_efficiency", "launch_time")
@@ -93,7 +95,7 @@ def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[Fitted
     shared = [] if products is None else shared_products(products, fitted_weights(products), catalog, date)
     fits = fitted_groups(found, catalog, shared)
     constants = [constant for fit in fits.values() for constant in _fitted(fit, date)]
-    constants += _derived_backward(fits, date)
+    constants += _derived_backward(fits, date) + _early_conversion(constants)
     constants += best_products(rows, catalog, {one.generation for one in constants if one.family == "gemm"}, date)
     constants += _fall_backs(constants, date)
     constants += shared + library_tiles(date)
@@ -167,8 +169,8 @@ def _choice(
         base |= fits[family, generation, "fp8", ANY].values
     if software != ANY and (family, generation, precision, ANY) in fits:
         base |= fits[family, generation, precision, ANY].constants
-    if family == "gemm" and (generation, precision) in LIBRARY_TILES:
-        base["largest_tile_rows"] = LIBRARY_TILES[generation, precision][0]
+    if family == "gemm":
+        base |= tiles_of(generation, precision, software)
     powers = np.unique(rows.machine.device.thermal_design_power)
     if family == "gemm":
         if software == DEEPGEMM:
@@ -416,6 +418,18 @@ def _derived_backward(fits: Mapping[Key, KernelFit], date: str) -> list[FittedCo
             note = f"forward pass of this generation, efficiency times {ratio:.2f} as FlashAttention-2 on hopper"
             found.append(replace(one, kind="assumption", error=math.nan, notes=note))
     return found
+
+
+def _early_conversion(constants: Sequence[FittedConstant]) -> list[FittedConstant]:
+    """Conversion to FP8 by a release that moved twice the bytes, on generations that it was not measured on."""
+    found = {one.calibration: one for one in constants if (one.family, one.constant) == ("gemm", "input_traffic")}
+    return [
+        replace(one, software=TENSORRT_1_2, value=_EARLY_BYTES * one.value, kind="assumption", error=math.nan,
+                notes="twice what its later releases move")
+        for one in found.values()
+        if (one.precision, one.software) == ("fp8", ANY)
+        and one.calibration.replace(f"/{ANY}/", f"/{TENSORRT_1_2}/") not in found
+    ]  # fmt: skip
 
 
 def best_products(rows: Iterable[Row], catalog: Catalog, known: set[str], date: str) -> list[FittedConstant]:

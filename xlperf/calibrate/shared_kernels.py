@@ -55,14 +55,30 @@ _GENERATIONS = ("ampere", "ada", "hopper", "blackwell")
 """Generations with sweeps of shapes in libraries that their maker tuned. [-]"""
 _ODD = {("ada", FP8_BLOCK)}
 """Generations and precisions whose library reaches less than half of the usual rate. [-]"""
+_BLOCKS = (
+    "github.com/deepseek-ai/DeepGEMM README: unaligned block sizes fill the multiprocessors; blocks of 64 rows or more"
+)
 LIBRARY_TILES = {
-    ("ada", FP8_BLOCK): (
+    ("ada", FP8_BLOCK, ANY, "largest_tile_rows"): (
         32.0,
         "github.com/NVIDIA/TensorRT-LLM cpp/tensorrt_llm/kernels/cutlass_kernels/fp8_blockscale_gemm/"
         "fp8_blockscale_gemm_kernel.cuh, gemm_dispatch_sm89: only 32 x 128 x 128",
-    )
+    ),
+    ("hopper", FP8_BLOCK, DEEPGEMM, "any_tile_columns"): (1.0, _BLOCKS),
 }
-"""Rows of the tallest tile of libraries without the usual ones, by generation and precision, and the source. [-]"""
+"""Tiles of libraries without the usual ones, by generation, precision, software and constant, and the source. [-]"""
+
+
+def tiles_of(generation: str, precision: str, software: str) -> dict[str, float]:
+    """Constants of :data:`LIBRARY_TILES` that hold for kernels of a generation, precision and software."""
+    key = generation, precision, software
+    return {
+        name: value
+        for (*own, name), (value, _) in LIBRARY_TILES.items()
+        if all(one in (ANY, of) for one, of in zip(own, key, strict=True))
+    }
+
+
 _ATTENTION = {
     "compute_efficiency": 0.6,
     "energy_per_flop": 0.9 * PRODUCT_ENERGY,
@@ -117,18 +133,18 @@ def library_tiles(date: str) -> list[FittedConstant]:
             "gemm",
             generation,
             precision,
-            ANY,
-            "largest_tile_rows",
-            rows,
+            software,
+            constant,
+            value,
             "",
             0,
             math.nan,
             date,
             source,
             kind="datasheet",
-            notes="the one tile that the library is built with; not fitted",
+            notes="the tiles that the library is built with; not fitted",
         )
-        for (generation, precision), (rows, source) in LIBRARY_TILES.items()
+        for (generation, precision, software, constant), (value, source) in LIBRARY_TILES.items()
     ]
 
 

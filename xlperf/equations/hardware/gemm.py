@@ -34,6 +34,9 @@ TILES = {
 }
 """Tiles that libraries choose among where they fit the shared memory: rows, columns, pieces that the depth is cut into,
 on an axis before the rows; the first two are for more shared memory than any accelerator has today. [-]"""
+_FREE_TILES = np.array([(rows, columns, 1.0) for rows in (64.0, 128.0) for columns in np.arange(48.0, 177.0, 16.0)]).T
+FREE_TILES = _FREE_TILES[:, :, None, None]
+"""Tiles of libraries whose tiles have any multiple of 16 columns, as :data:`TILES`. [-]"""
 USUAL_SHARED_MEMORY = 98304.0
 """Shared memory where none is stated: room for the tiles that every library has. [B]"""
 SUM_WIDTH = 2.0
@@ -397,19 +400,25 @@ def _reads_alone(constants: Mapping[str, Array]) -> Array:
     return np.where(constants["largest_tile_rows"] < TILES["training"][0].min(), 1.0, 0.0)
 
 
-def _fitting(device: Device, most_rows: Array, stack: str) -> tuple[Array, np.ndarray, tuple[Array, Array]]:
+def _fitting(
+    device: Device, constants: Mapping[str, Array], stack: str
+) -> tuple[Array, np.ndarray, tuple[Array, Array]]:
     """Tiles that fit the shared memory of any of the devices, which of them fit each, and the largest of each.
 
     The smallest tile always fits; where the shared memory is not known it is the usual one. A library whose tallest
-    tile is shorter than those of the stack has all that are no taller.
+    tile is shorter than those of the stack has all that are no taller; one with any number of columns cuts no depth.
     """
     room = device.shared_memory_capacity
     room = np.where(np.isnan(room), USUAL_SHARED_MEMORY, room)
-    tiles = TILES["serving"]
+    tiles, free, usual = TILES["serving"], constants["any_tile_columns"], TILES["serving"].shape[1]
+    if (free != 0.0).any():  # of few libraries
+        tiles = np.concatenate([tiles, FREE_TILES], axis=1)
+    place = np.arange(tiles.shape[1])[:, None, None]
+    own = np.where(free != 0.0, (tiles[2] == 1.0) & (tiles[0] >= LEAST_SIDE), place < usual)
+    most_rows = np.maximum(constants["largest_tile_rows"], tiles[0].min())
+    tallest = np.where(own & (tiles[0] <= most_rows), tiles[0], 0.0).max(axis=0)
     least_rows = TILES[stack][0].min()
-    most_rows = np.maximum(most_rows, tiles[0].min())
-    tallest = np.where(tiles[0] <= most_rows, tiles[0], 0.0).max(axis=0)
-    legal = (tiles[0] >= np.minimum(least_rows, tallest)) & (tiles[0] <= most_rows)
+    legal = own & (tiles[0] >= np.minimum(least_rows, tallest)) & (tiles[0] <= most_rows)
     needed = tile_memory(tiles[0], tiles[1])
     fits = legal & (needed <= np.maximum(room, np.where(legal, needed, np.inf).min(axis=0)))
     used = fits.any(axis=(1, 2)) | (fits.size == 0)  # of no devices at all every tile stays
@@ -481,7 +490,7 @@ def gemm_time(
     >>> gemm_time(device(), own, 8192, 8192, 8192, 1, 2, 2).tolist()
     [[0.001379]]
     """
-    tiles, fits, block = _fitting(device, constants["largest_tile_rows"], stack)
+    tiles, fits, block = _fitting(device, constants, stack)
     heights, widths, splits = tiles
     sum_size = SUM_WIDTH * array(output_element_size)
     given = array(m), array(n), array(k), array(batch), array(element_size)
