@@ -415,7 +415,7 @@ def _fitting(
         tiles = np.concatenate([tiles, FREE_TILES], axis=1)
     place = np.arange(tiles.shape[1])[:, None, None]
     own = np.where(free != 0.0, (tiles[2] == 1.0) & (tiles[0] >= LEAST_SIDE), place < usual)
-    most_rows = np.maximum(constants["largest_tile_rows"], tiles[0].min())
+    most_rows = np.maximum(constants["largest_tile_rows"], np.where(own, tiles[0], np.inf).min(axis=0))
     tallest = np.where(own & (tiles[0] <= most_rows), tiles[0], 0.0).max(axis=0)
     least_rows = TILES[stack][0].min()
     legal = own & (tiles[0] >= np.minimum(least_rows, tallest)) & (tiles[0] <= most_rows)
