@@ -410,12 +410,14 @@ def _fitting(
     """
     room = device.shared_memory_capacity
     room = np.where(np.isnan(room), USUAL_SHARED_MEMORY, room)
-    tiles, free, usual = TILES["serving"], constants["any_tile_columns"], TILES["serving"].shape[1]
-    if (free != 0.0).any():  # of few libraries
+    tiles, free = TILES["serving"], constants["any_tile_columns"] != 0.0
+    own, shortest = np.True_, tiles[0].min()
+    if free.any():  # of few libraries
+        usual = np.arange(tiles.shape[1] + FREE_TILES.shape[1])[:, None, None] < tiles.shape[1]
         tiles = np.concatenate([tiles, FREE_TILES], axis=1)
-    place = np.arange(tiles.shape[1])[:, None, None]
-    own = np.where(free != 0.0, (tiles[2] == 1.0) & (tiles[0] >= LEAST_SIDE), place < usual)
-    most_rows = np.maximum(constants["largest_tile_rows"], np.where(own, tiles[0], np.inf).min(axis=0))
+        own = np.where(free, (tiles[2] == 1.0) & (tiles[0] >= LEAST_SIDE), usual)
+        shortest = np.where(free, LEAST_SIDE, shortest)
+    most_rows = np.maximum(constants["largest_tile_rows"], shortest)
     tallest = np.where(own & (tiles[0] <= most_rows), tiles[0], 0.0).max(axis=0)
     least_rows = TILES[stack][0].min()
     legal = own & (tiles[0] >= np.minimum(least_rows, tallest)) & (tiles[0] <= most_rows)
