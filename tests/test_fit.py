@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,11 +25,9 @@ from xlperf.calibrate.fit_published import (
     MOST_OF_SOFTWARE,
     family_parameters,
     fit_training,
-    kernels_of_other_generations,
     least_value,
-    of_other_precisions,
-    of_other_software,
 )
+from xlperf.calibrate.fit_unmeasured import kernels_of_other_generations, of_other_precisions, of_other_software
 from xlperf.calibrate.fitter import (
     FEWEST_ROWS,
     FittedConstant,
@@ -262,27 +261,29 @@ def test_kernels_of_a_stack_hold_on_generations_that_nothing_is_measured_on(cata
         assert known.calibration.constants("gemm", *keys)[0]["compute_efficiency"][0, 0] == 0.7
 
 
-def test_software_that_nobody_measured_takes_the_median_of_those_that_were() -> None:
-    """Not the runs of one stack that has no value of its own for a generation; a sweep of bad mappings stays apart."""
-    own = [("a", 1.0), ("b", 1.1), ("c", 1.4), ("nanotron", 1.9)]
-    found = [
-        FittedConstant("training_software", "any", "any", name, "kernel_slowdown", value, name, 9, 0.0, "", "")
-        for name, value in own
-    ]
-    special = replace(found[0], generation="hopper", value=1.8)
-    median = of_other_software([*found, special])
-    assert [(one.software, one.value, one.num_rows) for one in median] == [("any", 1.1, 0)]
-    assert of_other_software([*found, *median]) == [], "one that was fitted stays"
+def _together(parts: Sequence[Published]) -> Published:
+    """Rows of several tables as one, each named by its table too."""
+    header = list(parts[0].text)
+    rows = []
+    for number, one in enumerate(parts):
+        for row in zip(*(one.text[name] for name in header), strict=True):
+            rows.append(
+                [f"{number} {word}" if name == "row_id" else word for name, word in zip(header, row, strict=True)]
+            )
+    return published_rows(header, rows, lambda row, column: f"row {row} {column}")
 
 
-def test_software_known_on_one_generation_alone_counts_among_those_measured() -> None:
-    found = [
-        FittedConstant("training_software", kind, "any", name, "kernel_slowdown", value, name, 9, 0.0, "", "")
-        for name, kind, value in (("a", "any", 1.0), ("b", "any", 1.1), ("c", "hopper", 1.3), ("c", "ada", 1.5))
-    ]
-    median = of_other_software(found)
-    assert [(one.software, one.generation, one.value) for one in median] == [("any", "any", 1.1)]
-    assert of_other_software(found[1:])[0].value == 1.25, "c counts once, with its mean"
+def test_software_that_nobody_measured_is_as_slow_as_stacks_are_on_the_mean(catalog: Catalog) -> None:
+    """Each stack counts once; a sweep of bad mappings and a slow machine stay apart; what was fitted of all stays."""
+    slowdowns = {"a": 1.0, "b": 1.21, "nanotron": 1.9, "c-simumax": 1.8}
+    tables = [runs(catalog, name, {"kernel_slowdown": value}) for name, value in slowdowns.items()]
+    found = [_constant(name, "kernel_slowdown", value) for name, value in slowdowns.items()]
+    [mean] = of_other_software(_together([tables[0], *tables]), catalog, found)
+    assert (mean.software, mean.generation, mean.num_rows, mean.kind) == ("any", "any", 0, "assumption")
+    assert mean.value == pytest.approx(1.1, abs=0.015), "the rows of a are there twice, and a counts once"
+    [slower] = of_other_software(_together(tables[1:]), catalog, found[1:])
+    assert slower.value == pytest.approx(1.21, abs=0.015)
+    assert of_other_software(_together(tables), catalog, [*found, mean]) == []
 
 
 def test_experts_in_a_precision_that_nobody_measured_are_padded_as_in_the_others() -> None:

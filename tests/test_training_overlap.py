@@ -46,10 +46,11 @@ def with_constant(catalog: Catalog, family: str, name: str, value: float, softwa
 
 def test_an_exchange_beside_another_micro_batch_leaves_only_its_tax(catalog: Catalog) -> None:
     """Short against the kernels of a layer, it is hidden but for the tax; never is more than all of it seen."""
-    waited = time(catalog, MIXTURE, "time_expert_parallel", expert_parallel=8)
+    row = {**MIXTURE, "pipeline_parallel": 1, "num_accelerators": 64, "global_batch_size": 128}  # one stage
+    waited = time(catalog, row, "time_expert_parallel", expert_parallel=8)
     for tax in (0.0, 0.3, 1.0):
         taxed = with_constant(catalog, "experts", "overlap_tax", tax)
-        beside = time(taxed, MIXTURE, "time_expert_parallel", expert_parallel=8, expert_overlap="yes")
+        beside = time(taxed, row, "time_expert_parallel", expert_parallel=8, expert_overlap="yes")
         assert beside == pytest.approx(tax * waited, rel=1e-9, abs=1e-12)
 
 
@@ -84,7 +85,7 @@ def test_graphs_take_the_host_out_of_the_step(catalog: Catalog) -> None:
 
 def test_a_graph_of_whole_layers_takes_the_experts_that_are_padded(catalog: Catalog) -> None:
     """Counts of tokens change nothing then: no launch and no wait is left, and no kernel changes."""
-    slow = with_constant(with_constant(catalog, "experts", "launch_time", 1e-4), "experts", "wait_time", 1e-3)
+    slow = with_constant(catalog, "experts", "launch_time", 1e-4)
     padded = {**MIXTURE, "expert_capacity": 1}
     assert time(slow, padded, "time_overhead", graphs="layers") > 0.0
     assert time(slow, padded, "time_overhead", graphs="whole-layers") == 0.0
@@ -106,16 +107,17 @@ def test_each_expert_of_a_rank_waits_for_its_launches(catalog: Catalog) -> None:
 
 
 def test_a_layer_of_experts_waits_for_the_counts_of_tokens(catalog: Catalog) -> None:
-    """Once in each forward pass of 58 mixtures, two micro-batches; backward the counts are known."""
-    some = with_constant(catalog, "experts", "wait_time", 1e-3)
-    none = with_constant(catalog, "experts", "wait_time", 0.0)
+    """Then for the launches of one layer: in each forward pass of 58 mixtures, two micro-batches; not backward."""
+    some = with_constant(catalog, "training_software", "layer_overhead_time", 1e-3)
+    none = with_constant(catalog, "training_software", "layer_overhead_time", 0.0)
     row = {**MIXTURE, "pipeline_parallel": 1, "num_accelerators": 64, "global_batch_size": 128}
     for recompute, passes in (("none", 1), ("full", 2)):
         more = time(some, row, "time_overhead", recompute=recompute) - time(
             none, row, "time_overhead", recompute=recompute
         )
         assert more == pytest.approx(2 * 58 * passes * 1e-3, rel=1e-9)
-    assert time(some, row, graphs="step") == time(none, row, graphs="step")
+    for graphs in ("layers", "step"):
+        assert time(some, row, graphs=graphs) == time(none, row, graphs=graphs)
 
 
 def test_tensor_parallelism_is_waited_for_as_far_as_a_plan_says(catalog: Catalog) -> None:

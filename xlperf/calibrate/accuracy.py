@@ -17,10 +17,10 @@ from xlperf.base.units import factor
 from xlperf.calibrate.bands import bands_left_out
 from xlperf.calibrate.comparison import FIRST_TOKEN, MEMORY, RATES, Record, predicted
 from xlperf.calibrate.cross_validation import cross_validated, left_out, rows_of
-from xlperf.calibrate.fit import and_constants
 from xlperf.calibrate.fit_kernels import fit_kernels
 from xlperf.calibrate.fit_machine_kernels import as_measured, fit_machine_kernels
 from xlperf.calibrate.fit_machines import accelerators_by_line
+from xlperf.calibrate.fit_unmeasured import and_constants
 from xlperf.calibrate.fitter import calibration_table, rounded
 from xlperf.calibrate.kernel_measurements import KernelRows, Row, machine_lines, measurements, predicted_time
 from xlperf.calibrate.published import Published, PublishedPlans

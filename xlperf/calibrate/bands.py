@@ -23,9 +23,10 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.calibrate.comparison import FIRST_TOKEN, MEMORY
 from xlperf.calibrate.cross_validation import Step, cross_validated
-from xlperf.calibrate.fit import Measured, and_constants, fit_all, read_measured
+from xlperf.calibrate.fit import Measured, fit_all, read_measured
 from xlperf.calibrate.fit_machines import SOURCE, errors_left_out, machine_constants
 from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
+from xlperf.calibrate.fit_unmeasured import and_constants
 from xlperf.calibrate.fitter import FEWEST_ROWS, FittedConstant, calibration_table, fit_set, joined_tables, rounded
 from xlperf.calibrate.kernel_measurements import machine_lines
 from xlperf.calibrate.published import Published

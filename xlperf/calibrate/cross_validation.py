@@ -23,7 +23,6 @@ from xlperf.calibrate.fit import (
     SOURCES,
     Measured,
     accelerators_of,
-    and_constants,
     as_parameters,
     belongs_to,
     of_source,
@@ -33,14 +32,13 @@ from xlperf.calibrate.fit import (
 )
 from xlperf.calibrate.fit_kernels import fit_kernels
 from xlperf.calibrate.fit_machines import accelerators_by_line, machine_constants
-from xlperf.calibrate.fit_published import (
-    TURNS,
-    Responses,
+from xlperf.calibrate.fit_published import TURNS, Responses, responses_of, without_reference
+from xlperf.calibrate.fit_unmeasured import (
+    and_constants,
     kernels_of_other_generations,
     of_other_precisions,
     of_other_software,
-    responses_of,
-    without_reference,
+    slowdowns_of_other_generations,
 )
 from xlperf.calibrate.fitter import FEWEST_ROWS, SPREADS, calibration_table, joined_tables, solve
 from xlperf.calibrate.published import Published, PublishedPlans
@@ -231,8 +229,8 @@ def left_out(catalog: Catalog, name: str, path: str | Path | None = None) -> Cat
     for before, rows in ((measured.training, kept.training), (measured.inference, kept.inference)):
         if own or len(rows) < len(before):
             known = refitted(rows, known, unknown=True)
-    table = of_what_was_not_measured(known.tables["calibration"])
-    return known.with_tables([_bands_of_others(table, kept, catalog)])
+    known = of_what_was_not_measured(known, kept.training)
+    return known.with_tables([_bands_of_others(known.tables["calibration"], kept, catalog)])
 
 
 def _machines_of(measured: Measured, catalog: Catalog, name: str) -> set[str]:
@@ -273,9 +271,14 @@ def _concerns(table: Table, row: int, name: str, software: bool) -> bool:
     return str(table.text("generation", ANY)[row]).casefold() == name
 
 
-def of_what_was_not_measured(table: Table) -> Table:
-    """What a fit has for machines, software and precisions that nobody measured: means and medians of what remains."""
-    known = training_constants(table, "")
-    unknown = kernels_of_other_generations(known) + of_other_software([one for one in known if one.software != ANY])
-    unknown += of_other_precisions(training_constants(table, "", "inference"))
-    return joined_tables(table, calibration_table(unknown))
+def of_what_was_not_measured(catalog: Catalog, published: Published) -> Catalog:
+    """The catalog with what a fit has for machines, software and precisions that nobody measured.
+
+    ``catalog``: with constants of what was. ``published``: training rows that remain.
+    """
+    known = training_constants(catalog.tables["calibration"], "")
+    found = kernels_of_other_generations(known) + slowdowns_of_other_generations(known)
+    found += of_other_precisions(training_constants(catalog.tables["calibration"], "", "inference"))
+    with_kernels = and_constants(catalog, found)
+    known = [one for one in known if one.software != ANY]
+    return and_constants(with_kernels, of_other_software(published, with_kernels, known))

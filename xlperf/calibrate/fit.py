@@ -20,7 +20,6 @@ from xlperf.calibrate.fitter import (
     FittedConstant,
     Parameter,
     calibration_table,
-    joined_tables,
     pooled_parameters,
     without_repeats,
 )
@@ -268,14 +267,6 @@ def _nothing(_: str) -> None:
 
 def _with(catalog: Catalog, constants: Sequence[FittedConstant]) -> Catalog:
     return catalog.with_tables([calibration_table(constants)])
-
-
-def and_constants(catalog: Catalog, constants: Sequence[FittedConstant]) -> Catalog:
-    """The catalog with more constants.
-
-    ``catalog``: with a calibration. ``constants``: replace those of the same key.
-    """
-    return catalog.with_tables([joined_tables(catalog.tables["calibration"], calibration_table(constants))])
 
 
 def documented_constants(date: str) -> list[FittedConstant]:

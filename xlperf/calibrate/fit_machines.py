@@ -16,8 +16,9 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
-from xlperf.calibrate.fit import Measured, accelerators_of, and_constants, documented_constants
+from xlperf.calibrate.fit import Measured, accelerators_of, documented_constants
 from xlperf.calibrate.fit_machine_kernels import fit_machine_kernels, products_of_others
+from xlperf.calibrate.fit_unmeasured import and_constants
 from xlperf.calibrate.fitter import (
     FEWEST_ROWS,
     FittedConstant,

@@ -21,8 +21,15 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from xlperf.base.arrays import Array, added
+from xlperf.base.arrays import Array
 from xlperf.calibrate.comparison import LAYER_TIME, MEMORY, STEP_TIME
+from xlperf.calibrate.fit_unmeasured import (
+    SLOWDOWN,
+    and_constants,
+    kernels_of_other_generations,
+    of_other_precisions,
+    of_other_software,
+)
 from xlperf.calibrate.fitter import (
     FEWEST_ROWS,
     SPREADS,
@@ -147,10 +154,6 @@ def _within(one: Parameter) -> Array:
     return np.asarray(np.clip(trial_values(one.family, one.constant, one.first), *one.bounds))
 
 
-_MEDIAN_FOR_OTHERS, _APART = ("training_software", "kernel_slowdown"), "nanotron*"
-"""Constant whose median over software stands for software without measurements, and whose runs it leaves out: a sweep
-of good and bad mappings, in which the slowdown also carries what their network did."""
-STACK, EXPERTS = "training_software", "experts"
 MOST_CONSTANTS = {"training": 42, "inference": 52}
 """Constants that the times of published rows may be given."""
 OF_SOFTWARE, MOST_OF_SOFTWARE = ("training_software", "serving_software"), 4
@@ -165,7 +168,6 @@ _SLOWEST, _SLOWER, _MEASURED = 0.1, 0.8, "measured"
 _SOURCE = "published rows of the sheet {} in validation.xlsx"
 _AT_BOUND, _NEARLY = 1e-6, 0.999
 _OF_OTHERS = "mean of those of software, for software without one of its own"
-_MEDIAN = "median of those of software, for software without one of its own"
 _UNIDENTIFIED = "unidentifiable parameter; held fixed at the value of all software, or at the declared default"
 
 
@@ -182,7 +184,8 @@ def fit_training(
     not chosen again. In a fixed order, without their error on rows left out.
     """
     found = _fit_times(published, catalog, date, (STEP_TIME, LAYER_TIME), known)
-    return found + kernels_of_other_generations(found) + of_other_software(found)
+    found += kernels_of_other_generations(found)
+    return found + of_other_software(published, and_constants(catalog, found), found)
 
 
 def _fit_times(
@@ -207,7 +210,7 @@ def _fit_times(
         some, errors = taken(plans, entries, _thinned(entries))
         parameters, solution = _solved(some, errors, parameters, SPREADS)
         groups = [one.software if one.family in OF_SOFTWARE else "" for one in parameters]
-        own = [at for at, one in enumerate(parameters) if one.key[::4] == _MEDIAN_FOR_OTHERS and one.generation == ANY]
+        own = [at for at, one in enumerate(parameters) if one.key[::4] == SLOWDOWN and one.generation == ANY]
         kept = most_telling(parameters, solution, MOST_CONSTANTS[published.kind], groups, MOST_OF_SOFTWARE, own)
         pooled = Counter(parameters[at].parent for at in kept)
         shared = [at for at, number in pooled.items() if at >= 0 and number >= FEWEST_POOLED]
@@ -475,77 +478,3 @@ def _special(parameters: Sequence[Parameter], general: int) -> list[int]:
     """Parameters that are pooled towards one, directly or not."""
     found = [at for at, one in enumerate(parameters) if one.parent == general]
     return found + [below for at in found for below in _special(parameters, at)]
-
-
-def of_other_software(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
-    """Median slowdown of the software that has one of its own, for software that nobody has measured.
-
-    Software that was measured on some generations alone counts with their mean.
-
-    ``rows``: fitted constants. Returns one row; none where a slowdown of all software was fitted.
-    """
-    known = [row for row in rows if (row.family, row.constant) == _MEDIAN_FOR_OTHERS]
-    own = [row for row in known if not fnmatchcase(row.software, _APART)]
-    if not own or any(row.software == ANY for row in known):
-        return []
-    told = {row.software for row in own if row.generation == ANY}
-    own = [row for row in own if row.generation == ANY or row.software not in told]
-    values = [[row.value for row in own if row.software == name] for name in dict.fromkeys(row.software for row in own)]
-    value = rounded(float(np.median([added(some) / len(some) for some in values])))
-    return [
-        replace(
-            own[0], generation=ANY, software=ANY, value=value, fit_set="", num_rows=0, kind="assumption", notes=_MEDIAN
-        )
-    ]
-
-
-_QUANTISED = ("fp8", "int8", "fp4", "int4")
-"""Precisions that weights of experts are stored in below 16 bits."""
-_OF_PRECISIONS = "mean of the other precisions below 16 bits"
-
-
-def of_other_precisions(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
-    """Constants of experts by precision, for precisions below 16 bits that no row is stored in.
-
-    What makes grouped products of few tokens slow is padding and scales, which all these precisions have; 16 bits have
-    none of it.
-
-    ``rows``: fitted constants.
-    """
-    groups: dict[str, list[FittedConstant]] = {}
-    for row in rows:
-        if row.family == "serving_experts" and (row.generation, row.software) == (ANY, ANY):
-            groups.setdefault(row.constant, []).append(row)
-    found = []
-    for some in groups.values():
-        own = [row for row in some if row.precision in _QUANTISED]
-        if len(own) < 2 or any(row.precision == ANY for row in some):
-            continue
-        value = rounded(math.exp(added(math.log(row.value) for row in own) / len(own)))
-        missing = [name for name in _QUANTISED if name not in {row.precision for row in own}]
-        found += [
-            replace(
-                own[0], precision=name, value=value, fit_set="", num_rows=0, kind="assumption", notes=_OF_PRECISIONS
-            )
-            for name in missing
-        ]
-    return found
-
-
-def kernels_of_other_generations(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
-    """Mean of the efficiencies of a stack's kernels, for generations that none of its rows were measured on."""
-    groups: dict[tuple[str, str, str, str], list[FittedConstant]] = {}
-    for row in rows:
-        if row.family not in (STACK, EXPERTS) and row.generation != ANY:
-            groups.setdefault((row.family, row.precision, row.software, row.constant), []).append(row)
-    return [
-        replace(
-            some[0],
-            generation=ANY,
-            value=rounded(added(one.value for one in some) / len(some)),
-            fit_set=" ".join(one.fit_set for one in some if one.fit_set),
-            num_rows=sum(one.num_rows for one in some),
-            notes="mean of the generations that were fitted",
-        )
-        for some in groups.values()
-    ]

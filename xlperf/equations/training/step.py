@@ -209,7 +209,9 @@ def _host_times(setting: Setting, contents: StageContents) -> tuple[Array, Array
     """Time in which the host launches the layers of a pass, what it adds for experts, and waits for, (rows, 3). [s]
 
     The first hides behind the kernels that run meanwhile; the others do not. Going forward the host waits for the
-    counts of tokens before it launches the products of experts; backward it knows them. Graphs are launched at once.
+    counts of tokens of a layer before it launches the products of experts. Its lead over the kernels is then lost: the
+    launches of one layer have nothing to hide behind (heuristic, this work). Backward the host knows the counts.
+    Graphs are launched at once.
     What the host needs for each rank of a collective, it needs in runs over several machines. Inputs of each expert
     are cast on their own, by a kernel beside that of the product, by two where the scale needs their largest element.
     """
@@ -229,7 +231,8 @@ def _host_times(setting: Setting, contents: StageContents) -> tuple[Array, Array
     host = host + launched * constants["experts"]["layer_overhead_time"]
     casts = np.where(plan.quantized, plan.cast_reads, 0.0)[:, None]
     launches = launched * experts * (1.0 + casts) * constants["experts"]["launch_time"]
-    return host, launches, launched * constants["experts"]["wait_time"]
+    relaunched = np.where((plan.graphs == Graphs.NONE)[:, None], mixtures, 0.0)
+    return host, launches, relaunched * software["layer_overhead_time"]
 
 
 def _stage_times(setting: Setting, blocks: _BlockTimes, contents: StageContents) -> _StageTimes:
