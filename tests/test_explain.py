@@ -133,3 +133,17 @@ def test_exposed_times_of_a_request_add_up(catalog: Catalog, model: str, mode: s
             assert found == pytest.approx(served[result][0], rel=1e-8)
     # what is hidden is there, and longer than what is seen
     assert (operators.number("total_time") >= exposed - 1e-12 * np.abs(exposed)).all()
+
+
+def test_a_pass_at_the_limit_of_its_graphs_is_explained_as_it_is_computed(catalog: Catalog) -> None:
+    """512 tokens are replayed by vLLM, 513 launched one by one, whether or not requests are decoded beside them."""
+    row = {"model": "Llama3-70B", "accelerator": H100, "num_accelerators": 4, "tensor_parallel": 4,
+           "output_length": 512, "concurrency": 16, "mode": "continuous", "software": "vllm"}  # fmt: skip
+    whole, listed = [], []
+    for length in (512, 513):
+        plans = plan("inference", {**row, "prompt_length": length})
+        operators = explain(plans, catalog)
+        whole.append(evaluate(plans, catalog)["prefill_time"][0])
+        listed.append(operators["exposed_time"][operators.text("phase") == "prefill"].sum())
+    assert whole[1] > 1.2 * whole[0]
+    assert listed[1] - listed[0] == pytest.approx(whole[1] - whole[0], rel=1e-3)

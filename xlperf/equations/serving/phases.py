@@ -230,8 +230,8 @@ def _host(
         more = more + kernels["attention_latent"]["prefill_kernels"]
     if architecture.linear_attention:
         more = more + linear_share(model)[:, None] * kernels["linear_attention"]["prefill_kernels"]
-    beside = deployment.mixed * np.maximum(shape.decode_tokens - shape.prefill_sampled, 0.0)
-    pieces = shape.prefill_tokens + beside <= deployment.graph_tokens
+    # Where a pass is computed with a step, the limit of its tokens holds for both: the step is not counted again.
+    pieces = shape.prefill_tokens <= deployment.graph_tokens
     more = np.where(pieces[:, None], np.minimum(between + 1.0, more), more)
     launches = prefill * software["kernel_overhead_time"] * more
     if some(plan.graphs == 0.0):
