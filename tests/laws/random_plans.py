@@ -186,6 +186,12 @@ def _training_row(draw: Draw, number: int) -> Row:
         )
         row["recompute_modules"] = draw.one((None, *modules))
     row["start_hour"] = (None, 3, 20)[number % 3]
+    if "expert_capacity" in row and row["expert_capacity"] and draw.later.random() < 0.2:
+        row["graphs"] = "whole-layers"
+    if draw.later.random() < 0.1:
+        row["cross_entropy"] = "gathered"
+    if row["zero_stage"] == 3 and draw.later.random() < 0.2:
+        row["gradient_accumulation"] = "whole"
     return row
 
 
@@ -288,6 +294,7 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
         if number % 8 == 0:
             _add_expert_pool(draw, row)
     row["sorted_sampling"] = (None, "no", "yes", None, None)[number % 5]
+    row["wide_attention"] = (None, None, "no", "yes", None, None, None)[number % 7]
     row["load_by_hour"] = (None, "2 " * 12 + "1 " * 12, "1 " * 8 + "3 " * 16)[number % 3]
     return row
 

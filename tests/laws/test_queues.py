@@ -192,7 +192,7 @@ def test_a_state_between_two_batches_is_not_passed_over(catalog: Catalog) -> Non
     assert (np.diff(found["tpot"]) > 0.0).all()
     counts = np.round(found["latency"] * rates).tolist()
     closed = evaluate(table([{**plan, "concurrency": count} for count in counts]), catalog)
-    np.testing.assert_allclose(closed["tokens_per_second"] / 15.0, rates, rtol=0.06)
+    np.testing.assert_allclose(closed["tokens_per_second"] / 15.0, rates, rtol=0.08)
 
 
 def test_a_pool_that_serves_many_serves_few(catalog: Catalog) -> None:
