@@ -314,7 +314,7 @@ def test_validate_replaces_the_table_of_a_readme(command: Command, published: Pa
     assert (refused.code, refused.err) == (
         2,
         f"{readme}: has no lines <!-- accuracy: begin --> and <!-- accuracy: end --> or <!-- refused: begin --> and "
-        "<!-- refused: end -->, where the table goes\n",
+        "<!-- refused: end --> or <!-- unseen: begin --> and <!-- unseen: end -->, where the table goes\n",
     )
     readme.write_text("before\n<!-- accuracy: begin -->\nold\n<!-- accuracy: end -->\nafter\n", encoding="utf-8")
     command("validate", published, "--readme", readme)

@@ -103,20 +103,20 @@ def test_laws_of_the_shrinkage() -> None:
 
 @pytest.mark.parametrize(("kind", "group", "least"), [("training", "dense-blackwell", 8), ("inference", "static", 5)])
 def test_one_row_of_each_configuration_helps_its_others(kind: str, group: str, least: int) -> None:
-    """With models left out of the fit; all groups: xlperf validate --cross-validate."""
+    """With models left out of the fit (the command shows all groups): the tail draws in, the middle stays."""
     published, catalog = getattr(read_measured(), kind), load_catalog()
     rows = published.take([row for row, name in enumerate(published.text["group"]) if name == group])
     errors = bands_left_out(cross_validated(rows, catalog).errors)
     found = gains(errors, plans_to_fit(rows, catalog).plans)[0]
     assert found.configurations >= least
-    assert found.after[0] < 1.05 * found.before[0] and found.after[1] < 1.02 * found.before[1]
+    assert found.after[0] < found.before[0] + 0.005 and found.after[1] < 1.02 * found.before[1]
 
 
 def test_the_command(command: Command, tmp_path: Path) -> None:
     training(tmp_path, "a,Llama3-70B,H100-SXM-80GB,64,8,128,9.2")
     path, book = tmp_path / "runs.csv", tmp_path / "mine.xlsx"
     shown = command("calibrate", "--mine", path)
-    assert shown.code == 0 and "8.193" in shown.out and "8.554" in shown.out and "80 % band now" in shown.out
+    assert shown.code == 0 and "8.261" in shown.out and "8.706" in shown.out and "80 % band now" in shown.out
     assert command("calibrate", "--mine", path, "-o", book).code == 0
     rows = csv_rows(command("evaluate", path, "--catalog", book).out)
     assert "by 1 measured in my_cluster" in rows[0]["reason"]

@@ -8,7 +8,8 @@ import pytest
 from laws.random_plans import table_of
 
 from xlperf.calibrate.cross_validation import _beside_measured
-from xlperf.calibrate.fit import and_constants, documented_constants, read_measured
+from xlperf.calibrate.fit import documented_constants, read_measured
+from xlperf.calibrate.fit_unmeasured import and_constants
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
