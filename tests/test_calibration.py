@@ -87,6 +87,35 @@ def test_unknown_software_on_a_line_takes_what_holds_there() -> None:
     assert columns["kernel_slowdown"][:, 0].tolist() == [1.1, 1.3, 1.4, 1.1]
 
 
+def test_a_stack_that_calls_kernels_of_another_takes_its_constants() -> None:
+    """Its own before these, these before those of any software; none of what its compiler fuses."""
+    called = (("hopper", "bf16", "any", 1), ("hopper", "bf16", "torch-fsdp", 2), ("any", "bf16", "torchtitan", 3))
+    microsecond = UNITS["us"].factor
+    assert looked_up(calibration(*called), "hopper", "bf16", "torchtitan") == (2 * microsecond, False)
+    assert looked_up(calibration(*called), "hopper", "bf16", "nemo") == (1 * microsecond, False)
+    own = (*called, ("hopper", "bf16", "torchtitan", 4))
+    assert looked_up(calibration(*own), "hopper", "bf16", "torchtitan") == (4 * microsecond, False)
+    cells = [
+        ["a", "training_software", "any", "any", "torch-fsdp", "kernel_slowdown", 1.3, "-"],
+        ["b", "training_software", "any", "any", "any", "kernel_slowdown", 1.1, "-"],
+        ["c", "training_software", "hopper", "any", "torch-fsdp", "overlap_tax", 0.4, "-"],
+        ["d", "training_software", "any", "any", "torchtitan", "overlap_tax", 0.2, "-"],
+        ["e", "training_band", "any", "any", "torch-fsdp", "step_high", 1.2, "-"],
+        ["f", "vector", "hopper", "any", "torch-fsdp", "memory_efficiency", 0.2, "-"],
+        ["g", "vector", "hopper", "any", "any", "memory_efficiency", 0.7, "-"],
+    ]
+    found = Calibration(table_from_rows("calibration", HEADER, cells))
+    for family, name, wanted in (
+        ("training_software", "kernel_slowdown", 1.3),
+        ("training_software", "overlap_tax", 0.2),
+        ("vector", "memory_efficiency", 0.7),
+    ):
+        columns, _ = found.constants(family, *(np.array([part], dtype=object) for part in ("hopper", "", "torchtitan")))
+        assert columns[name].tolist() == [[wanted]], name
+    band, _ = found.constants("training_band", *(np.array([part], dtype=object) for part in ("", "", "torchtitan")))
+    assert band["log_step_high"][0, 0] < 1.2 and band["log_step_high"][0, 0] == np.log(1.3)
+
+
 def test_rows_of_other_keys_do_not_hold() -> None:
     found = calibration(("ampere", "any", "any", 1), ("hopper", "fp4", "any", 2), ("hopper", "fp8", "nemo", 3))
     assert looked_up(found, "hopper", "fp8", "megatron") == (LAUNCH.default, False)

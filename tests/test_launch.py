@@ -229,6 +229,20 @@ def test_graphs_of_passes_are_written(stack: str, software: str) -> None:
         assert read_launch("\n".join(lines), "lines").plan["graph_tokens"][0] == most
 
 
+def test_torchtitan_compiles_where_it_is_asked_to() -> None:
+    """Its default is not to; a plan says so in a column that is written back as a flag."""
+    given = {"model": "Meta-Llama-3.1-8B", "accelerator": "H100-SXM-80GB", "num_accelerators": "8"}
+    line = "torchrun run_train.py --training.local_batch_size 1"
+    for switch, wanted in (("", 0.0), (" --training.compile", 1.0), (" --compile.enable", 1.0)):
+        plan = read_launch(line + switch, "line", given=given).plan
+        assert (plan["compiled"][0], plan["software"][0]) == (wanted, "torchtitan")
+        lines = launch_lines(plan, "torchtitan")
+        assert any(".compile" in one or "compile.enable" in one for one in lines) == bool(wanted)
+        assert read_launch("\n".join(lines), "lines").plan["compiled"][0] == wanted
+    toml = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\n[compile]\nenable = true\n'
+    assert read_launch(toml, "8b.toml", given=given, models=models()).plan["compiled"][0] == 1.0
+
+
 def test_a_model_is_found_by_its_dimensions() -> None:
     line = "--num-layers 80 --hidden-size 8192 --ffn-hidden-size 28672 --num-attention-heads 64 --num-query-groups 8 "
     line += "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 5"

@@ -257,8 +257,38 @@ def test_kernels_of_a_stack_are_those_of_its_attention_library() -> None:
         for name, value in (("any", 0.8), ("flashattention-2", 0.5))
     ]
     found = {row.software: row for row in kernels_of_stacks(fitted)}
-    assert {"torchtitan", "torch-fsdp"} <= set(found)
+    assert {"nanotron", "torch-fsdp"} <= set(found)
     assert all(row.value == 0.5 and row.notes for row in found.values())
+
+
+def test_pytorch_fsdp_is_one_stack_compiled_and_another_eager(catalog: Catalog) -> None:
+    """Whichever of the two is named; only vector kernels, what hides messages and bands tell them apart."""
+    row = {**DENSE, "model": "Meta-Llama-3.1-8B", "tensor_parallel": 1, "zero_stage": 3}
+    names = ("step_time", "time_forward", "step_time_high", "memory")
+    for generation in (H100, "A100-SXM4-80GB"):
+        row["accelerator"] = generation
+        found = {(software, compiled): [time(catalog, row, name, software=software, compiled=compiled)
+                                        for name in names]
+                 for software in ("torchtitan", "torch-fsdp") for compiled in (None, "yes", "no")}  # fmt: skip
+        fused, eager = found["torchtitan", None], found["torch-fsdp", None]
+        assert fused == found["torchtitan", "yes"] == found["torch-fsdp", "yes"]
+        assert eager == found["torchtitan", "no"] == found["torch-fsdp", "no"]
+        assert fused[0] < eager[0]
+
+
+def test_what_is_not_compiled_runs_its_vector_kernels_as_eager_pytorch(catalog: Catalog) -> None:
+    row = {**DENSE, "tensor_parallel": 1, "num_accelerators": 8, "global_batch_size": 8, "software": "home-made"}
+
+    def kernels(compiled: str | None, software: str = "home-made") -> dict[str, float]:
+        shown = explain(plans({**row, "compiled": compiled, "software": software}), catalog)
+        return dict(zip(shown["operator"].tolist(), shown["time"].tolist(), strict=True))
+
+    own, yes, no = kernels(None), kernels("yes"), kernels("no")
+    eager, slowdown = kernels(None, "torch-fsdp"), own["qkv"] / kernels(None, "torch-fsdp")["qkv"]
+    assert own == yes, "nobody measured how it fuses: as vector kernels were measured"
+    for name in ("mlp norm", "activation gradient", "rotary embedding"):
+        assert no[name] == pytest.approx(slowdown * eager[name], rel=1e-9) and no[name] > 2.0 * yes[name]
+    assert all(no[name] == own[name] for name in ("qkv", "mlp down", "flash attention"))
 
 
 def test_fused_experts_take_their_activation_in(catalog: Catalog) -> None:

@@ -186,6 +186,7 @@ def _training_row(draw: Draw, number: int) -> Row:
         )
         row["recompute_modules"] = draw.one((None, *modules))
     row["start_hour"] = (None, 3, 20)[number % 3]
+    row["compiled"] = (None, None, "yes", None, "no")[number % 5]
     if "expert_capacity" in row and row["expert_capacity"] and draw.later.random() < 0.2:
         row["graphs"] = "whole-layers"
     if draw.later.random() < 0.1:

@@ -27,7 +27,7 @@ from xlperf.calibrate.published_errors import (
     taken,
     weighted_quantile,
 )
-from xlperf.catalog.calibration import ANY
+from xlperf.catalog.calibration import ANY, same_kernels
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 
@@ -142,9 +142,10 @@ def and_constants(catalog: Catalog, constants: Sequence[FittedConstant]) -> Cata
 def of_other_software(published: Published, catalog: Catalog, rows: Sequence[FittedConstant]) -> list[FittedConstant]:
     """Slowdown of the kernels for software that nobody has measured: what it takes to be right on the mean of stacks.
 
-    Each stack with a slowdown of its own is predicted as if nobody had measured it, with the constants of all software
-    throughout. With the slowdown returned, the mean over stacks of their median errors (logarithms; each model and
-    accelerator counts once) is nothing. A stack counts once, however many rows it has: the next one is a new stack.
+    Each stack with a slowdown of its own, or that of the stack whose kernels it calls, is predicted as if nobody had
+    measured it, with the constants of all software throughout. With the slowdown returned, the mean over stacks of
+    their median errors (logarithms; each model and accelerator counts once) is nothing. A stack counts once, however
+    many rows it has: the next one is a new stack.
 
     ``published``: training rows. ``catalog``: with the fitted constants. ``rows``: those. Returns one row; none where a
     slowdown of all software was fitted.
@@ -155,7 +156,8 @@ def of_other_software(published: Published, catalog: Catalog, rows: Sequence[Fit
         return []
     plans = plans_to_fit(published, catalog)
     entries = errors_of(plans, (STEP_TIME,))
-    own = np.isin(entries.software, sorted(stacks)) & may_be_fitted(plans, entries)
+    alike = [same_kernels(name) in stacks for name in entries.software.tolist()]
+    own = np.array(alike, dtype=bool) & may_be_fitted(plans, entries)
     plans, entries = taken(plans, entries, own)
     means = []
     for slowdown in _TRIED:

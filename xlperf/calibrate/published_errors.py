@@ -29,6 +29,7 @@ from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.calibration import ANY, Calibration, precision_key
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.engine.join import software_words
 from xlperf.engine.trust import layer_size, model_traits
 from xlperf.equations.serving.results import band_of_mode, full_cache
 
@@ -209,6 +210,7 @@ def errors_of(plans: PublishedPlans, quantities: Sequence[str] = QUANTITIES) -> 
     shapes = _shapes(plans)
     gpus = [str(name).casefold() for name in plans.plans.text("accelerator")]
     quantity = np.array([quantity for _, quantity in keys], dtype=object)
+    stacks = software_words(plans.plans)
     bands = np.array(_bands(plans, results), dtype=object)[plan] if keys else np.zeros(0, dtype=object)
     fitted = np.array([errors[key] for key in keys])
     return Errors(
@@ -216,7 +218,7 @@ def errors_of(plans: PublishedPlans, quantities: Sequence[str] = QUANTITIES) -> 
         row_ids=np.array([name for name, _ in keys], dtype=object),
         group=np.array([text["group"][at] for at in row.tolist()], dtype=object),
         quantity=quantity,
-        software=np.array([str(name).casefold() for name in plans.plans.filled("software")[plan]], dtype=object),
+        software=np.array([stacks.words[code].casefold() for code in stacks.codes[plan].tolist()], dtype=object),
         generation=generation[accelerators][plan],
         family=np.array([f"{models[at]}/{gpus[at]}" for at in plan.tolist()], dtype=object),
         model=shapes[plan],

@@ -53,6 +53,7 @@ DEFAULTED = (
     "train_mtp",
     "expert_capacity",
     "graphs",
+    "compiled",
     "token_dispatch",
     "dispatch_nodes",
     "expert_overlap",

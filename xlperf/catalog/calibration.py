@@ -35,6 +35,12 @@ _MOVED = {("serving_software", "memory_fraction"): "serving_memory"}
 _BROADER = {"mxfp8": "fp8", "fp8_block": "fp8"}
 """Precisions whose constants, where a row does not give their own, are those of another. [-]"""
 _ENERGY = "energy_per_flop"
+COMPILED, EAGER = "torchtitan", "torch-fsdp"
+"""PyTorch FSDP with torch.compile and without it, as the column software calls them."""
+_SAME_KERNELS = {COMPILED: EAGER}
+"""Stacks that call the products and attention of another: its constants hold where a stack has none of its own."""
+_FUSED = ("vector",)
+"""Families in which such stacks differ: a compiler makes one kernel of many."""
 
 Found = tuple[dict[str, Array], np.ndarray]
 """Constants of a family by name, (rows, 1), and whether nothing was measured that is like a row, (rows,)."""
@@ -80,6 +86,15 @@ def calibration_keys(generation: Sequence[str], precision: Sequence[str], softwa
     alike, fp16 is bf16.
     """
     return combined_keys(*(coded_words(values) for values in (generation, precision, software)))
+
+
+def same_kernels(software: str) -> str:
+    """Stack whose products and attention a stack calls: itself where they are its own.
+
+    >>> same_kernels("torchtitan"), same_kernels("megatron")
+    ('torch-fsdp', 'megatron')
+    """
+    return _SAME_KERNELS.get(software, software)
 
 
 def _key(value: str) -> str:
@@ -149,7 +164,8 @@ class Calibration:
         any), and last the declared default. Kinds of FP8 that have no row take those of FP8 after each step of their
         own precision. Software families: software on the generation, on its line, on any; then any software on the
         generation, on its line, on any; default. Bands: what holds on the generation or line goes before the software
-        on any.
+        on any. A stack that calls the kernels of another (torchtitan those of torch-fsdp) takes its constants before
+        those of any software, but for vector kernels, which its compiler fuses, and bands.
 
         ``family``: kernel family, collective operation or software family of ``constants.csv``. ``generation``,
         ``precision``, ``software``: one entry per row. Returns ``constants``: every constant that the family declares,
@@ -235,27 +251,31 @@ def generation_line(generation: str) -> str:
 def _fall_backs(family: str, generation: str, precision: str, software: str) -> list[tuple[str, str, str]]:
     line = generation_line(generation)
     machines = (generation,) if line == generation else (generation, line)
+    called = same_kernels(software)
+    alike = (called,) if called != software and family not in _FUSED else ()
     if family in SOFTWARE_FAMILIES:
         own = [(machine, ANY, software) for machine in machines]
         shared = [(machine, ANY, ANY) for machine in machines]
         elsewhere = [(ANY, ANY, software)]
-        # How well a machine is known says more of an error than how well a stack is known on others.
-        known = [*shared, *elsewhere] if family.endswith("_band") else [*elsewhere, *shared]
-        return [*own, *known, (ANY, ANY, ANY)]
+        if family.endswith("_band"):  # how well a machine is known says more than how well a stack is known on others
+            return [*own, *shared, *elsewhere, (ANY, ANY, ANY)]
+        others = [(machine, ANY, name) for name in alike for machine in (*machines, ANY)]
+        return [*own, *elsewhere, *others, *shared, (ANY, ANY, ANY)]
+    names = (software, *alike)
     own = [
         key
         for machine in machines
         for key in (
-            (machine, precision, software),
+            *((machine, precision, name) for name in names),
             (machine, precision, ANY),
-            (machine, ANY, software),
+            *((machine, ANY, name) for name in names),
             (machine, ANY, ANY),
         )
     ]
     return [
         *own,
-        (ANY, precision, software),
-        (ANY, ANY, software),
+        *((ANY, precision, name) for name in names),
+        *((ANY, ANY, name) for name in names),
         (ANY, precision, ANY),
         (ANY, ANY, ANY),
     ]

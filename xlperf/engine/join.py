@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
@@ -11,7 +12,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, rows_of, some
 from xlperf.base.errors import Fault, InputError
-from xlperf.catalog.calibration import Calibration, Found
+from xlperf.catalog.calibration import COMPILED, EAGER, Calibration, Found
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import shown
 from xlperf.catalog.schema import table_schema
@@ -121,6 +122,7 @@ class Joined:
     network: Network
     keys: Keys
     wide_keys: Keys
+    fused_keys: Keys
     product_size: Array
     element_size: Array
     casts: Array
@@ -222,12 +224,31 @@ def architecture_codes(named: Named, catalog: Catalog) -> np.ndarray:
 
 
 def software_words(plans: Table) -> Words:
-    """Training stack or engine of each plan; the default of the column where blank."""
+    """Training stack or engine of each plan; the default of the column where blank.
+
+    PyTorch FSDP is one stack where it is compiled and another where it is not.
+    """
     declared = plans.schema.by_name["software"].default
     if "software" not in plans:
         return Words(np.zeros(len(plans), dtype=np.int64), (declared,))
-    found = coded_words(plans["software"].tolist())
+    names = plans["software"].tolist()
+    if "compiled" in plans:
+        told = zip(names, plans.number("compiled").tolist(), strict=True)
+        names = [_compiled(name, how) if name.strip().casefold() in (COMPILED, EAGER) else name for name, how in told]
+    found = coded_words(names)
     return Words(found.codes, [word or declared for word in found.words])
+
+
+def _fused_as(plans: Table, software: Words) -> Words:
+    """Stack that fuses the kernels between products as a plan does: its own unless the plan says how."""
+    if "compiled" not in plans or np.isnan(plans["compiled"]).all():
+        return software
+    told = zip(software.codes.tolist(), plans.number("compiled").tolist(), strict=True)
+    return coded_words([_compiled(software.words[code], how) for code, how in told])
+
+
+def _compiled(name: str, how: float) -> str:
+    return name if math.isnan(how) else COMPILED if how else EAGER
 
 
 def _model_of(columns: Array) -> Model:
@@ -304,6 +325,8 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     software = software_words(plans)
     generation = arrays.generation.take(rows)
     keys = combined_keys(generation, Words(codes, PRECISION_KEYS), software)
+    fused = _fused_as(plans, software)
+    fused_keys = keys if fused is software else combined_keys(generation, Words(codes, PRECISION_KEYS), fused)
     wide_keys = combined_keys(generation, Words(wide_codes, PRECISION_KEYS), software)
     rules = [
         *_told(
@@ -331,6 +354,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         network=network,
         keys=keys,
         wide_keys=wide_keys,
+        fused_keys=fused_keys,
         product_size=product_size,
         element_size=element_size,
         casts=CASTS[:, codes],

@@ -48,7 +48,7 @@ from xlperf.equations.training.memory import memory_of
 from xlperf.equations.training.rates import run_results, slow_run_ratio, training_power, training_rates
 from xlperf.equations.training.step import COMPUTE_PARTS, MESSAGE_PARTS, STEP_PARTS
 
-_KERNELS = ("gemm", "experts", "vector", *OPERATIONS)
+_KERNELS, _FUSED_KERNELS = ("gemm", "experts", *OPERATIONS), ("vector",)
 _WIDE_KERNELS = ("attention", "attention_backward")
 _HYBRID_KERNELS = ("linear_attention",)
 RUN_COLUMNS = (
@@ -122,7 +122,8 @@ def step_constants(
     if only_memory:
         return constants_by_family(calibration, [((_MEMORY_FAMILY,), joined.keys)])
     wide = ("gemm_wide", *_WIDE_KERNELS, *(_HYBRID_KERNELS if architecture.linear_attention else ()))
-    wanted = (_KERNELS, joined.keys), (wide, joined.wide_keys), ((*_SOFTWARE, _POWER), joined.keys)
+    kernels = (_KERNELS, joined.keys), (_FUSED_KERNELS, joined.fused_keys)
+    wanted = *kernels, (wide, joined.wide_keys), ((*_SOFTWARE, _POWER), joined.keys)
     return constants_by_family(calibration, wanted, beside=(_POWER,))
 
 
@@ -140,7 +141,10 @@ def training_setting(
     kernels = constants if only_memory else stack_constants(constants, input_casts=False)
     alike = (named.models * len(catalog.tables["accelerators"]) + named.accelerators) * len(joined.keys.distinct)
     machine = joined.model, joined.device, joined.wide_device, joined.network
-    setting = Setting(*machine, plan, kernels, architecture, alike + joined.keys.codes)
+    alike = alike + joined.keys.codes
+    if joined.fused_keys is not joined.keys:
+        alike = alike * len(joined.fused_keys.distinct) + joined.fused_keys.codes
+    setting = Setting(*machine, plan, kernels, architecture, alike)
     return setting, joined, extrapolated
 
 
