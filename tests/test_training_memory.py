@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from training_samples import results
+from training_samples import plans, results
 
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
@@ -231,6 +231,26 @@ def test_kernels_of_the_loss_differ_by_their_copies(catalog: Catalog) -> None:
     steps = np.diff(found["memory"]) / (8192 * 128256)
     np.testing.assert_allclose(steps, [4.0, 8.0], rtol=1e-12)
     assert found["step_time"][0] < found["step_time"][1]
+
+
+def test_a_loss_in_16_bits_has_no_wide_copies(catalog: Catalog) -> None:
+    """Four 16-bit tensors of the logits for one and three in FP32; 12 bytes of a logit are moved for 36."""
+    alone = {**DENSE, "num_accelerators": 1, "tensor_parallel": 1, "pipeline_parallel": 1, "global_batch_size": 4}
+    for way in ("plain", "gathered"):
+        wide, narrow = ({**alone, "cross_entropy": way, "loss_precision": width} for width in ("fp32", "bf16"))
+        found = results(catalog, {**alone, "cross_entropy": way}, wide, narrow)
+        sizes = found["memory"]
+        assert sizes[0] == sizes[1] and sizes[1] - sizes[2] == pytest.approx(6.0 * 8192 * 128256, rel=1e-12)
+        assert found["step_time"][2] < found["step_time"][1] == found["step_time"][0]
+        moved = []
+        for row in (wide, narrow):
+            shown = explain(plans(row), catalog)
+            loss = [str(name).startswith("cross-entropy") for name in shown["operator"]]
+            moved.append(shown["traffic"][np.array(loss)].sum())
+        assert moved == [36.0 * 8192 * 128256, 12.0 * 8192 * 128256]
+    for way in ("fused", "parallel"):
+        found = results(catalog, *({**alone, "cross_entropy": way, "loss_precision": one} for one in ("fp32", "bf16")))
+        assert found["memory"][0] == found["memory"][1] and found["step_time"][0] == found["step_time"][1]
 
 
 def test_sharded_weights_of_stage_3_are_the_master_copy(catalog: Catalog) -> None:

@@ -110,7 +110,8 @@ def test_a_pipeline_of_sharded_weights_needs_less_than_one_of_whole_state(catalo
 def test_flash_attention_is_never_slower_and_needs_no_more_memory(catalog: Catalog, trained: list[Row]) -> None:
     """But where it leaves multiprocessors idle (few heads and short sequences: fewer than three tiles for each), where
     their number is not known, and on H20, whose fused kernels are extrapolated from those of H100 with seven times
-    the peak rate.
+    the peak rate. Attention of published runs of PyTorch FSDP took twice the time that was measured alone: compiled,
+    beside fast kernels of standard attention, it may be the slower one.
     """
     accelerators, models = catalog.tables["accelerators"], catalog.tables["models"]
     units = dict(zip(accelerators["accelerator"], accelerators.number("num_multiprocessors"), strict=True))
@@ -127,7 +128,8 @@ def test_flash_attention_is_never_slower_and_needs_no_more_memory(catalog: Catal
         evaluate(table_of("training", [{**row, "attention": way} for row in rows]), catalog)
         for way in ("flash", "standard")
     )
-    assert not (fused["step_time"] > standard["step_time"] * (1.0 + CLOSE)).any()
+    others = np.array([row["software"] not in ("torchtitan", "torch-fsdp") for row in rows])
+    assert not (others & (fused["step_time"] > standard["step_time"] * (1.0 + CLOSE))).any()
     assert not (fused["memory"] > standard["memory"] * (1.0 + CLOSE)).any()
 
 

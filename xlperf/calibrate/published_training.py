@@ -44,6 +44,7 @@ _MODULES = {"rmsnorm+mla up-proj": "norm latent"}
 DEFAULTED = (
     "context_method",
     "cross_entropy",
+    "loss_precision",
     "gradient_accumulation",
     "recompute_modules",
     "pipeline_schedule",

@@ -175,6 +175,12 @@ class CrossEntropy:
     FUSED, PLAIN, GATHERED = 1.0, 2.0, 3.0
 
 
+class LossPrecision:
+    """Precision in which a plain loss is computed."""
+
+    FP32, BF16 = 0.0, 1.0
+
+
 class Attention:
     """Attention kernel."""
 

@@ -17,6 +17,7 @@ from xlperf.equations.plan.records import (
     DispatchPrecision,
     GradientAccumulation,
     GradientPrecision,
+    LossPrecision,
     MasterWeights,
     MomentPrecision,
     Optimizer,
@@ -235,6 +236,16 @@ class TrainingPlan(PlanColumns):
     def plain_loss(self) -> np.ndarray:
         """Where every step of the loss is a kernel with an output of its own. [-]"""
         return np.asarray(self.cross_entropy >= CrossEntropy.PLAIN)
+
+    @derived
+    def narrow_loss(self) -> np.ndarray:
+        """Where a plain loss is computed in the precision of the logits, without FP32 copies of them. [-]"""
+        return np.asarray(self.plain_loss & (self.loss_precision == LossPrecision.BF16))
+
+    @derived
+    def loss_size(self) -> Array:
+        """Bytes of an element of the softmax and of its gradient. [B]"""
+        return np.where(self.narrow_loss, self.element_size, WORD)
 
     @derived
     def loss_shards(self) -> Array:

@@ -64,7 +64,8 @@ def logits_size(
 
     Fused: the gradient takes the place of the logits. Split over the vocabulary (Megatron): 16-bit logits and their
     FP32 softmax, which the gradient replaces. Plain: 16-bit logits, log-softmax, its gradient and that of the loss
-    in FP32.
+    in FP32, or in 16 bits where nothing makes them wider (PyTorch computes them in the precision of the logits but
+    under autocast [3]_).
 
     Parameters
     ----------
@@ -73,7 +74,7 @@ def logits_size(
     element_size : numeric
         Bytes e of a logit as the product puts it out. [B]
     word_size : numeric
-        Bytes w of an element of the softmax, 4 for FP32. [B]
+        Bytes w of an element of the softmax and of its gradient, 4 for FP32. [B]
     fused : numeric
         Phi: 1 where one kernel makes loss and gradient. [-]
     plain : numeric
@@ -88,6 +89,7 @@ def logits_size(
     ----------
     .. [1] M. Shoeybi et al., "Megatron-LM", 2019, arXiv:1909.08053, section 3 (loss split over the vocabulary).
     .. [2] W. Liang et al., "TorchTitan", 2024, arXiv:2410.06511 (losses in FP32 on 16-bit logits).
+    .. [3] PyTorch documentation, Automatic Mixed Precision package, CUDA ops that autocast to float32.
 
     Examples
     --------
@@ -216,7 +218,7 @@ def _activations(setting: Setting, contents: StageContents, modules: Array) -> t
     logits = logits_size(
         plan.tokens * ceil_div(model.vocab_size, plan.loss_shards),
         plan.element_size,
-        WORD,
+        plan.loss_size,
         plan.cross_entropy == CrossEntropy.FUSED,
         plan.plain_loss,
     )
