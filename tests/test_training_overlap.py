@@ -136,8 +136,10 @@ def test_sequence_parallelism_gathers_twice_in_the_backward_pass(catalog: Catalo
     shown = explain(plans({**DENSE, "tensor_overlap": "none"}), half)
     row = {name: at for at, name in enumerate(shown["operator"].tolist())}
     at_gather, at_scatter = row["tensor-parallel gather"], row["tensor-parallel scatter"]
+    of_gradients = row["tensor-parallel gather of gradients"]
     forward, backward = 8 * (2 * 80 + 2), 8 * 2 * 80
-    assert (shown["calls"][at_gather], shown["calls"][at_scatter]) == (forward + 2 * backward, forward + backward)
+    assert (shown["calls"][at_gather], shown["calls"][at_scatter]) == (forward + backward, forward + backward)
+    assert (shown["calls"][of_gradients], shown["time"][of_gradients]) == (backward, shown["time"][at_gather])
     gather, scatter = float(shown["time"][at_gather]), float(shown["time"][at_scatter])
     waited = {
         "none": forward * (gather + scatter) + backward * (2.0 * gather + scatter),

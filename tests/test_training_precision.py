@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from training_samples import H100, NARROW, plans, result
+from training_samples import B200, H100, NARROW, plans, result
 
 from xlperf.calibrate.fitter import FittedConstant, calibration_table
 from xlperf.catalog.calibration import Calibration
@@ -25,21 +25,84 @@ def traffic_of(catalog: Catalog, name: str, **change: object) -> float:
 @pytest.mark.parametrize(
     ("precision", "fused", "alone"),
     [
-        ("fp8", -2.0 + 2.0, 2.0 + 2.0),
-        ("fp8-current", 2.0 + 2.0, 4.0 + 2.0),
+        ("fp8", -2.0 + 1.0, 2.0 + 1.0),
+        ("fp8-current", 2.0 + 1.0, 4.0 + 1.0),
         ("mxfp8", 2.0 + 2.0 * (1.0 + 1.0 / 32.0), 2.0 + 2.0 * (1.0 + 1.0 / 32.0)),
         ("fp8-block", 2.0 + 2.0 * (1.0 + 4.0 / 128.0), 2.0 + 2.0 * (1.0 + 4.0 / 128.0)),
         ("fp4", 2.0 + 2.0 * 0.5625, 4.0 + 2.0 * 0.5625),
     ],
 )
 def test_casts_by_hand(catalog: Catalog, precision: str, fused: float, alone: float) -> None:
-    """Inputs of qkv and both of the feed-forward layer come from a norm or an activation; the others are read."""
+    """Inputs of qkv and both of the feed-forward layer come from a norm or an activation; the others are read.
+
+    Blackwell's matrix units read what has one scale by rows and by columns: that is written once. What a norm writes
+    less is not counted in its favour.
+    """
     forward = TOKENS * HIDDEN * (fused + alone)
     assert traffic_of(catalog, "attention casts", precision=precision) == pytest.approx(forward)
-    forward = TOKENS * (HIDDEN + FFN) * fused
+    forward = TOKENS * (HIDDEN + FFN) * max(fused, 0.0)
     assert traffic_of(catalog, "mlp casts", precision=precision) == pytest.approx(forward)
-    backward = TOKENS * (2.0 * FFN * fused + HIDDEN * alone)
+    backward = TOKENS * max(2.0 * FFN * fused + HIDDEN * alone, 0.0)
     assert traffic_of(catalog, "mlp casts of gradients", precision=precision) == pytest.approx(backward)
+
+
+@pytest.mark.parametrize(
+    ("precision", "fused", "alone"), [("fp8", -2.0 + 2.0, 2.0 + 2.0), ("fp8-current", 2.0 + 2.0, 4.0 + 2.0)]
+)
+def test_matrix_units_that_read_by_rows_alone_take_two_copies(
+    catalog: Catalog, precision: str, fused: float, alone: float
+) -> None:
+    assert traffic_of(catalog, "attention casts", precision=precision, accelerator=H100) == pytest.approx(
+        TOKENS * HIDDEN * (fused + alone)
+    )
+    kept, wide = (
+        result(catalog, {**NARROW, "accelerator": H100}, "memory_weights", precision=name)
+        for name in (precision, "bf16")
+    )
+    assert kept - wide == pytest.approx(LAYERS * PRODUCTS * 2.0)
+
+
+_SPLIT = {"tensor_parallel": 2, "data_parallel": 4, "sequence_parallel": "yes"}
+_GATHERS = ("tensor-parallel gather", "tensor-parallel gather of gradients")
+
+
+@pytest.mark.parametrize(
+    ("change", "inputs", "gradients"),
+    [
+        ({"precision": "bf16"}, 2.0, 2.0),
+        ({"precision": "fp8"}, 1.0, 1.0),
+        ({"precision": "fp8-current", "accelerator": H100}, 1.0, 1.0),
+        ({"precision": "mxfp8"}, 33.0 / 32.0, 2.0 * 33.0 / 32.0),
+        ({"precision": "fp4"}, 0.5625, 2.0 * 0.5625),
+        ({"precision": "fp8", "quantized_copies": "none"}, 2.0, 2.0),
+        ({"precision": "fp8", "wide_layers": 8}, 1.25, 1.25),
+        ({"precision": "fp8", "adapter_rank": 16, "global_batch_size": 8}, 2.0, 2.0),
+    ],
+)
+def test_what_is_cast_is_gathered_narrow(
+    catalog: Catalog, change: dict[str, object], inputs: float, gradients: float
+) -> None:
+    """Gradients in both layouts where their scales run along rows; what each product casts itself is gathered wide."""
+    found = [traffic_of(catalog, name, **{**_SPLIT, **change}) for name in _GATHERS]
+    assert found == pytest.approx([TOKENS * HIDDEN * inputs, TOKENS * HIDDEN * gradients])
+    assert traffic_of(catalog, "tensor-parallel scatter", **{**_SPLIT, **change}) == TOKENS * HIDDEN * 2.0
+
+
+@pytest.mark.parametrize(
+    ("precision", "accelerator", "shard", "turned", "own"),
+    [
+        ("fp8-current", B200, 2.0 + 1.0, 0.0, 4.0 + 1.0),
+        ("fp8-current", H100, 2.0 + 1.0, 2.0, 4.0 + 2.0),
+        ("mxfp8", B200, 2.0 + 2.0 * 33.0 / 32.0, 0.0, 2.0 + 2.0 * 33.0 / 32.0),
+    ],
+)
+def test_ranks_cast_their_shards_before_they_gather_them(
+    catalog: Catalog, precision: str, accelerator: str, shard: float, turned: float, own: float
+) -> None:
+    """The input of qkv: half is cast, all of it turned where products need both layouts; the other is not gathered."""
+    plan = {**_SPLIT, "precision": precision, "accelerator": accelerator}
+    forward = TOKENS * HIDDEN * (0.5 * shard + turned) + TOKENS * 0.5 * HIDDEN * own
+    assert traffic_of(catalog, "attention casts", **plan) == pytest.approx(forward)
 
 
 def test_nothing_is_cast_where_products_are_as_wide_as_activations(catalog: Catalog) -> None:
@@ -68,15 +131,15 @@ def test_recipes_that_read_twice_are_slower(catalog: Catalog) -> None:
 
 
 def test_memory_of_narrow_copies_by_hand(catalog: Catalog) -> None:
-    """Weights of products in both layouts; inputs narrow in place of wide, and beside the wide attention output."""
+    """Weights of products in each layout; inputs narrow in place of wide, and beside the wide attention output."""
     wide = result(catalog, NARROW, "memory_weights", precision="bf16")
-    for precision, size in (("fp8", 1.0), ("mxfp8", 1.0 + 1.0 / 32.0), ("fp4", 0.5625)):
+    for precision, size, layouts in (("fp8", 1.0, 1.0), ("mxfp8", 1.0 + 1.0 / 32.0, 2.0), ("fp4", 0.5625, 2.0)):
         kept, primary, none = (
             result(catalog, NARROW, "memory_weights", precision=precision, quantized_copies=copies) - wide
             for copies in ("kept", "primary", "none")
         )
-        assert kept == pytest.approx(LAYERS * PRODUCTS * 2.0 * size)
-        assert primary == pytest.approx(LAYERS * PRODUCTS * (2.0 * size - 2.0), abs=1.0)
+        assert kept == pytest.approx(LAYERS * PRODUCTS * layouts * size)
+        assert primary == pytest.approx(LAYERS * PRODUCTS * (layouts * size - 2.0), abs=1.0)
         assert none == 0.0
         saved = result(catalog, NARROW, "memory_layer_activations", precision=precision) - result(
             catalog, NARROW, "memory_layer_activations", precision="bf16"

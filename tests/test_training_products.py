@@ -61,6 +61,27 @@ def test_other_generations_and_engines_keep_their_products() -> None:
     assert one == two
 
 
+def test_products_of_gradients_add_up_in_more_bits_where_machines_have_a_faster_way() -> None:
+    """Hopper's FP8 products: fast sums in the forward pass alone; engines have no others."""
+    known, own = _catalogs()[0], [one for one in documented_constants("2026-11-23") if one.constant == _GRADIENTS]
+    table = known.tables["calibration"]
+    others = [row for row in range(len(table)) if table.text("constant")[row] != _GRADIENTS]
+    plain = known.with_tables([table.take(others)])
+    slower = and_constants(plain, own)
+    for precision, accelerator, slowdown in (("fp8", "H100-SXM-80GB", 1.15), ("bf16", "H100-SXM-80GB", 1.0),
+                                             ("fp8", "B300-SXM", 1.0)):  # fmt: skip
+        one, two = (
+            _times(explain(table_of("training", [_plan(precision, accelerator)]), each)) for each in (plain, slower)
+        )
+        for key in (("backward", "mlp up weight gradient"), ("backward", "attention output input gradient")):
+            assert two[key] / one[key] == pytest.approx(slowdown, rel=1e-9)
+        assert two["forward", "mlp up"] == one["forward", "mlp up"]
+        assert two["backward", "logits weight gradient"] == one["backward", "logits weight gradient"]
+
+
+_GRADIENTS = "gradient_slowdown"
+
+
 def test_a_slow_machine_is_not_what_its_stack_does_elsewhere() -> None:
     """Products of the B200 of the SimuMax runs are slow in 16 bits, as measured; those of Megatron elsewhere not."""
     known = _catalogs()[1]

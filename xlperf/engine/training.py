@@ -40,8 +40,8 @@ from xlperf.equations.hardware.power import Machine
 from xlperf.equations.hardware.roofline import stack_constants
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.collectives import OPERATIONS
-from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
-from xlperf.equations.plan.training_plan import TrainingPlan, used_families, with_defaults
+from xlperf.equations.plan.records import FP4, Remark, broken_rules, remarks_of_rows
+from xlperf.equations.plan.training_plan import ANY_LAYOUT, LAYOUTS, TrainingPlan, used_families, with_defaults
 from xlperf.equations.plan.training_rules import TRAINING_RULES
 from xlperf.equations.training import Setting, step
 from xlperf.equations.training.memory import memory_of
@@ -98,15 +98,20 @@ _SOFTWARE = ("training_software", _MEMORY_FAMILY, "training_calls", "training_ba
 def training_plan(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
     """A table of training plans with its blanks filled.
 
-    ``gradient_size``: bytes of an element of the gradient buffer of their software, (rows,) [B].
+    ``gradient_size``: bytes of an element of the gradient buffer of their software, (rows,) [B]. Matrix units that
+    state an FP4 rate read 8 bits by rows and by columns (Transformer Engine, FP8 current scaling: "Transpose
+    handling"): where one scale holds for a whole tensor they need no second copy.
     """
-    reads, fused_reads, turns = joined.casts
+    reads, fused_reads, turns, whole = joined.casts
+    read_both_ways = (whole > 0) & ~np.isnan(joined.peaks[:, FP4])
     stated = plan_columns(plans, TrainingPlan).replaced(
         product_size=joined.product_size,
         element_size=joined.element_size,
         cast_reads=reads,
         fused_reads=fused_reads,
         turns=turns,
+        layouts=np.where(read_both_ways, ANY_LAYOUT, LAYOUTS),
+        gathered_layouts=np.where(whole > 0, ANY_LAYOUT, LAYOUTS),
     )
     return with_defaults(stated, joined.model, joined.max_sequence_length, gradient_size)
 

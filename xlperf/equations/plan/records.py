@@ -49,6 +49,8 @@ class Precision(NamedTuple):
         1 where the narrow tensor can be transposed, 0 where its scales run along rows. [-]
     block_scaled : bool
         Whether the matrix units have to scale blocks, as those with an FP4 rate do.
+    tensor_scaled : bool
+        Whether one scale holds for a whole tensor, so that its rows and its columns are the same numbers.
     """
 
     key: str
@@ -63,6 +65,7 @@ class Precision(NamedTuple):
     fused_reads: float = 1.0
     turns: float = 1.0
     block_scaled: bool = False
+    tensor_scaled: bool = False
 
 
 _BLOCK_16 = 0.5 + 1.0 / 16.0  # 4 bits and one scale byte per block of 16
@@ -73,7 +76,16 @@ PRECISIONS = {
     "tf32": Precision("tf32", "tf32", 4.0, 4.0, 4.0, wide="tf32"),
     "fp16": Precision("bf16", "bf16", 2.0, 2.0, products=("fp16", "bf16", "fp32")),
     "bf16": Precision("bf16", "bf16", 2.0, 2.0, products=("bf16", "fp16", "fp32")),
-    "fp8": Precision("fp8", "fp8", 1.0, 1.0, products=("fp8", "fp16", "bf16", "fp32"), cache="fp8", fused_reads=-1.0),
+    "fp8": Precision(
+        "fp8",
+        "fp8",
+        1.0,
+        1.0,
+        products=("fp8", "fp16", "bf16", "fp32"),
+        cache="fp8",
+        fused_reads=-1.0,
+        tensor_scaled=True,
+    ),
     "int8": Precision("int8", "int8", 1.0, 1.0, products=("int8", "fp16", "bf16", "fp32")),
     "fp4": Precision(
         "fp4",
@@ -86,7 +98,7 @@ PRECISIONS = {
         turns=0.0,
     ),
     "int4": Precision("bf16", "bf16", _BLOCK_16, 2.0, products=("bf16", "fp16", "fp32", "fp8", "int8")),
-    "fp8-current": Precision("fp8", "fp8", 1.0, 1.0, reads=2.0),
+    "fp8-current": Precision("fp8", "fp8", 1.0, 1.0, reads=2.0, tensor_scaled=True),
     "mxfp8": Precision("mxfp8", "fp8", _BLOCK_32, _BLOCK_32, turns=0.0, block_scaled=True),
     "fp8-block": Precision("fp8_block", "fp8", _BLOCK_128, _BLOCK_128),
 }
@@ -96,7 +108,9 @@ PRECISION_KEYS = tuple(precision.key for precision in PRECISIONS.values())
 WIDE_CODES = np.array([PRECISION_CODES[precision.wide] for precision in PRECISIONS.values()])
 INPUT_SIZES = np.array([precision.input_size for precision in PRECISIONS.values()])
 ELEMENT_SIZES = np.array([precision.element_size for precision in PRECISIONS.values()])
-CASTS = np.array([(each.reads, each.fused_reads, each.turns) for each in PRECISIONS.values()]).T
+CASTS = np.array(
+    [(each.reads, each.fused_reads, each.turns, each.tensor_scaled) for each in PRECISIONS.values()], dtype=np.float64
+).T
 BLOCK_SCALED = np.array([precision.block_scaled for precision in PRECISIONS.values()])
 FP4 = PRECISION_CODES["fp4"]
 WORD = PRECISIONS["fp32"].element_size

@@ -43,6 +43,8 @@ RECOMPUTE_MODULES = ("core_attention", "mlp", "moe", "norm", "activation", "late
 DIMENSIONS = ("tp", "cp", "ep", "dp", "pp")
 LAYOUTS = 2.0
 """Copies of a quantized tensor: products read it by rows in one pass and by columns in the other. [-]"""
+ANY_LAYOUT = 1.0
+"""The same where one scale holds for a whole tensor and the matrix units read it by rows and by columns. [-]"""
 
 
 class TrainingPlan(PlanColumns):
@@ -64,6 +66,10 @@ class TrainingPlan(PlanColumns):
         The same for outputs of norms and activations; -1 where those write the quantized tensor directly. [-]
     turns : Array
         1 where a quantized tensor can be transposed. [-]
+    layouts : Array
+        Copies of a quantized tensor that products read: 1 or 2. [-]
+    gathered_layouts : Array
+        Copies of a quantized tensor that ranks send each other: 1 where the other can be made of it. [-]
     """
 
     @derived

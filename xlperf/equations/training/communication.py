@@ -44,6 +44,7 @@ class Communication(NamedTuple):
 
     tensor_reduce: Collective
     tensor_gather: Collective
+    tensor_gradient_gather: Collective
     tensor_scatter: Collective
     logits_gather: Collective
     context_step: Collective
@@ -82,14 +83,31 @@ def _timed(setting: Setting, messages: dict[str, _Message]) -> Communication:
     return Communication(**found)
 
 
-def _tensor_messages(setting: Setting) -> dict[str, _Message]:
-    """Activations between the blocks of a layer: an all-reduce, or with sequence parallelism its two halves."""
+def _gathered_shares(setting: Setting) -> tuple[Array, Array]:
+    """Bytes of inputs and of gradients that are gathered, over those of the residual stream, (rows,). [-]"""
     plan = setting.plan
+    if not some(plan.keeps_copies):
+        return np.ones(len(plan)), np.ones(len(plan))
+    cast = np.where(plan.keeps_copies & ~plan.frozen, 1.0 - plan.wide_layers / setting.model.num_layers, 0.0)
+    each = plan.product_size / plan.element_size
+    return 1.0 - cast * (1.0 - each), 1.0 - cast * (1.0 - plan.gathered_layouts * each)
+
+
+def _tensor_messages(setting: Setting) -> dict[str, _Message]:
+    """Activations between the blocks of a layer: an all-reduce, or with sequence parallelism its two halves.
+
+    What products take is cast before it is gathered (Transformer Engine: "quantized all-gather"); gradients, which two
+    products take, in both layouts where one cannot be made of the other. Sums are not narrow, nor are the inputs of
+    adapters, which take them wide.
+    """
+    plan = setting.plan
+    narrow, both = _gathered_shares(setting)
     split, stride = plan.sequence_parallel > 0, plan.strides["tp"]
     whole, halves = np.where(split, 1.0, plan.tensor_parallel), np.where(split, plan.tensor_parallel, 1.0)
     messages = {
         "tensor_reduce": _Message("all_reduce", setting.stream_size, whole, stride),
-        "tensor_gather": _Message("all_gather", setting.stream_size, halves, stride),
+        "tensor_gather": _Message("all_gather", narrow * setting.stream_size, halves, stride),
+        "tensor_gradient_gather": _Message("all_gather", both * setting.stream_size, halves, stride),
         "tensor_scatter": _Message("reduce_scatter", setting.stream_size, halves, stride),
     }
     gathers = plan.loss_shards < plan.tensor_parallel
@@ -277,19 +295,22 @@ def tensor_times(setting: Setting, communication: Communication) -> Array:
     >>> constants = {"training_software": {"tensor_parallel_overlap": np.array([[0.5]])}}
     >>> gather, scatter = (SimpleNamespace(time=np.array([time])) for time in (1.0, 2.0))
     >>> found = SimpleNamespace(tensor_gather=gather, tensor_scatter=scatter, tensor_reduce=gather)
+    >>> found.tensor_gradient_gather = gather
     >>> tensor_times(SimpleNamespace(plan=plan, constants=constants), found).tolist()
     [[3.0, 4.0]]
     """
     plan = setting.plan
     split = plan.sequence_parallel > 0
     gather, scatter = communication.tensor_gather.time, communication.tensor_scatter.time
-    time = np.where(split, gather + scatter, communication.tensor_reduce.time)
+    gradients = communication.tensor_gradient_gather.time
+    reduced = communication.tensor_reduce.time
+    time, time_backward = np.where(split, gather + scatter, reduced), np.where(split, gradients + scatter, reduced)
     hidden = setting.constants["training_software"]["tensor_parallel_overlap"][:, 0]
     forward = time * (1.0 - np.where(plan.tensor_overlap == TensorOverlap.ALL, hidden, 0.0))
     again = np.where(split, gather, 0.0)
-    beside = np.where(split & (plan.tensor_overlap != TensorOverlap.ALL), again + scatter, time + again)
+    beside = np.where(split & (plan.tensor_overlap != TensorOverlap.ALL), again + scatter, time_backward + again)
     return side_by_side(
-        forward, time + again - np.where(plan.tensor_overlap != TensorOverlap.NONE, hidden, 0.0) * beside
+        forward, time_backward + again - np.where(plan.tensor_overlap != TensorOverlap.NONE, hidden, 0.0) * beside
     )
 
 
@@ -542,7 +563,12 @@ def collective_calls(setting: Setting, found: Communication, counts: Mapping[str
     )
     listed: dict[str, tuple[tuple[str, Collective, Array], ...]] = {
         "time_tensor_parallel": (
-            ("tensor-parallel gather", found.tensor_gather, np.where(split, reductions + batches * blocks, 0.0)),
+            ("tensor-parallel gather", found.tensor_gather, np.where(split, reductions, 0.0)),
+            (
+                "tensor-parallel gather of gradients",
+                found.tensor_gradient_gather,
+                np.where(split, batches * blocks, 0.0),
+            ),
             ("tensor-parallel scatter", found.tensor_scatter, np.where(split, reductions, 0.0)),
             ("tensor-parallel reduction", found.tensor_reduce, np.where(split, 0.0, reductions)),
             ("gathering of logits", found.logits_gather, batches * counts["head"]),

@@ -48,7 +48,7 @@ from xlperf.equations.model.sparse_attention import (
     stream_passes,
 )
 from xlperf.equations.plan.records import WORD, ContextMethod, CrossEntropy, Graphs, QuantizedCopies, TokenDispatch
-from xlperf.equations.plan.training_plan import LAYOUTS
+from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.adapters import PLACES as ADAPTED
 from xlperf.equations.training.adapters import adapter_gemms, adapter_vectors, frozen_products
 from xlperf.equations.training.setting import MASK, Part, Setting
@@ -91,7 +91,8 @@ class _Collected:
         constants = setting.constants["gemm_wide" if wide else "gemm"]
         output = np.concatenate(self.output, axis=-1)
         time = gemm_time(device, constants, whole.m, whole.n, whole.k, whole.batch, element, output)
-        time = constants["training_slowdown"] * time
+        backward = np.repeat([phase == "backward" for phase, *_ in self.marks], [count for *_, count in self.marks])
+        time = constants["training_slowdown"] * np.where(backward, constants["gradient_slowdown"], 1.0) * time
         if not wide and some(setting.plan.wide_layers):
             share = (setting.plan.wide_layers / setting.model.num_layers)[:, None]
             other = (setting.wide_device, setting.constants["gemm_wide"])
@@ -352,9 +353,10 @@ def _adapter_parts(setting: Setting, place: str, gemms: Gemms) -> list[Part]:
 def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
     """Casts of inputs, gradients and weights to the precision of the products, where that is narrower.
 
-    A tensor is read, twice where the scale needs its largest element, and written in both layouts. A norm or an
-    activation finds that element itself, or writes the quantized tensor at once where the scale is known before. What
-    is not kept is cast anew for each product, in the layout that it takes.
+    A tensor is read, twice where the scale needs its largest element, and written in both layouts, or in one where the
+    products read that by rows and by columns. A norm or an activation finds that element itself, or writes the
+    quantized tensor at once where the scale is known before. What is not kept is cast anew for each product, in the
+    layout that it takes.
     """
     plan = setting.plan
     if not some(plan.quantized):
@@ -366,14 +368,20 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
     kept = (plan.quantized_copies != QuantizedCopies.NONE)[:, None]
     once = kept & ~(plan.regathers & (plan.quantized_copies == QuantizedCopies.KEPT))[:, None]
     again = np.where(kept, 0.0, 1.0)
-    layouts = np.where(plan.frozen[:, None], 1.0, LAYOUTS)  # frozen weights need no gradient
+    trained = np.where(plan.frozen[:, None], 0.0, 1.0)  # frozen weights need no gradient
+    layouts = np.where(plan.frozen, 1.0, plan.layouts)[:, None]
     gemms = concatenated(*(gemms for _, gemms in narrow.forward))
     inputs, gradients = gemms.batch * gemms.m * gemms.k, gemms.batch * gemms.m * gemms.n
     weights = np.where(once, 0.0, gemms.batch * gemms.k * gemms.n * (read + size))
     made_narrow, taken_narrow = ~_starting(gemms.names, *_STANDALONE), _ending(gemms.names, "up")
-    forward = inputs * (np.where(made_narrow, fused, read) + np.maximum(layouts - again, 1.0) * size) + weights
-    backward = gradients * (np.where(taken_narrow, fused, read) + layouts * size)
-    backward = backward + again * (layouts - 1.0) * inputs * (read + size) + weights
+    shard, written = _cast_shards(plan)
+    columns, rows = _gathered_products(gemms.names)
+    forward = np.where(columns, shard, 1.0) * np.where(made_narrow, fused, read)
+    forward = inputs * (forward + np.where(columns & (shard < 1.0), written, np.maximum(layouts - again, 1.0)) * size)
+    backward = np.where(rows, shard, 1.0) * np.where(taken_narrow, fused, read)
+    backward = gradients * (backward + np.where(rows & (shard < 1.0), written, layouts) * size)
+    forward = forward + weights
+    backward = backward + again * trained * inputs * (read + size) + weights
     found, start = [], 0
     for place, own in narrow.forward:
         cut = slice(start, start + len(own.names))
@@ -389,6 +397,27 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
         names = (f"{place} {name}",)
         parts.append(Part(phase, "vector", names, place, calls[:, cut], time[:, cut], None, moved[:, cut], wide=True))
     return parts
+
+
+def _cast_shards(plan: TrainingPlan) -> tuple[Array, Array]:
+    """Share of a tensor that a rank casts before it is gathered, and the copies that it writes and turns, (rows, 1).
+
+    With sequence parallelism ranks cast their shards and gather what is cast, once, or in both layouts where one cannot
+    be made of the other (Transformer Engine: "All-gather of columnwise tensors"); where products need the other one,
+    the gathered tensor is read and written once more.
+    """
+    split = plan.keeps_copies & ~plan.frozen & (plan.sequence_parallel > 0)
+    shard = np.where(split, 1.0 / plan.tensor_parallel, 1.0)
+    turned = 2.0 * np.maximum(plan.layouts - plan.gathered_layouts, 0.0)
+    return shard[:, None], (shard * plan.gathered_layouts + turned)[:, None]
+
+
+@lru_cache(maxsize=64)
+def _gathered_products(names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Products whose inputs are gathered over the tensor-parallel ranks, and those whose gradients are."""
+    dense = ~_starting(names, "experts")
+    columns, rows = _ending(names, "qkv") | _ending(names, "up"), _ending(names, "output") | _ending(names, "down")
+    return dense & columns, dense & rows
 
 
 def _stream_mixing(setting: Setting, backward: bool) -> Iterator[tuple[str, Vectors]]:

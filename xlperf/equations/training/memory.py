@@ -6,7 +6,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, side_by_side, some
 from xlperf.equations.plan.records import WORD, CrossEntropy, QuantizedCopies, Recompute, TensorOverlap
-from xlperf.equations.plan.training_plan import LAYOUTS, TrainingPlan
+from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.activations import LayerActivations, layer_activations
 from xlperf.equations.training.setting import MASK, Setting, StageParameters, quantized_weights, stage_parameters
 from xlperf.equations.training.stages import StageContents
@@ -299,7 +299,7 @@ def _quantized_growth(setting: Setting) -> Array:
     plan = setting.plan
     replaced = np.where(plan.quantized_copies == QuantizedCopies.PRIMARY, plan.element_size, 0.0)
     share = 1.0 - plan.wide_layers / setting.model.num_layers
-    return np.asarray(np.where(plan.keeps_copies, share * (LAYOUTS * plan.product_size - replaced), 0.0))
+    return np.asarray(np.where(plan.keeps_copies, share * (plan.layouts * plan.product_size - replaced), 0.0))
 
 
 def _regathered(setting: Setting, contents: StageContents, heads: Array) -> Array:

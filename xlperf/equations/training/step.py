@@ -14,7 +14,6 @@ from xlperf.base.arrays import Array, ceil_div, side_by_side, some, total
 from xlperf.equations.hardware.memory import exposed_offload_time, host_update_time
 from xlperf.equations.hardware.roofline import vector_time
 from xlperf.equations.plan.records import Graphs, OffloadTarget, PipelineSchedule, QuantizedCopies, Recompute
-from xlperf.equations.plan.training_plan import LAYOUTS
 from xlperf.equations.training.activations import LAST_PRODUCT, selected_share
 from xlperf.equations.training.communication import (
     Communication,
@@ -360,8 +359,9 @@ def _copied_weights(setting: Setting) -> Array | float:
         return 0.0
     quantized = quantized_weights(plan, setting.parameters, setting.pipeline.middle) + setting.fullest.experts
     share = 1.0 - plan.wide_layers / setting.model.num_layers
-    cast = plan.cast_reads * plan.element_size + LAYOUTS * plan.product_size
-    turned = LAYOUTS * plan.product_size  # gathered in one layout, read and written once more in the other
+    cast = plan.cast_reads * plan.element_size + plan.layouts * plan.product_size
+    # gathered in one layout; where there is another, read and written once more
+    turned = 2.0 * (plan.layouts - 1.0) * plan.product_size
     primary = (plan.quantized_copies == QuantizedCopies.PRIMARY) & (plan.turns > 0)
     each = np.where(primary, turned, np.where(plan.regathers, 0.0, cast))
     return np.where(plan.keeps_copies & ~plan.frozen, share * quantized * each, 0.0)
