@@ -60,8 +60,9 @@ def test_tiles_one_by_one_are_tiles_together(catalog: Catalog) -> None:
     units = np.where(random.random((500, 1)) < 0.5, np.nan, 132.0)
     device = Device(*(value * column for value in (1e15, 6e13, 3e12, 8e10, 1e13)), units, 700.0 * column)
     names = ("compute_efficiency", "cache_share", "wave_time", "energy_per_flop", "boost_time", "memory_efficiency",
-             "input_traffic", "launch_time", "serial_share", "largest_tile_rows", "any_tile_columns")  # fmt: skip
-    values = (0.8, 0.1, 1e-6, 0.0, 1e-3, 1.0, 0.0, 0.0, 0.0, 512.0, 0.0)
+             "input_traffic", "launch_time", "serial_share", "largest_tile_rows", "any_tile_columns",
+             "least_tile_rows")  # fmt: skip
+    values = (0.8, 0.1, 1e-6, 0.0, 1e-3, 1.0, 0.0, 0.0, 0.0, 512.0, 0.0, 64.0)
     constants = {name: value * column for name, value in zip(names, values, strict=True)}
     size = random.choice([1.0, 2.0], (500, 6))
     tiles = TILES["training"][:, 2:]  # the first two need more shared memory

@@ -297,6 +297,7 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
             _add_expert_pool(draw, row)
     row["sorted_sampling"] = (None, "no", "yes", None, None)[number % 5]
     row["wide_attention"] = (None, None, "no", "yes", None, None, None)[number % 7]
+    row["attention_tile_rows"] = (None, None, None, 16, 64, 128, None, None)[number % 8]
     row["load_by_hour"] = (None, "2 " * 12 + "1 " * 12, "1 " * 8 + "3 " * 16)[number % 3]
     return row
 

@@ -58,6 +58,10 @@ _ODD = {("ada", FP8_BLOCK)}
 _BLOCKS = (
     "github.com/deepseek-ai/DeepGEMM README: unaligned block sizes fill the multiprocessors; blocks of 64 rows or more"
 )
+_WARP_GROUPS = (
+    "PTX ISA, wgmma.mma_async: shapes m64nNk16; cuBLAS in vLLM's documentation, Profiling vLLM: tilesize64x64x64; "
+    "DeepGEMM pull request 192: 32 rows at 1.86 TB/s on H20, with operands swapped 3.1"
+)
 LIBRARY_TILES = {
     ("ada", FP8_BLOCK, ANY, "largest_tile_rows"): (
         32.0,
@@ -65,6 +69,7 @@ LIBRARY_TILES = {
         "fp8_blockscale_gemm_kernel.cuh, gemm_dispatch_sm89: only 32 x 128 x 128",
     ),
     ("hopper", FP8_BLOCK, DEEPGEMM, "any_tile_columns"): (1.0, _BLOCKS),
+    ("hopper", ANY, ANY, "least_tile_rows"): (64.0, _WARP_GROUPS),
 }
 """Tiles of libraries without the usual ones, by generation, precision, software and constant, and the source. [-]"""
 

@@ -407,6 +407,7 @@ def _fitting(
 
     The smallest tile always fits; where the shared memory is not known it is the usual one. A library whose tallest
     tile is shorter than those of the stack has all that are no taller; one with any number of columns cuts no depth.
+    Tiles shorter than those of the library are not among them.
     """
     room = device.shared_memory_capacity
     room = np.where(np.isnan(room), USUAL_SHARED_MEMORY, room)
@@ -419,7 +420,7 @@ def _fitting(
         shortest = np.where(free, LEAST_SIDE, shortest)
     most_rows = np.maximum(constants["largest_tile_rows"], shortest)
     tallest = np.where(own & (tiles[0] <= most_rows), tiles[0], 0.0).max(axis=0)
-    least_rows = TILES[stack][0].min()
+    least_rows = np.maximum(TILES[stack][0].min(), constants["least_tile_rows"])
     legal = own & (tiles[0] >= np.minimum(least_rows, tallest)) & (tiles[0] <= most_rows)
     needed = tile_memory(tiles[0], tiles[1])
     fits = legal & (needed <= np.maximum(room, np.where(legal, needed, np.inf).min(axis=0)))

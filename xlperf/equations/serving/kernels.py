@@ -185,7 +185,12 @@ def _gemm_kernels(
         slower = {"compute_efficiency": "product_slowdown", "memory_efficiency": "memory_slowdown"}
         grouped = _columns(products.grouped, len(narrow))
         changed = {name: constants[name] / np.where(grouped, experts[factor], 1.0) for name, factor in slower.items()}
+        changed["least_tile_rows"] = np.where(grouped, 0.0, constants["least_tile_rows"])
         constants = {**constants, **changed}
+    alone = plan.weight_size < plan.input_size
+    if some(alone):  # weights that are unpacked in registers are multiplied there, by few rows
+        short = np.where(narrow & alone[:, None], 0.0, constants["least_tile_rows"])
+        constants = {**constants, "least_tile_rows": short}
     return device, constants
 
 
@@ -380,14 +385,15 @@ def _decode_attention(deployment: Deployment, sequences: Array) -> list[tuple[Ar
     """FLOP, traffic and mean time (rows, 1) of global, then of local attention of a layer in a decode step.
 
     The contexts of the steps grow by one token. Their mean is taken at two contexts, the mean less and plus the
-    standard deviation, which is exact for a time that is a cubic polynomial of the context.
+    standard deviation, which is exact for a time that is a cubic polynomial of the context. A tile of query rows is
+    computed whole for each head of keys, be all of them there or not.
     """
     model, plan, kernels = deployment.model, deployment.plan, deployment.kernels
     ranks = plan.attention_parallel
     heads = np.ceil(model.num_attention_heads / ranks)[:, None]
     family, drafted = "attention_decode", (1.0 + plan.draft_tokens)[:, None]
     read_heads, read_size = np.ceil(model.num_query_groups / ranks)[:, None], model.head_size[:, None]
-    multiplied = drafted * heads
+    multiplied: Array = drafted * heads
     if deployment.architecture.one_vector:
         # One compressed vector is key and value of all heads: half a key and value pair of its width.
         family, read_heads = "attention_latent", np.full_like(heads, 0.5)
@@ -395,6 +401,12 @@ def _decode_attention(deployment: Deployment, sequences: Array) -> list[tuple[Ar
         # A tile of the matrix units holds so many query rows, be they there or not.
         multiplied = np.maximum(multiplied, kernels[family]["tile_rows"])
         multiplied = multiplied * (1.0 - 0.5 * model.qk_rope_head_size[:, None] / read_size)
+        computed = multiplied
+    else:
+        rows = np.where(
+            np.isnan(plan.attention_tile_rows), kernels[family]["tile_rows"][:, 0], plan.attention_tile_rows
+        )
+        computed = np.maximum(multiplied, read_heads * rows[:, None])
     # A step meets requests with long outputs more often than short ones, as often as they have steps.
     steps = np.maximum(plan.output_length - 1.0, 1.0) * (1.0 + plan.output_variation * plan.output_variation)
     mean = (plan.prompt_length + 0.5 * (steps + 1.0))[:, None]
@@ -407,7 +419,7 @@ def _decode_attention(deployment: Deployment, sequences: Array) -> list[tuple[Ar
     size, found = plan.kv_size[:, None], []
     for context in contexts:
         context = context / plan.context_parallel[:, None]
-        shape = sequences[:, None], multiplied, read_heads, context, read_size, size
+        shape = sequences[:, None], computed, read_heads, context, read_size, size
         time = decode_attention_time(deployment.attention_device, kernels[family], *shape)
         middle = 0.5 * (context[:, :1] + context[:, 1:])
         flop = core_attention_flop(sequences[:, None], multiplied, read_size, middle)

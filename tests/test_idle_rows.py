@@ -1,0 +1,71 @@
+"""Tiles of a few rows: what the matrix units compute beside them, which machines of little arithmetic feel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from ideal_machine import constants, device
+
+from xlperf.catalog.catalog import load_catalog
+from xlperf.catalog.parse import table_from_rows
+from xlperf.engine import evaluate
+from xlperf.equations.hardware.gemm import gemm_time
+
+ALONE = {
+    "model": "Qwen3-14B", "accelerator": "H20-96GB", "num_accelerators": 1, "tensor_parallel": 1, "software": "sglang",
+    "prompt_length": 1, "output_length": 64, "precision": "bf16", "batch_size": 1, "mode": "static",
+}  # fmt: skip
+
+
+def steps(*changes: dict[str, Any]) -> list[float]:
+    """Time per token of the plan with each of the changes. [s]"""
+    rows = [{**ALONE, **change} for change in changes]
+    names = list(dict.fromkeys(name for each in rows for name in each))
+    cells = [[each.get(name) for name in names] for each in rows]
+    found = evaluate(table_from_rows("inference", names, cells, lambda _, column: column), load_catalog())
+    assert np.isfinite(found.number("tpot")).all(), found.text("reason").tolist()
+    return found.number("tpot").tolist()
+
+
+def test_one_row_takes_the_arithmetic_of_the_shortest_tile() -> None:
+    rows = np.array([[1.0, 8.0, 16.0, 33.0, 64.0, 65.0, 128.0]])
+    shape = (rows, 8192.0, 8192.0, 1.0, 2.0, 2.0)
+    short, tall = (
+        gemm_time(device(), constants("gemm", launch_time=0.0, least_tile_rows=least), *shape, stack="serving")[0]
+        for least in (16.0, 64.0)
+    )
+    assert (tall >= 2.0 * 64.0 * 8192.0 * 8192.0 / device().peak_flop_rate[0, 0] * (1.0 - 1e-12)).all()
+    assert (tall >= short * (1.0 - 1e-12)).all(), "fewer tiles to choose among are no faster"
+    assert (tall[4:] == short[4:]).all(), "taller products have the same tiles"
+    training = gemm_time(device(), constants("gemm", launch_time=0.0, least_tile_rows=64.0), *shape)[0]
+    assert (training == gemm_time(device(), constants("gemm", launch_time=0.0), *shape)[0]).all()
+
+
+def test_a_machine_of_little_arithmetic_computes_idle_rows_and_a_balanced_one_hides_them() -> None:
+    """64 rows are 64 FLOP a byte of weights in 16 bits: more than H20 has (37), less than H100 (295)."""
+    few, many, balanced, more = steps(
+        {}, {"batch_size": 32}, *({"accelerator": "H100-SXM-80GB", "batch_size": b} for b in (1, 32))
+    )
+    idle = 2.0 * 64.0 * 13.2e9 / 148e12
+    assert idle < few < many < 1.4 * few, "32 sequences share the tile of one"
+    assert balanced < 0.6 * few and balanced < more
+
+
+def test_experts_and_weights_that_are_unpacked_have_short_tiles() -> None:
+    mixture = {"model": "Qwen3-30B-A3B"}
+    dense, experts, narrow = steps({}, mixture, {"precision": "int4", "activation_precision": "bf16"})
+    assert experts < 0.6 * dense, "3.3 billion weights of 14.8, and launches"
+    assert narrow < 0.5 * dense, "a quarter of the bytes by few rows, not the arithmetic of 64"
+
+
+@pytest.mark.parametrize("engine, rows", [("sglang", 128), ("vllm", 64)])
+def test_rows_of_a_tile_of_attention(engine: str, rows: int) -> None:
+    """A long cache is computed by whole tiles: slower on H20 the taller they are, read at the same rate on H100."""
+    long = {"prompt_length": 30000, "software": engine}
+    tiles = [{**long, "attention_tile_rows": tile} for tile in (None, 1, 16, 64, 128)]
+    default, one, short, tall, taller = steps(*tiles)
+    assert one == short < tall < taller
+    assert default == {64: tall, 128: taller}[rows]
+    assert len(set(steps(*({**each, "accelerator": "H100-SXM-80GB"} for each in tiles)))) == 1
