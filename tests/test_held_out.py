@@ -22,7 +22,7 @@ from xlperf.calibrate.accuracy import (
     short_table,
 )
 from xlperf.calibrate.bands import POOLING, bands_left_out, checked_widths, fit_bands, half_widths, with_checks
-from xlperf.calibrate.comparison import STEP_TIME, TIME_PER_TOKEN
+from xlperf.calibrate.comparison import FIRST_TOKEN, STEP_TIME, TIME_PER_TOKEN
 from xlperf.calibrate.cross_validation import (
     cross_validated,
     not_published,
@@ -298,16 +298,20 @@ def test_a_software_with_few_configurations_is_pooled_towards_all_software() -> 
     assert pooled == pytest.approx(0.5 ** (2 / (2 + POOLING)) * every ** (POOLING / (2 + POOLING)))
 
 
+@pytest.mark.parametrize("quantity", [STEP_TIME, FIRST_TOKEN])
 @pytest.mark.parametrize(("rows", "narrower"), [(4, False), (8, True)])
-def test_bands_cover_the_wanted_share_of_models_left_out(rows: int, narrower: bool) -> None:
+def test_bands_cover_the_wanted_share_of_models_left_out(rows: int, narrower: bool, quantity: str) -> None:
     """Stacks of two models have too narrow widths by themselves, stacks of four too wide ones: a check mends both."""
     logs = np.random.default_rng(7).normal(0.0, 0.1, 160)
     software = np.array([f"stack {row // rows}" for row in range(160)], dtype=object)
-    errors = replace(errors_of(logs), software=software)
+    errors = replace(errors_of(logs), software=software, quantity=np.full(160, quantity, dtype=object))
     pooled, checked = half_widths(errors), checked_widths(errors)
     ratio = {group: checked[group] / pooled[group] for group in pooled if len(group) > 1}
     assert min(ratio.values()) == pytest.approx(max(ratio.values())), "one factor for the whole band"
-    assert (ratio[STEP_TIME, "step"] < 0.95) if narrower else (ratio[STEP_TIME, "step"] > 1.0)
+    if narrower and quantity == STEP_TIME:  # shares of times to the first token are not raised for few configurations
+        assert ratio[quantity, "step"] < 0.95
+    else:
+        assert ratio[quantity, "step"] > 1.0
     judged = bands_left_out(errors)
     assert judged.covered(judged.by_models).mean() == pytest.approx(0.8, abs=0.025)
 
@@ -487,6 +491,8 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     [
         (["--kernels", "--cross-validate"], "no other option"),
         (["--kernels", "--baseline"], "no other option"),
+        (["--conditions", "--leave-out", "vllm"], "no other option"),
+        (["--conditions", "--choice"], "--choice goes with"),
         (["--cross-validate", "-o", "x.csv"], "no other option"),
         (["--leave-out", "ada", "--leave-out", "vllm", "-o", "x.csv"], "-o goes with one --leave-out"),
     ],

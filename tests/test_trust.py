@@ -13,7 +13,8 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table, coded_words
 from xlperf.engine import evaluate
-from xlperf.engine.trust import BADGES, RANGES, measured_runs, trust
+from xlperf.engine.conditions import LACKED, UNKNOWN, Condition, layers_of
+from xlperf.engine.trust import BADGES, RANGES, SOFTWARE, measured_runs, model_traits, trust
 
 RUN = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 64, "tensor_parallel": 8}
 SERVED = {**RUN, "accelerator": "B200-SXM-180GB", "num_accelerators": 8, "prompt_length": 1000, "output_length": 1000,
@@ -128,6 +129,103 @@ def test_software_with_constants_of_the_users_own_is_known() -> None:
     assert "of-our-own" not in str(found["trust_reason"][0])
 
 
+def conditions_of(kind: str) -> dict[str, set[Condition]]:
+    """Conditions that each training stack or engine was measured in."""
+    found: dict[str, set[Condition]] = {}
+    for one in measured_runs(kind):
+        for name, condition in one.conditions:
+            found.setdefault(name, set()).add(condition)
+    return found
+
+
+def unplaced(kind: str, names: dict[str, str], software: str, condition: str) -> tuple[str, float, str]:
+    """Badge, distance and words of a plan without results."""
+    rows = [shipped().tables[f"{name}s"].text(name).tolist().index(value) for name, value in names.items()]
+    at = np.full((len(RANGES), 1), np.nan)
+    words = coded_words([software]), coded_words([condition])
+    found = trust(kind, shipped(), *(np.array([row]) for row in rows), *words, at)
+    return str(found["trust"][0]), float(found["distance"][0]), str(found["trust_reason"][0])
+
+
+@pytest.mark.parametrize("kind", ["training", "inference"])
+def test_no_condition_that_software_lacks_leaves_its_plans_nearer(kind: str) -> None:
+    """Every stack and engine on every measured model and accelerator, in every format and kind of load: what it was
+    never measured in makes the distance greater by the same, says so and is no longer MEASURED; and software that
+    nobody measured is nowhere nearer than any that somebody did.
+    """
+    known = conditions_of(kind)
+    every = set().union(*known.values())
+    words = sorted({f"{one.format}/{one.load}" for one in every})
+    checked = 0
+    names, (shapes, active) = shipped().tables["models"]["model"].tolist(), model_traits(shipped())
+    sizes = dict(zip(names, zip(shapes, active.tolist(), strict=True), strict=True))
+    runs = [run for run in measured_runs(kind) if sizes.get(run.model, ("", 0.0))[0] == run.shape]
+    for run in [one for one in runs if sizes[one.model][1] == pytest.approx(one.parameters, rel=0.01)][::5]:
+        own = {"model": run.model, "accelerator": next(
+            name for name in shipped().tables["accelerators"].text("accelerator") if name.casefold() == run.accelerator
+        )}  # fmt: skip
+        for name, some in known.items():
+            lacks = {"generation": run.generation, "layers": layers_of(run.shape)}
+            missing = [part for part, value in lacks.items() if value not in {getattr(one, part) for one in some}]
+            for word in words:
+                form, load = word.split("/")
+                new = missing + [
+                    part
+                    for part, value in (("format", form), ("load", load))
+                    if value not in {getattr(one, part) for one in some}
+                ]
+                badge, distance, said = unplaced(kind, own, name, word)
+                assert distance == LACKED * len(new), (own, name, word)
+                assert (badge == "MEASURED") == (not new and name in run.software), (own, name, word, said)
+                assert ("was never measured" in said) == bool(new)
+                assert distance <= unplaced(kind, own, "of-our-own", word)[1]
+                checked += bool(new)
+    assert checked > 100
+
+
+def test_a_format_or_layers_that_nobody_measured_are_as_far_as_a_generation_that_nobody_measured() -> None:
+    own = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB"}
+    badge, distance, said = unplaced("inference", own, "vllm", "fp32/continuous")
+    assert (badge, distance) == ("EXTRAPOLATED", UNKNOWN) and said.endswith("; nothing was measured in fp32")
+    assert unplaced("inference", own, "of-our-own", "fp32/continuous")[1] == UNKNOWN + SOFTWARE
+    assert unplaced("inference", {**own, "model": "DeepSeek-V3.2"}, "sglang", "fp8/continuous")[1] >= UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("engine", "change", "words"),
+    [
+        ("vllm", {"precision": "int8"}, "in int8"),
+        ("nemo", {"precision": "fp8"}, "in fp8"),
+        ("sglang", {"precision": "int4"}, "in int4"),
+        ("turbomind", {"model": "Qwen3-30B-A3B"}, "for models with experts"),
+        ("nim", {"accelerator": "B200-SXM-180GB"}, "on blackwell"),
+        ("turbomind", {"mode": "continuous", "concurrency": 16, "batch_size": None}, "with continuous batching"),
+    ],
+)
+def test_a_plan_that_its_engine_was_never_measured_in_has_the_wider_band(
+    engine: str, change: dict[str, object], words: str
+) -> None:
+    """Beside a plan that differs in the condition alone and has it measured."""
+    own = {"model": "Meta-Llama-3.1-8B", "accelerator": "A100-SXM4-80GB", "num_accelerators": 1, "prompt_length": 1000,
+           "output_length": 1000, "batch_size": 16, "precision": "bf16", "software": engine}  # fmt: skip
+    if engine in ("sglang", "nemo"):
+        own["accelerator"] = "H100-SXM-80GB"
+    results = results_of("inference", own, {**own, **change})
+    before, after = (str(reason).partition("was never measured ")[2] for reason in results["trust_reason"])
+    assert words in after and words not in before
+    width = np.log(results.number("memory_high") / results.number("memory_low"))  # one band for all kinds of plan
+    assert width[1] > 1.05 * width[0]
+    assert BADGES.index(results["trust"].tolist()[1]) >= BADGES.index(results["trust"].tolist()[0])
+
+
+def test_a_model_that_other_software_ran_there_is_not_measured_with_this_one() -> None:
+    """TensorRT-LLM ran Llama 3.1 70B on GB200s; no other engine did."""
+    own = {"model": "Meta-Llama-3.1-70B", "accelerator": "GB200-NVL72"}
+    assert unplaced("inference", own, "tensorrt-llm", "fp4/continuous")[:2] == ("MEASURED", 0.0)
+    badge, distance, said = unplaced("inference", own, "vllm", "fp4/continuous")
+    assert (badge, distance) == ("INTERPOLATED", 0.0) and "vllm ran it on no such accelerator" in said
+
+
 def test_an_illegal_plan_has_no_badge() -> None:
     results = results_of("training", {**RUN, "tensor_parallel": 7})
     assert results["trust"][0] == results["trust_reason"][0] == ""
@@ -146,18 +244,27 @@ def test_without_results_the_badge_goes_by_model_and_accelerator() -> None:
     names = (("models", "model"), ("accelerators", "accelerator"))
     rows = [shipped().tables[kind].text(column).tolist().index(RUN[column]) for kind, column in names]
     at = np.full((len(RANGES), 1), np.nan)
-    found = trust("training", shipped(), *(np.array([row]) for row in rows), coded_words(["megatron"]), at)
+    words = coded_words(["megatron"]), coded_words(["16-bit/"])
+    found = trust("training", shipped(), *(np.array([row]) for row in rows), *words, at)
     assert found["trust"][0] == BADGES[0] and found["distance"][0] == 0.0
 
 
 def test_the_table_of_measured_runs_is_that_of_the_published_rows() -> None:
-    """Models, accelerators and numbers of rows; errors move with every fit."""
+    """Models, accelerators, numbers of rows, and in what which software was measured; errors move with every fit."""
     measured = read_measured()
     made = measured_csv((measured.training, measured.inference), shipped(), []).splitlines()
     shown = {
-        (one.kind, one.model, one.shape, f"{one.parameters:.4g}", one.accelerator, f"{one.rows}")
+        (
+            one.kind,
+            one.model,
+            one.shape,
+            f"{one.parameters:.4g}",
+            one.accelerator,
+            f"{one.rows}",
+            " ".join(f"{name}/{own.format}/{own.load}" for name, own in one.conditions),
+        )
         for kind in ("training", "inference")
         for one in measured_runs(kind)
     }
     lines = [line.split(",") for line in made[1:]]
-    assert {(*line[:4], line[4].casefold(), line[6]) for line in lines} == shown
+    assert {(*line[:4], line[4].casefold(), line[6], line[-1]) for line in lines} == shown

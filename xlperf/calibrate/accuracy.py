@@ -35,6 +35,7 @@ from xlperf.calibrate.published_errors import (
 )
 from xlperf.calibrate.validate import records_of, summary
 from xlperf.catalog.catalog import Catalog
+from xlperf.engine.conditions import format_and_load
 from xlperf.engine.join import software_words
 from xlperf.engine.trust import RANGES, coordinates, model_traits
 
@@ -42,7 +43,16 @@ Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 """Header and rows as text."""
 MARKERS = {
     name: (f"<!-- {name}: begin -->", f"<!-- {name}: end -->")
-    for name in ("cross-validation", "models-left-out", "machines", "left-out", "kernels", "choice", "unseen")
+    for name in (
+        "cross-validation",
+        "models-left-out",
+        "machines",
+        "left-out",
+        "kernels",
+        "conditions",
+        "choice",
+        "unseen",
+    )
 }
 FEWEST_SHOWN = 10
 _CROSS = (
@@ -387,7 +397,7 @@ def measured_csv(published: Sequence[Published], catalog: Catalog, errors: Seque
     header = ["kind", "model", "shape", "active parameters", "accelerator", "generation", "rows", "median error", *ends]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow([*header, "software"])
+    writer.writerow([*header, "software", "conditions"])
     for rows in published:
         writer.writerows(_rows_of(plans_of(rows, catalog), left_out))
     return stream.getvalue()
@@ -406,7 +416,7 @@ def _rows_of(plans: PublishedPlans, left_out: dict[tuple[str, str], float]) -> l
     models = catalog.rows("models", table.text("model"), table, "model")
     chips = catalog.rows("accelerators", table.text("accelerator"), table, "accelerator")
     shapes, active = model_traits(catalog)
-    software = software_words(table)
+    software, condition = software_words(table), format_and_load(table)
     groups: dict[tuple[str, int], list[int]] = {}
     ids = plans.published.text["row_id"]
     for plan, row in enumerate(plans.index.tolist()):
@@ -428,7 +438,20 @@ def _rows_of(plans: PublishedPlans, left_out: dict[tuple[str, str], float]) -> l
                 f"{len({ids[plans.index[plan]] for plan in own})}",
                 f"{rounded(float(np.nanmedian(np.abs(np.expm1(error)))))}",
                 *(_end(values[own], end) for values in at for end in (np.fmin, np.fmax)),
-                " ".join(sorted({str(software.words[software.codes[plan]]).casefold() for plan in own})),
+                " ".join(sorted({software.words[software.codes[plan]].casefold() for plan in own})),
+                " ".join(
+                    sorted(
+                        {
+                            "/".join(
+                                (
+                                    software.words[software.codes[plan]].casefold(),
+                                    condition.words[condition.codes[plan]],
+                                )
+                            )
+                            for plan in own
+                        }
+                    )
+                ),
             ]
         )
     return sorted(found)

@@ -201,7 +201,7 @@ class _Groups:
             for row in np.flatnonzero(own).tolist():
                 score[row] = self.size[row] / nearest_width(widths, self.names[row])
         found = self.widths(kept)
-        for band in [group for group in found if len(group) == 2 and group[0] != FIRST_TOKEN]:
+        for band in [group for group in found if len(group) == 2]:
             scale, count = self.quantile(band, score, kept & ~np.isnan(score))
             if count:
                 scale = max(scale, _LEAST_SCALE) ** (count / (count + POOLING))
@@ -222,8 +222,7 @@ def checked_widths(errors: Errors) -> dict[Group, float]:
     """The same after a check on models left out once more (normalised conformal prediction).
 
     Pooled quantiles of few configurations need not cover the wanted share. Each model is left out of them in turn; all
-    widths of a band are then scaled by the quantile of error over width, drawn to 1 where there are few models. Times
-    to the first token, whose quantiles are of many rows, stay as they are.
+    widths of a band are then scaled by the quantile of error over width, drawn to 1 where there are few models.
 
     ``errors``: models left out.
 

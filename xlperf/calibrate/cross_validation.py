@@ -58,6 +58,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 
 Step = Callable[[str], None]
+Groups = Callable[[PublishedPlans, Errors], Mapping[str, Sequence[np.ndarray]]]
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def cross_validated(
     if not len(entries):
         return CrossValidation(entries, {})
     responses, rows = _responses(plans, entries, say)
-    errors = replace(entries, by_models=_left_out(plans, entries, responses, rows, entries.model, say))
+    errors = replace(entries, by_models=_left_out(plans, entries, responses, rows, [entries.model], say))
     sizes = np.abs(np.expm1(errors.by_models))
     of_constant = {
         row: (float(np.nanmedian(sizes[users])), errors.num_rows(users))
@@ -92,6 +93,22 @@ def cross_validated(
         if not np.isnan(sizes[users]).all()
     }
     return CrossValidation(errors, of_constant)
+
+
+def left_out_together(
+    plans: PublishedPlans, quantities: Sequence[str], groups_of: Groups
+) -> tuple[Errors, dict[str, Array]]:
+    """Errors of published rows with all rows left out of the fit that are like them in any of some groupings.
+
+    ``plans``: rows of one kind as plans. ``quantities``: what is compared. ``groups_of``: groupings by name, each with
+    one or more names for every entry. Returns the entries, and their errors by the name of the grouping.
+    """
+    entries = errors_of(plans, quantities)
+    responses, rows = _responses(plans, entries, _nothing)
+    chosen = groups_of(plans, entries)
+    return entries, {
+        name: _left_out(plans, entries, responses, rows, groups, _nothing) for name, groups in chosen.items()
+    }
 
 
 def refitted(published: Published, catalog: Catalog, unknown: bool = False) -> Catalog:
@@ -132,15 +149,22 @@ def _responses(plans: PublishedPlans, entries: Errors, say: Step) -> tuple[Respo
 
 
 def _left_out(
-    plans: PublishedPlans, entries: Errors, responses: Responses, rows: Sequence[int], folds: np.ndarray, say: Step
+    plans: PublishedPlans,
+    entries: Errors,
+    responses: Responses,
+    rows: Sequence[int],
+    groups: Sequence[np.ndarray],
+    say: Step,
 ) -> Array:
-    """Errors of the rows of each fold under constants that were fitted without it."""
+    """Errors of the rows that are alike in all groups, under constants fitted without what is like them in any."""
     found = np.full(len(entries), math.nan)
     table, fitted = plans.catalog.tables["calibration"], may_be_fitted(plans, entries)
-    for fold in sorted(set(folds.tolist())):
+    folds = list(zip(*(group.tolist() for group in groups), strict=True))
+    for fold in sorted(set(folds)):
         say("folds")
-        own = folds == fold
-        values, gone = _refitted(entries, responses, rows, fitted & ~own, own)
+        own = np.logical_and.reduce([group == name for group, name in zip(groups, fold, strict=True)])
+        alike = np.logical_or.reduce([group == name for group, name in zip(groups, fold, strict=True)])
+        values, gone = _refitted(entries, responses, rows, fitted & ~alike, alike)
         kept = np.setdiff1d(np.arange(len(table)), gone)
         some, errors = taken(plans, entries, own)
         catalog = some.catalog.with_tables([changed(table, values).take(kept)])

@@ -34,6 +34,7 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
         "xlperf validate --cross-validate                 errors and bands of models left out of the fit",
         "xlperf validate --kernels                        errors of held-out kernel shapes",
         "xlperf validate --machines                       machines beyond NVIDIA, sources left out of the fit",
+        "xlperf validate --conditions                     formats, layers, loads, software left out beside the model",
         "xlperf validate --kernels --leave-out blackwell  kernels of a generation by those of the others",
         "xlperf validate --choice                         is the plan ranked first the right one, as measured",
         "xlperf validate --baseline                       beside one constant MFU per accelerator and precision",
@@ -74,6 +75,13 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
     "a time: errors by line of machines, bias, and the share in the 80 % band.",
 )
 @click.option(
+    "--conditions",
+    is_flag=True,
+    help="Formats, generations, kinds of layers and of load, and software left out of the fit beside the model of each "
+    "row: the score that bands made from other models have then, and the share in them and in the wider bands of such "
+    "plans.",
+)
+@click.option(
     "--choice",
     is_flag=True,
     help="Instead of errors: in groups of measured alternatives (mappings, engines, most throughput under a limit of "
@@ -99,6 +107,7 @@ def validate(
     cross_validate: bool,
     kernels: bool,
     machines: bool,
+    conditions: bool,
     choice: bool,
     baseline: bool,
     readme: str | None,
@@ -119,12 +128,12 @@ def validate(
 
     if baseline and (leave_out or output == STANDARD):
         raise click.UsageError("--baseline goes with neither --leave-out nor -o -")
-    several = (cross_validate, kernels, machines).count(True) > 1
-    refused = files or baseline or output or several or (leave_out and (cross_validate or machines or readme))
-    if (cross_validate or kernels or machines) and refused:
-        raise click.UsageError("--cross-validate, --kernels and --machines take the shipped measurements and no other "
-                               "option but --readme and --catalog, or --kernels --leave-out")  # fmt: skip
-    if choice and (leave_out or baseline or cross_validate or kernels or machines):
+    own = (cross_validate, kernels, machines, conditions).count(True)
+    refused = files or baseline or output or own > 1 or (leave_out and (own > kernels or readme))
+    if own and refused:
+        raise click.UsageError("--cross-validate, --kernels, --machines and --conditions take the shipped measurements "
+                               "and no other option but --readme and --catalog, or --kernels --leave-out")  # fmt: skip
+    if choice and (leave_out or baseline or own):
         raise click.UsageError("--choice goes with files, -o, --readme and --catalog only")
     if len(leave_out) > 1 and output is not None:
         raise click.UsageError("-o goes with one --leave-out")
@@ -133,6 +142,8 @@ def validate(
         return _cross_validate(known, readme)
     if machines:
         return _machines(known, readme)
+    if conditions:
+        return _conditions(known, readme)
     if kernels:
         return _kernels_left_out(known, leave_out) if leave_out else _kernels(known, readme)
     if choice:
@@ -315,6 +326,16 @@ def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
         ]
         if found:
             say("Median error beside one constant MFU", *_aligned(header, found), "")
+
+
+def _conditions(catalog: Catalog, readme: str | None) -> int:
+    from xlperf.calibrate.conditions import conditions_table
+    from xlperf.calibrate.fit import read_measured
+
+    measured = read_measured()
+    table = conditions_table((measured.training, measured.inference), catalog)
+    _show("Conditions left out of the fit beside the model of each row", "conditions", table, readme)
+    return 0
 
 
 def _cross_validate(catalog: Catalog, readme: str | None) -> int:

@@ -11,6 +11,7 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.engine.conditions import format_and_load
 from xlperf.engine.join import (
     POOLS,
     Joined,
@@ -287,7 +288,8 @@ def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] 
             found = {**dict.fromkeys((*_AT_TARGETS, *_OF_EXPERTS), np.full(len(some), np.nan)), **found}
             add_notes(reason, name_notes(some, catalog, illegal))
             at = coordinates(some, found)
-            known = trust("inference", catalog, rows.models, rows.accelerators, software_words(some), at)
+            stack, conditions = software_words(some), format_and_load(some)
+            known = trust("inference", catalog, rows.models, rows.accelerators, stack, conditions, at)
             numbers = reported(served, catalog, mode, found, illegal, reason, known)
             if "load_by_hour" in some:
                 met = load_carbon_share(some, catalog, rows.accelerators)

@@ -10,6 +10,7 @@ from xlperf.base.arrays import Array, exp, some, total
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.engine.conditions import format_and_load
 from xlperf.engine.join import (
     Joined,
     Named,
@@ -308,7 +309,8 @@ def _evaluate(
         if groups is not None:
             return _where_legal(results, illegal) | {"reason": reason}
         at = coordinates(plans, results, plan.sequence_length)
-        known = trust("training", catalog, named.models, named.accelerators, joined.software, at)
+        conditions = format_and_load(plans)
+        known = trust("training", catalog, named.models, named.accelerators, joined.software, conditions, at)
         results |= _bands(setting, results, known["distance"])
         if own is not None:
             results |= narrowed(results, own.width)

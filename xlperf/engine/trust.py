@@ -4,16 +4,18 @@
 tokens in work per accelerator, length. The distance of a plan from them has a part for the accelerator (another one of
 a measured generation 1, an unknown generation 2), a part for the model (measured elsewhere 1/2, never 3/4, beyond the
 sizes measured 1/2 more for each doubling, as where a model of another size has the same layers; 1/2 for layers of a
-measured size with other attention: key and value heads, windows, linear layers), 2 for software that neither a
-published run nor a row of the calibration names, and 1/4 for each doubling beyond what they ran at. Below 1/2 a plan is
-measured, below 1 interpolated, else extrapolated. The 80 % bands are made for models never measured; every other unit
-of distance widens their logarithm by the constant ``widening`` (heuristic, this work).
+measured size with other attention: key and value heads, windows, linear layers; 1/2 where only other software ran it
+there), a part for the software (2 where neither a published run nor a row of the calibration names it, else 1/2 for
+each condition that it was never measured in and others were, :mod:`xlperf.engine.conditions`), 2 for each condition
+that nobody measured, and 1/4 for each doubling beyond what they ran at. Below 1/2 a plan is measured, below 1
+interpolated, else extrapolated. The 80 % bands are made for models never measured; every other unit of distance widens
+their logarithm by the constant ``widening`` (heuristic, this work).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from weakref import WeakKeyDictionary
 
@@ -24,6 +26,7 @@ from xlperf.base.resources import rows as package_rows
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table, Words, copied_name
 from xlperf.engine.catalog_arrays import catalog_models
+from xlperf.engine.conditions import LACKED, UNKNOWN, Condition, in_words, lacked, layers_of
 from xlperf.equations.model.parameters import parameter_count
 
 BADGES = ("MEASURED", "INTERPOLATED", "EXTRAPOLATED")
@@ -42,7 +45,7 @@ _SAME_SIZE = 0.3
 """Doublings of the active parameters within which models of equal layers count as one. [-]"""
 _MACHINE = {"accelerator": 0.0, "generation": 1.0, "": 2.0}
 _ELSEWHERE, _NEVER, _DOUBLING, _MOST = 0.5, 0.75, 0.25, 2.0
-_SOFTWARE = 2.0
+SOFTWARE = 2.0
 """Distance of software that nobody measured: leaving a source of training runs out of the fit makes the 90 % quantile
 of their error 1.3 to 5 times that in the fit (five sources), leaving an engine out 1 to 1.7 times (three). [-]"""
 _CALIBRATED = {"training": "training_software", "inference": "serving_software"}
@@ -54,7 +57,7 @@ class Measured:
 
     ``shape`` and ``parameters`` are those of :func:`model_traits`; ``error`` is the median error when the model is
     left out of the fit [-]; ``low`` and ``high`` are the ends of :data:`RANGES`; ``software`` are the stacks or engines
-    that they ran with.
+    that they ran with; ``conditions`` are the conditions that each of them ran in.
     """
 
     kind: str
@@ -68,17 +71,25 @@ class Measured:
     low: tuple[float, ...]
     high: tuple[float, ...]
     software: tuple[str, ...]
+    conditions: tuple[tuple[str, Condition], ...]
 
 
 @dataclass(frozen=True)
 class _Pair:
-    """What holds for all plans of a model on an accelerator."""
+    """What holds for all plans of a model on an accelerator.
+
+    ``software``: what ran this model there; nothing where no run did. ``generation``: that of the accelerator where
+    published runs are of it, else blank. ``layers``: kind of layers of the model.
+    """
 
     model: float
     machine: float
     low: tuple[float, ...]
     high: tuple[float, ...]
     words: str
+    software: frozenset[str] = frozenset()
+    generation: str = ""
+    layers: str = ""
 
 
 @cache
@@ -87,6 +98,11 @@ def measured_runs(kind: str) -> tuple[Measured, ...]:
 
     def ends(row: Mapping[str, str], end: str) -> tuple[float, ...]:
         return tuple(float(row[f"{end} {name}"] or "nan") for name in RANGES)
+
+    def conditions(row: Mapping[str, str]) -> tuple[tuple[str, Condition], ...]:
+        parts = [one.split("/") for one in row["conditions"].split(" ")]
+        where = row["generation"].casefold(), layers_of(row["shape"])
+        return tuple((name, Condition(where[0], form, load, where[1])) for name, form, load in parts)
 
     return tuple(
         Measured(
@@ -101,6 +117,7 @@ def measured_runs(kind: str) -> tuple[Measured, ...]:
             ends(row, "least"),
             ends(row, "most"),
             tuple(row["software"].split(" ")),
+            conditions(row),
         )
         for row in package_rows("catalog/measured.csv")
         if row["kind"] == kind
@@ -176,13 +193,20 @@ def coordinates(plans: Table, results: Mapping[str, Array], length: Array | None
 
 
 def trust(
-    kind: str, catalog: Catalog, models: np.ndarray, accelerators: np.ndarray, software: Words, at: Array
+    kind: str,
+    catalog: Catalog,
+    models: np.ndarray,
+    accelerators: np.ndarray,
+    software: Words,
+    conditions: Words,
+    at: Array,
 ) -> dict[str, np.ndarray]:
     """Badge of plans, the runs that stand nearest in words, and the distance that widens their bands.
 
     ``models``, ``accelerators``: rows of the catalog that they name, (rows,). ``software``: their training stacks or
-    engines. ``at``: where they stand, as :func:`coordinates` has it; NaN where a plan has no result. Returns ``trust``,
-    ``trust_reason`` and ``distance``, (rows,).
+    engines. ``conditions``: as :func:`xlperf.engine.conditions.format_and_load` has them. ``at``: where they stand, as
+    :func:`coordinates` has it; NaN where a plan has no result. Returns ``trust``, ``trust_reason`` and ``distance``,
+    (rows,).
     """
     count = len(catalog.tables["accelerators"])
     keys = (models * count + accelerators).tolist()
@@ -200,7 +224,9 @@ def trust(
     far = parts.sum(axis=0)
     model, machine = (np.array([getattr(one, part) for one in pairs])[codes] for part in ("model", "machine"))
     never = np.array([not _measured_software(kind, catalog, word) for word in software.words])[software.codes]
-    stack = _SOFTWARE * never
+    lacking, elsewhere, said_new = _of_software(kind, pairs, codes, software, conditions)
+    model = np.maximum(model, np.where(elsewhere, _ELSEWHERE, 0.0))
+    stack = SOFTWARE * never + lacking
     badge = np.searchsorted(np.array(_BADGE_ENDS), model + machine + stack + far, side="right")
     before = np.searchsorted(np.array(_BADGE_ENDS), model + machine + stack, side="right")
     outside = np.where(badge > before, 1 + np.argmax(parts, axis=0), 0)
@@ -209,7 +235,7 @@ def trust(
     for code in np.flatnonzero(np.bincount(reason.astype(np.intp), minlength=len(words))).tolist():
         which, pair = divmod(code, len(pairs))
         words[code] = pairs[pair].words + (_beyond(pairs[pair], which - 1, kind) if which else "")
-    said = words[reason]
+    said = words[reason] if said_new is None else words[reason] + said_new
     for row in np.flatnonzero(never).tolist():
         said[row] += f"; no published run with {software.words[software.codes[row]]}{_others(kind)}"
     return {
@@ -217,6 +243,49 @@ def trust(
         "trust_reason": said,
         "distance": np.maximum(model - _NEVER, 0.0) + machine + stack + far,
     }
+
+
+def _of_software(
+    kind: str, pairs: Sequence[_Pair], codes: np.ndarray, software: Words, conditions: Words
+) -> tuple[Array, np.ndarray, np.ndarray | None]:
+    """Distance of plans from the conditions that their software was measured in, whether only other software ran their
+    models on their accelerators, and what that is in words.
+
+    ``pairs``, ``codes``: model and accelerator of each plan. ``software``, ``conditions``: as :func:`trust` has them.
+    """
+    own = (codes * len(software.words) + software.codes) * len(conditions.words) + conditions.codes
+    found, place = np.unique(own, return_inverse=True)
+    number, elsewhere, words = [], [], []
+    every = _conditions_of(kind)
+    for code in found.tolist():
+        rest, condition = divmod(code, len(conditions.words))
+        at, name = divmod(rest, len(software.words))
+        pair, stack = pairs[at], software.words[name].casefold()
+        form, load = conditions.words[condition].split("/")
+        asked = Condition(pair.generation, form, load, pair.layers)
+        nobody = lacked(every[""], asked)
+        new = [one for one in lacked(every.get(stack, every[""]), asked) if one not in nobody]
+        other = stack in every and bool(pair.software) and stack not in pair.software
+        number.append(LACKED * len(new) + UNKNOWN * len(nobody))
+        elsewhere.append(other)
+        words.append(
+            f"; {stack} ran it on no such accelerator" * other
+            + (f"; {stack} was never measured {in_words(asked, new)}" if new else "")
+            + (f"; nothing was measured {in_words(asked, nobody)}" if nobody else "")
+        )
+    texts = np.array(words, dtype=object)[place] if any(words) else None
+    return np.array(number)[place], np.array(elsewhere, dtype=bool)[place], texts
+
+
+@cache
+def _conditions_of(kind: str) -> dict[str, tuple[Condition, ...]]:
+    """Conditions that each training stack or engine was measured in, and those of all as ``""``."""
+    found: dict[str, dict[Condition, None]] = {"": {}}
+    for one in measured_runs(kind):
+        for name, condition in one.conditions:
+            found.setdefault(name, {})[condition] = None
+            found[""][condition] = None
+    return {name: tuple(some) for name, some in found.items()}
 
 
 def _measured_software(kind: str, catalog: Catalog, name: str) -> bool:
@@ -272,14 +341,17 @@ def _pair(kind: str, catalog: Catalog, model: int, accelerator: int) -> _Pair:
     """The runs that stand nearest to plans of a model on an accelerator, or on a copy of it with other numbers."""
     shapes, active = model_traits(catalog)
     chips = catalog.tables["accelerators"]
-    return _nearest(
+    kin = str(chips.text("generation")[accelerator]).casefold()
+    nearest = _nearest(
         kind,
         shapes[model],
         float(active[model]),
         copied_name(str(catalog.tables["models"]["model"][model])),
         copied_name(str(chips["accelerator"][accelerator])),
-        str(chips.text("generation")[accelerator]).casefold(),
+        kin,
     )
+    known = kin if _of(measured_runs(kind), kin) else ""
+    return replace(nearest, generation=known, layers=layers_of(shapes[model]))
 
 
 @lru_cache(maxsize=65_536)
@@ -291,7 +363,8 @@ def _nearest(kind: str, shape: str, parameters: float, shown: str, name: str, ki
     if together:
         far = _other_size(parameters, together)
         which = f"of layers as {shown} has, in a model of another size," if far else f"of {shown}"
-        return _Pair(far, 0.0, *_ends(together), _runs(together, f"{which} on {short}"))
+        ran = frozenset(name for one in together for name in one.software)
+        return _Pair(far, 0.0, *_ends(together), _runs(together, f"{which} on {short}"), ran)
     alike = [one for one in on_it if layer_size(one.shape) == layer_size(shape)]
     if alike:
         far = max(_ELSEWHERE, _other_size(parameters, alike))

@@ -12,6 +12,7 @@ from xlperf.base.units import MILLION
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, column, table_schema, unit_of
 from xlperf.catalog.table import Table
+from xlperf.engine.conditions import format_and_load
 from xlperf.engine.join import software_words
 from xlperf.engine.trust import RANGES
 from xlperf.engine.trust import trust as trust_of
@@ -274,5 +275,6 @@ def trust(kind: str, plan: Table, catalog: Catalog) -> Answer:
     """
     models = catalog.rows("models", plan.text("model"), plan, "model")
     accelerators = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
-    known = trust_of(kind, catalog, models, accelerators, software_words(plan), np.full((len(RANGES), 1), np.nan))
+    unplaced = np.full((len(RANGES), 1), np.nan)
+    known = trust_of(kind, catalog, models, accelerators, software_words(plan), format_and_load(plan), unplaced)
     return {name: str(known[name][0]) for name in ("trust", "trust_reason")}
