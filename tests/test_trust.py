@@ -14,7 +14,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table, coded_words
 from xlperf.engine import evaluate
 from xlperf.engine.conditions import LACKED, UNKNOWN, Condition, layers_of
-from xlperf.engine.trust import BADGES, RANGES, SOFTWARE, measured_runs, model_traits, trust
+from xlperf.engine.trust import BADGES, RANGES, SOFTWARE, UNREAD, measured_runs, model_traits, trust
 
 RUN = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 64, "tensor_parallel": 8}
 SERVED = {**RUN, "accelerator": "B200-SXM-180GB", "num_accelerators": 8, "prompt_length": 1000, "output_length": 1000,
@@ -150,8 +150,8 @@ def unplaced(kind: str, names: dict[str, str], software: str, condition: str) ->
 @pytest.mark.parametrize("kind", ["training", "inference"])
 def test_no_condition_that_software_lacks_leaves_its_plans_nearer(kind: str) -> None:
     """Every stack and engine on every measured model and accelerator, in every format and kind of load: what it was
-    never measured in makes the distance greater by the same, says so and is no longer MEASURED; and software that
-    nobody measured is nowhere nearer than any that somebody did.
+    never measured in makes the distance greater by the same, says so and is no longer MEASURED; so do a model and an
+    accelerator that it never ran; and software that nobody measured is nowhere nearer than any that somebody did.
     """
     known = conditions_of(kind)
     every = set().union(*known.values())
@@ -175,7 +175,8 @@ def test_no_condition_that_software_lacks_leaves_its_plans_nearer(kind: str) -> 
                     if value not in {getattr(one, part) for one in some}
                 ]
                 badge, distance, said = unplaced(kind, own, name, word)
-                assert distance == LACKED * len(new), (own, name, word)
+                unread = 0.0 if name in run.software else UNREAD[kind]
+                assert distance == min(LACKED * len(new) + unread, SOFTWARE), (own, name, word)
                 assert (badge == "MEASURED") == (not new and name in run.software), (own, name, word, said)
                 assert ("was never measured" in said) == bool(new)
                 assert distance <= unplaced(kind, own, "of-our-own", word)[1]
@@ -186,7 +187,8 @@ def test_no_condition_that_software_lacks_leaves_its_plans_nearer(kind: str) -> 
 def test_a_format_or_layers_that_nobody_measured_are_as_far_as_a_generation_that_nobody_measured() -> None:
     own = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB"}
     badge, distance, said = unplaced("inference", own, "vllm", "fp32/continuous")
-    assert (badge, distance) == ("EXTRAPOLATED", UNKNOWN) and said.endswith("; nothing was measured in fp32")
+    assert (badge, distance) == ("EXTRAPOLATED", UNKNOWN + UNREAD["inference"])
+    assert said.endswith("; nothing was measured in fp32")
     assert unplaced("inference", own, "of-our-own", "fp32/continuous")[1] == UNKNOWN + SOFTWARE
     assert unplaced("inference", {**own, "model": "DeepSeek-V3.2"}, "sglang", "fp8/continuous")[1] >= UNKNOWN
 
@@ -223,7 +225,7 @@ def test_a_model_that_other_software_ran_there_is_not_measured_with_this_one() -
     own = {"model": "Meta-Llama-3.1-70B", "accelerator": "GB200-NVL72"}
     assert unplaced("inference", own, "tensorrt-llm", "fp4/continuous")[:2] == ("MEASURED", 0.0)
     badge, distance, said = unplaced("inference", own, "vllm", "fp4/continuous")
-    assert (badge, distance) == ("INTERPOLATED", 0.0) and "vllm ran it on no such accelerator" in said
+    assert (badge, distance) == ("INTERPOLATED", UNREAD["inference"]) and "vllm ran it on no such accelerator" in said
 
 
 def test_an_illegal_plan_has_no_badge() -> None:

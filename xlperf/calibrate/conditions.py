@@ -1,10 +1,12 @@
 """What it costs to leave a condition out of the fit together with the model of a row: by how much bands must be wider.
 
-The bands hold for models left out. A plan whose software was never measured in its format, on its generation, for its
-kind of layers or under its kind of load stands farther away. Each of these is left out of the fit beside the model of
-the row: the rows of the same software in that condition, or those of all software in it; and the software as a whole.
-Kernels keep their constants. What the score (error over the half-width of the band made from other models) becomes is
-what :data:`xlperf.engine.conditions.LACKED` and the constants ``widening`` rest on.
+The bands hold for models left out. A plan whose engine was never measured in its format, on its generation, for its
+kind of layers or under its kind of load stands farther away, and so does one of a source that nobody has read. Each of
+these is left out of the fit beside the model of the row: the rows of the same engine in that condition, or those of all
+engines in it; the engine as a whole; and the source, apart for rows whose engine, model and accelerator another source
+measured as well. Kernels keep their constants. What the score (error over the half-width of the band made from other
+models) becomes is what :data:`xlperf.engine.conditions.LACKED`, :data:`xlperf.engine.trust.UNREAD` and the constant
+``widening`` of serving rest on.
 """
 
 from __future__ import annotations
@@ -22,54 +24,67 @@ from xlperf.calibrate.published import Published, PublishedPlans
 from xlperf.calibrate.published_errors import QUANTITIES, Errors, configuration_weights, plans_to_fit, weighted_quantile
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine.conditions import LACKED, UNKNOWN, Condition, format_and_load, layers_of
-from xlperf.engine.trust import SOFTWARE, model_traits
+from xlperf.engine.trust import SOFTWARE, UNREAD, model_traits
 
 HEADER = (
-    "rows", "quantity", "left out beside the model", "number", "configurations", "bias", "80 % quantile of the score",
+    "quantity", "left out beside the model", "number", "configurations", "bias", "80 % quantile of the score",
     "in the band", "in the widened band",
 )  # fmt: skip
-_WIDENING = {"training": "training_band", "inference": "serving_band"}
 _MODEL = "nothing"
-_SOFTWARE = "its software"
+_SOFTWARE = "its engine"
+_SOURCE = "its source"
+_READ = f"{_SOURCE}, where others measured the same"
 
 
-def conditions_table(published: Sequence[Published], catalog: Catalog) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """A line for each kind of row, quantity and condition left out; each configuration counts once.
+def conditions_table(published: Published, catalog: Catalog) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """A line for each quantity and condition left out; each configuration counts once.
 
-    ``published``: rows that the constants of the catalog were fitted on. ``catalog``: with that calibration.
+    ``published``: serving rows that the constants of the catalog were fitted on. ``catalog``: with that calibration.
     """
+    plans = plans_to_fit(published, catalog)
+    entries, errors = left_out_together(plans, QUANTITIES, _groups)
+    bands = np.log(bands_left_out(replace(entries, by_models=errors[_MODEL])).high)
+    anything = np.array([""], dtype=object)
+    widening = catalog.calibration.constants("serving_band", anything, anything, anything)[0]["widening"]
+    read = _measured_by_others(plans, entries)
+    every = np.full(len(entries), True)
     lines: list[tuple[str, ...]] = []
-    for rows in published:
-        plans = plans_to_fit(rows, catalog)
-        entries, errors = left_out_together(plans, QUANTITIES, _groups)
-        bands = np.log(bands_left_out(replace(entries, by_models=errors[_MODEL])).high)
-        widening = float(catalog.calibration.constants(_WIDENING[rows.kind], *_ANY)[0]["widening"][0, 0])
-        for quantity in sorted(set(entries.quantity.tolist())):
-            for name, error in errors.items():
-                known = (entries.quantity == quantity) & ~np.isnan(error + bands)
-                wide = 1.0 + widening * distance_of(name)
-                lines.append(
-                    (rows.kind, quantity, name, *_cells(entries.take(known), error[known], bands[known], wide))
-                )
+    for quantity in sorted(set(entries.quantity.tolist())):
+        for name, error in [*errors.items(), (_READ, errors[_SOURCE])]:
+            own = {_SOURCE: ~read, _READ: read}.get(name, every)
+            known = own & (entries.quantity == quantity) & ~np.isnan(error + bands)
+            wide = 1.0 + float(widening[0, 0]) * distance_of(name)
+            lines.append((quantity, name, *_cells(entries.take(known), error[known], bands[known], wide)))
     return HEADER, lines
-
-
-_ANY = tuple(np.array([""], dtype=object) for _ in range(3))
 
 
 def distance_of(name: str) -> float:
     """Distance that plans have from what is left out; the model itself is in the bands already. [-]
 
-    >>> [distance_of(name) for name in ("nothing", "its software", "format of its software", "format")]
-    [0.0, 2.0, 0.5, 2.0]
+    >>> [distance_of(name) for name in ("nothing", "its engine", "format of its engine", "format", "its source")]
+    [0.0, 2.0, 0.5, 2.0, 0.75]
     """
-    if name in (_MODEL, _SOFTWARE):
-        return SOFTWARE * (name == _SOFTWARE)
-    return LACKED if name.endswith(_SOFTWARE) else UNKNOWN
+    whole = {_MODEL: 0.0, _READ: 0.0, _SOURCE: UNREAD["inference"], _SOFTWARE: SOFTWARE}
+    return whole.get(name, LACKED if name.endswith(_SOFTWARE) else UNKNOWN)
+
+
+def _sources(plans: PublishedPlans, entries: Errors) -> np.ndarray:
+    source = plans.published.text["source_id"]
+    return np.array([source[plans.index[plan]] for plan in entries.plan.tolist()], dtype=object)
+
+
+def _measured_by_others(plans: PublishedPlans, entries: Errors) -> np.ndarray:
+    """Where another source measured the engine, the model and the accelerator of an entry as well."""
+    chips = [name.partition("/")[2] for name in entries.family.tolist()]
+    cells = list(zip(entries.software.tolist(), entries.model.tolist(), chips, strict=True))
+    sources: dict[tuple[str, str, str], set[str]] = {}
+    for cell, source in zip(cells, _sources(plans, entries).tolist(), strict=True):
+        sources.setdefault(cell, set()).add(source)
+    return np.array([len(sources[cell]) > 1 for cell in cells])
 
 
 def _groups(plans: PublishedPlans, entries: Errors) -> Mapping[str, Sequence[np.ndarray]]:
-    """What is left out together, by name: the model of a row, and a condition of its software or of all software."""
+    """What is left out together, by name: the model of a row, and a condition of its software or of all engines."""
     catalog, table = plans.catalog, plans.plans
     words = format_and_load(table)
     shapes = model_traits(catalog)[0]
@@ -78,7 +93,11 @@ def _groups(plans: PublishedPlans, entries: Errors) -> Mapping[str, Sequence[np.
     kinds = [layers_of(shapes[models[at]]) for at in entries.plan.tolist()]
     places = zip(entries.generation.tolist(), parts, kinds, strict=True)
     asked = [Condition(str(one), form, load, kind) for one, (form, load), kind in places]
-    found: dict[str, Sequence[np.ndarray]] = {_MODEL: [entries.model], _SOFTWARE: [entries.model, entries.software]}
+    found: dict[str, Sequence[np.ndarray]] = {
+        _MODEL: [entries.model],
+        _SOURCE: [entries.model, _sources(plans, entries)],
+        _SOFTWARE: [entries.model, entries.software],
+    }
     for name in Condition._fields:
         values = np.array([getattr(one, name) for one in asked], dtype=object)
         if len(set(values.tolist())) < 2:

@@ -34,7 +34,7 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
         "xlperf validate --cross-validate                 errors and bands of models left out of the fit",
         "xlperf validate --kernels                        errors of held-out kernel shapes",
         "xlperf validate --machines                       machines beyond NVIDIA, sources left out of the fit",
-        "xlperf validate --conditions                     formats, layers, loads, software left out beside the model",
+        "xlperf validate --conditions                     formats, layers, engines, sources left out beside models",
         "xlperf validate --kernels --leave-out blackwell  kernels of a generation by those of the others",
         "xlperf validate --choice                         is the plan ranked first the right one, as measured",
         "xlperf validate --baseline                       beside one constant MFU per accelerator and precision",
@@ -77,9 +77,9 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
 @click.option(
     "--conditions",
     is_flag=True,
-    help="Formats, generations, kinds of layers and of load, and software left out of the fit beside the model of each "
-    "row: the score that bands made from other models have then, and the share in them and in the wider bands of such "
-    "plans.",
+    help="Serving: formats, generations, kinds of layers and of load, engines and sources left out of the fit beside "
+    "the model of each row: how far errors go beyond a band made from other models, and the share in that band and in "
+    "the wider one of such plans.",
 )
 @click.option(
     "--choice",
@@ -332,8 +332,7 @@ def _conditions(catalog: Catalog, readme: str | None) -> int:
     from xlperf.calibrate.conditions import conditions_table
     from xlperf.calibrate.fit import read_measured
 
-    measured = read_measured()
-    table = conditions_table((measured.training, measured.inference), catalog)
+    table = conditions_table(read_measured().inference, catalog)
     _show("Conditions left out of the fit beside the model of each row", "conditions", table, readme)
     return 0
 
