@@ -380,8 +380,7 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
     forward = inputs * (forward + np.where(columns & (shard < 1.0), written, np.maximum(layouts - again, 1.0)) * size)
     backward = np.where(rows, shard, 1.0) * np.where(taken_narrow, fused, read)
     backward = gradients * (backward + np.where(rows & (shard < 1.0), written, layouts) * size)
-    forward = forward + weights
-    backward = backward + again * trained * inputs * (read + size) + weights
+    forward, backward = forward + weights, backward + again * trained * inputs * (read + size) + weights
     found, start = [], 0
     for place, own in narrow.forward:
         cut = slice(start, start + len(own.names))
