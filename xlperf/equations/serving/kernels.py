@@ -422,7 +422,7 @@ def _decode_attention(deployment: Deployment, sequences: Array) -> list[tuple[Ar
         shape = sequences[:, None], computed, read_heads, context, read_size, size
         time = decode_attention_time(deployment.attention_device, kernels[family], *shape)
         middle = 0.5 * (context[:, :1] + context[:, 1:])
-        flop = core_attention_flop(sequences[:, None], multiplied, read_size, middle)
+        flop = core_attention_flop(sequences[:, None], computed, read_size, middle)
         traffic = 2.0 * (sequences[:, None] * read_size) * (read_heads * middle * size)
         found.append((flop, traffic, 0.5 * (time[:, :1] + time[:, 1:])))
     if deployment.architecture.sparse_attention:
