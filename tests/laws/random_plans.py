@@ -186,7 +186,7 @@ def _training_row(draw: Draw, number: int) -> Row:
         )
         row["recompute_modules"] = draw.one((None, *modules))
     row["start_hour"] = (None, 3, 20)[number % 3]
-    row["loss_precision"] = (None, "bf16", None, None)[number % 4]
+    row["loss_precision"] = (None, "bf16", None, "fp32")[number % 4]
     row["compiled"] = (None, None, "yes", None, "no")[number % 5]
     if "expert_capacity" in row and row["expert_capacity"] and draw.later.random() < 0.2:
         row["graphs"] = "whole-layers"
