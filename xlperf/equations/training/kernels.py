@@ -492,10 +492,9 @@ def _outside_layers(setting: Setting) -> Iterator[tuple[str, str, Vectors]]:
     fused, plain = plan.cross_entropy == CrossEntropy.FUSED, plan.plain_loss
     loss = np.where(fused, 3.0 * element, element + np.where(plain, 3.0, 5.0) * WORD)
     gradient = np.where(fused, 2.0 * element, element + np.where(plain, 5.0, 3.0) * WORD)
-    if some(plan.narrow_loss):  # no copies: softmax out of logits; its gradient is made, read beside it and replaced
-        loss, gradient = (
-            np.where(plan.narrow_loss, passes * plan.loss_size, wide) for passes, wide in ((2.0, loss), (4.0, gradient))
-        )
+    if some(narrow := plan.narrow_loss):  # no copies: softmax of logits; its gradient is made, read beside it, replaced
+        loss = np.where(narrow, 2.0 * plan.loss_size, loss)
+        gradient = np.where(narrow, 4.0 * plan.loss_size, gradient)
     looked_up = 2.0 * plan.tokens * model.hidden_size * element
     yield "forward", "embedding", Vectors(("embedding",), looked_up[:, None])
     yield "forward", "head", Vectors(("cross-entropy",), (vocab * loss)[:, None])
