@@ -281,7 +281,7 @@ def _of_software(
             + (f"; nothing was measured {in_words(asked, nobody)}" if nobody else "")
         )
     texts = np.array(words, dtype=object)[place] if any(words) else None
-    lacking, nowhere, unread_cells = np.array(numbers, dtype=float).T[:, place]
+    lacking, nowhere, unread_cells = np.array(numbers, dtype=float).reshape(-1, 3).T[:, place]
     return lacking, nowhere, unread_cells, texts
 
 
