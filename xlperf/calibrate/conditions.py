@@ -62,7 +62,7 @@ def distance_of(name: str) -> float:
     """Distance that plans have from what is left out; the model itself is in the bands already. [-]
 
     >>> [distance_of(name) for name in ("nothing", "its engine", "format of its engine", "format", "its source")]
-    [0.0, 2.0, 0.5, 2.0, 0.75]
+    [0.0, 2.0, 0.5, 2.0, 1.0]
     """
     whole = {_MODEL: 0.0, _READ: 0.0, _SOURCE: UNREAD["inference"], _SOFTWARE: SOFTWARE}
     return whole.get(name, LACKED if name.endswith(_SOFTWARE) else UNKNOWN)
