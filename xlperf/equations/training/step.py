@@ -19,6 +19,7 @@ from xlperf.equations.training.communication import (
     Communication,
     communication_of,
     context_time,
+    exposed_collective_time,
     exposed_transfer_time,
     tensor_times,
     waits_of_calls,
@@ -267,8 +268,8 @@ def _stage_times(setting: Setting, blocks: _BlockTimes, contents: StageContents)
     exchanges = mixtures * passes + moe_again * mixtures
     exchange = exchanges * blocks.exchange[:, None]
     computed = layer_forward + layer_backward + again + whole_waiting + whole_context
-    overlapped = plan.expert_overlap[:, None] * np.minimum(exchange, computed)
-    hidden = (1.0 - setting.constants["experts"]["overlap_tax"]) * overlapped
+    exposed = exposed_collective_time(exchange, computed, setting.constants["experts"]["overlap_tax"])
+    hidden = plan.expert_overlap[:, None] * (exchange - exposed)
     outside = total(calls[..., _OUTSIDE])
     return _StageTimes(
         forward=whole_forward,
@@ -342,14 +343,10 @@ def _data_parallel_time(
     between = communication.group_reduce.time + communication.expert_group_reduce.time
     hidden = window * stage.backward_span
 
-    def seen(time: Array, beside: Array) -> Array:
-        behind = np.minimum(time, beside)
-        return np.asarray(time - (1.0 - tax) * behind)
-
-    forward = seen(gather, window * stage.forward_span)
-    last = seen(behind_backward + between, hidden) + forward
+    forward = exposed_collective_time(gather, window * stage.forward_span, tax)
+    last = exposed_collective_time(behind_backward + between, hidden, tax) + forward
     again = np.where(plan.scatters, 0.0, forward)
-    return np.asarray((repeats - 1.0) * (seen(behind_others, hidden) + again) + last)
+    return np.asarray((repeats - 1.0) * (exposed_collective_time(behind_others, hidden, tax) + again) + last)
 
 
 def _copied_weights(setting: Setting) -> Array | float:
