@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -160,6 +161,17 @@ def test_hidden_communication_of_data_parallelism_leaves_its_tax(catalog: Catalo
     ]
     assert times[0] < times[1] < times[2]
     assert times[2] - times[1] == pytest.approx(times[1] - times[0], rel=1e-9)
+
+
+def test_a_reduction_that_sets_the_pace_hides_what_kernels_lose_to_it(catalog: Catalog) -> None:
+    """On a network fifty times slower weights and gradients move all the time: the tax is not paid on top of that."""
+    links = catalog.tables["networks"]
+    narrow = {**links.columns, "link_bandwidth": 0.02 * links.number("link_bandwidth")}
+    slow = catalog.with_tables([replace(links, columns=narrow)])
+    slow = with_constant(slow, "training_software", "data_parallel_overlap", 1.0)
+    row = {**DENSE, "zero_stage": 3, "tensor_parallel": 1, "micro_batch_size": 1}
+    times = [time(with_constant(slow, "training_software", "overlap_tax", tax), row) for tax in (0.0, 0.3, 1.0)]
+    assert times[0] == times[1] < times[2]
 
 
 @pytest.mark.parametrize("change", [{}, {"expert_overlap": "yes"}, {"graphs": "step"}, {"attention": "standard"}])
