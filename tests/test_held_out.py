@@ -25,6 +25,7 @@ from xlperf.calibrate.bands import POOLING, bands_left_out, checked_widths, fit_
 from xlperf.calibrate.comparison import FIRST_TOKEN, STEP_TIME, TIME_PER_TOKEN
 from xlperf.calibrate.cross_validation import (
     cross_validated,
+    left_out_together,
     not_published,
     of_what_was_not_measured,
     refitted,
@@ -43,7 +44,7 @@ from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
 from xlperf.calibrate.fit_published import trial_values, without_reference
 from xlperf.calibrate.fitter import FittedConstant, Parameter, calibration_table, joined_tables
 from xlperf.calibrate.kernel_measurements import read_kernels
-from xlperf.calibrate.published import Published, package_rows, published_columns, published_rows
+from xlperf.calibrate.published import Published, PublishedPlans, package_rows, published_columns, published_rows
 from xlperf.calibrate.published_errors import Errors, plans_to_fit
 from xlperf.calibrate.published_errors import errors_of as published_entries
 from xlperf.calibrate.published_feasible import prefill_utilization
@@ -135,6 +136,29 @@ def errors_of(logs: np.ndarray, software: str = STACK) -> Errors:
 
 
 # --- nothing leaks -------------------------------------------------------------------------------------------------
+
+
+def test_what_is_left_out_beside_the_model_does_not_move_the_prediction() -> None:
+    """A row of another model that is three times as long, in the same half of the rows: with the halves left out it
+    tells nothing, with models alone it does; and with models alone the errors are those of the cross-validation.
+    """
+    known = with_constants(kernel_slowdown=1.3, layer_overhead_time=4e-4)
+
+    def errors(stretched: dict[int, float]) -> tuple[Errors, dict[str, np.ndarray]]:
+        plans = plans_to_fit(runs(known, 40, stretched=stretched), known)
+        return left_out_together(plans, (STEP_TIME,), groups)
+
+    def groups(plans: PublishedPlans, entries: Errors) -> dict[str, list[np.ndarray]]:
+        half = np.array([int(name.removeprefix("R")) % 2 for name in entries.row_ids.tolist()])
+        return {"models": [entries.model], "halves": [entries.model, half]}
+
+    entries, plain = errors({})
+    _, spoiled = errors(dict.fromkeys(range(8, 24, 2), 3.0))
+    at = entries.row_ids.tolist().index("R6")
+    assert "R8" in entries.row_ids and entries.model[at] != entries.model[entries.row_ids.tolist().index("R8")]
+    assert plain["models"] == pytest.approx(cross_validated(runs(known, 40), known).errors.by_models, abs=1e-12)
+    assert spoiled["halves"][at] == pytest.approx(plain["halves"][at], abs=1e-9)
+    assert abs(spoiled["models"][at] - plain["models"][at]) > 1e-6
 
 
 def test_the_measured_time_of_a_row_does_not_move_its_own_prediction() -> None:
