@@ -46,7 +46,8 @@ def rows(name: str) -> list[dict[str, str]]:
     >>> rows("studies/studies.csv")[0]["study"]
     'a100-to-b200'
     """
-    return list(csv.DictReader(table(name).read_text(encoding="utf-8").splitlines()))
+    header, *lines = csv.reader(table(name).read_text(encoding="utf-8").splitlines())
+    return [dict(zip(header, line, strict=True)) for line in lines if line]
 
 
 def shipped_folders() -> tuple[Path, ...]:

@@ -108,9 +108,9 @@ def measured_runs(kind: str) -> tuple[Measured, ...]:
         return tuple(float(row[f"{end} {name}"] or "nan") for name in RANGES)
 
     def conditions(row: Mapping[str, str]) -> tuple[tuple[str, Condition], ...]:
-        parts = [one.split("/") for one in row["conditions"].split(" ")]
-        where = row["generation"].casefold(), layers_of(row["shape"])
-        return tuple((name, Condition(where[0], form, load, where[1])) for name, form, load in parts)
+        generation, layers = row["generation"].casefold(), layers_of(row["shape"])
+        parts = (one.split("/") for one in row["conditions"].split(" "))
+        return tuple((name, Condition(generation, form, load, layers)) for name, form, load in parts)
 
     return tuple(
         Measured(

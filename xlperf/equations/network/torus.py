@@ -29,7 +29,10 @@ def _products(whole: int, count: int, rising: bool, least: int = 1) -> Iterator[
         if whole >= least:
             yield (whole,)
         return
-    small = [factor for factor in range(1, isqrt(whole) + 1) if whole % factor == 0]
+    last = isqrt(whole)
+    if rising and count > 2:  # of three or more factors in rising order the first is the smaller
+        last = max((factor for factor in range(1, last + 1) if prod((factor,) * count) <= whole), default=0)
+    small = [factor for factor in range(least if rising else 1, last + 1) if whole % factor == 0]
     for factor in small if rising else sorted({*small, *(whole // factor for factor in small)}):
         if factor >= least:
             for others in _products(whole // factor, count - 1, rising, factor if rising else 1):
