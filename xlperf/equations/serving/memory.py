@@ -665,9 +665,7 @@ def _measured_at_start(model: Model, plan: InferencePlan, engine: dict[str, Arra
     requests = np.minimum(np.where(np.isnan(most), engine["sampled_requests"], most), plan.prefill_tokens)
     hidden = plan.prefill_tokens * model.hidden_size * plan.activation_size
     runtime = engine["runtime_per_rank"] * plan.replica_ranks
-    return measured_at_start(
-        activations, hidden, requests, model.vocab_size, engine["sampled_logit_size"], runtime
-    )
+    return measured_at_start(activations, hidden, requests, model.vocab_size, engine["sampled_logit_size"], runtime)
 
 
 def memory_of(deployment: Deployment) -> ReplicaMemory:
