@@ -69,3 +69,31 @@ def test_rows_of_a_tile_of_attention(engine: str, rows: int) -> None:
     assert one == short < tall < taller
     assert default == {64: tall, 128: taller}[rows]
     assert len(set(steps(*({**each, "accelerator": "H100-SXM-80GB"} for each in tiles)))) == 1
+
+
+FIRST_KERNELS = {
+    "model": "Llama2-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 4, "tensor_parallel": 4,
+    "software": "tensorrt-llm-0", "precision": "fp8", "kv_precision": "fp8", "batch_size": 64,
+}  # fmt: skip
+PUBLISHED = ((128, 128, 3317.0), (128, 2048, 2616.0), (2048, 128, 843.0), (2048, 2048, 1583.0))
+"""Prompt, output and tokens per second of TensorRT-LLM 0.5 [performance.md, October 2023]."""
+
+
+def test_kernels_that_do_not_share_keys_as_published() -> None:
+    loads = [{**FIRST_KERNELS, "prompt_length": prompt, "output_length": output} for prompt, output, _ in PUBLISHED]
+    names = list({**ALONE, **FIRST_KERNELS})
+    cells = [[{**ALONE, **load}[name] for name in names] for load in loads]
+    found = evaluate(table_from_rows("inference", names, cells, lambda _, column: column), load_catalog())
+    seconds = found.number("ttft") + found.number("tpot") * np.array([output - 1.0 for _, output, _ in PUBLISHED])
+    rates = 64.0 * np.array([output for _, output, _ in PUBLISHED]) / seconds
+    np.testing.assert_allclose(rates, [rate for *_, rate in PUBLISHED], rtol=0.12)
+
+
+def test_only_shared_keys_gain_from_a_kernel_that_shares_them() -> None:
+    long = {**FIRST_KERNELS, "prompt_length": 2048, "output_length": 2048}
+    first, tiled, later = steps(long, {**long, "attention_tile_rows": 16}, {**long, "software": "tensorrt-llm"})
+    assert first > 1.5 * tiled, "eight heads of queries read what one reads"
+    assert later < first
+    single = {**long, "model": "Llama2-7B", "num_accelerators": 1, "tensor_parallel": 1, "batch_size": 16}
+    first, tiled = steps(single, {**single, "attention_tile_rows": 1})
+    assert first == tiled, "a head of keys for each head of queries"

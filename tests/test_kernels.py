@@ -12,6 +12,7 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.calibration import declared_constants
 from xlperf.equations.hardware import roofline
 from xlperf.equations.hardware.attention import (
+    apart_attention_time,
     attention_time,
     decode_attention_time,
     visible_pairs,
@@ -195,6 +196,17 @@ def test_decoding_reads_keys_and_values_of_the_groups_once() -> None:
     ideal = constants("attention_decode", memory_efficiency=1.0, launch_time=0.0)
     time = decode_attention_time(device(), ideal, 64, 64, 8, 4096, 128, 2)
     assert time.item() == pytest.approx(2.0 * 64 * 8 * 4096 * 128 * 2 / BANDWIDTH, rel=1e-12)
+
+
+def test_heads_that_read_keys_apart_lose_what_sharing_saves() -> None:
+    """Eight heads of queries to a head of keys: the time of a cache eight times as large, on the vector units."""
+    kernel = constants("attention_decode", vector_efficiency=0.1, launch_time=0.0)
+    shared, many = (apart_attention_time(device(), kernel, 64, heads, 4096, 128, 2).item() for heads in (8, 64))
+    assert many == pytest.approx(8.0 * shared)
+    assert many == pytest.approx(4.0 * 64 * 64 * 4096 * 128 / (0.1 * VECTOR))
+    # A cache level that is slow enough sets the pace, and reads are no fewer.
+    slow = apart_attention_time(device(l2_bandwidth=1e12), kernel, 64, 64, 4096, 128, 2).item()
+    assert slow == pytest.approx(2.0 * 64 * 64 * 4096 * 128 * 2 / 1e12)
 
 
 def test_vector_operation_is_a_roofline_of_traffic_and_work() -> None:
