@@ -277,7 +277,7 @@ def _of_software(
         unread = stack in every and stack not in pair.software
         numbers.append((len(new), len(nobody), unread))
         words.append(
-            f"; {stack} ran it on no such accelerator" * (unread and bool(pair.software))
+            f"; none by {stack}" * (unread and bool(pair.software))
             + (f"; {stack} was never measured {in_words(asked, new)}" if new else "")
             + (f"; nothing was measured {in_words(asked, nobody)}" if nobody else "")
         )
