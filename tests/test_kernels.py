@@ -12,9 +12,9 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.calibration import declared_constants
 from xlperf.equations.hardware import roofline
 from xlperf.equations.hardware.attention import (
-    apart_attention_time,
     attention_time,
     decode_attention_time,
+    unshared_decode_attention_time,
     visible_pairs,
 )
 from xlperf.equations.hardware.gemm import gemm_time, product_traffic, tiled_product_time
@@ -201,11 +201,13 @@ def test_decoding_reads_keys_and_values_of_the_groups_once() -> None:
 def test_heads_that_read_keys_apart_lose_what_sharing_saves() -> None:
     """Eight heads of queries to a head of keys: the time of a cache eight times as large, on the vector units."""
     kernel = constants("attention_decode", vector_efficiency=0.1, launch_time=0.0)
-    shared, many = (apart_attention_time(device(), kernel, 64, heads, 4096, 128, 2).item() for heads in (8, 64))
+    shared, many = (
+        unshared_decode_attention_time(device(), kernel, 64, heads, 4096, 128, 2).item() for heads in (8, 64)
+    )
     assert many == pytest.approx(8.0 * shared)
     assert many == pytest.approx(4.0 * 64 * 64 * 4096 * 128 / (0.1 * VECTOR))
     # A cache level that is slow enough sets the pace, and reads are no fewer.
-    slow = apart_attention_time(device(l2_bandwidth=1e12), kernel, 64, 64, 4096, 128, 2).item()
+    slow = unshared_decode_attention_time(device(l2_bandwidth=1e12), kernel, 64, 64, 4096, 128, 2).item()
     assert slow == pytest.approx(2.0 * 64 * 64 * 4096 * 128 * 2 / 1e12)
 
 

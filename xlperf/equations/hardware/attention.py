@@ -575,7 +575,7 @@ def decode_attention_time(
     return np.asarray((constants["launch_time"] + 0.0 * memory) + np.maximum(compute, memory))
 
 
-def apart_attention_time(
+def unshared_decode_attention_time(
     device: Device,
     constants: Mapping[str, Array],
     batch: Numeric,
@@ -629,7 +629,7 @@ def apart_attention_time(
     >>> from types import SimpleNamespace
     >>> device = SimpleNamespace(l2_bandwidth=4000.0, vector_flop_rate=20000.0)
     >>> constants = {"vector_efficiency": 0.1, "launch_time": 1.0}
-    >>> float(apart_attention_time(device, constants, 1.0, 8.0, 100.0, 5.0, 2.0))
+    >>> float(unshared_decode_attention_time(device, constants, 1.0, 8.0, 100.0, 5.0, 2.0))
     9.0
     """
     traffic = kv_cache_traffic(batch, num_heads, key_length, head_size, kv_element_size)

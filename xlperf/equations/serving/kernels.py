@@ -10,10 +10,10 @@ import numpy as np
 
 from xlperf.base.arrays import Array, beside, ceil_div, some, total
 from xlperf.equations.hardware.attention import (
-    apart_attention_time,
     attention_time,
     core_attention_flop,
     decode_attention_time,
+    unshared_decode_attention_time,
     visible_pairs,
 )
 from xlperf.equations.hardware.gemm import gemm_time
@@ -395,7 +395,7 @@ def _decode_attention(deployment: Deployment, sequences: Array) -> list[tuple[Ar
     family, drafted = "attention_decode", (1.0 + plan.draft_tokens)[:, None]
     read_heads, read_size = np.ceil(model.num_query_groups / ranks)[:, None], model.head_size[:, None]
     multiplied: Array = drafted * heads
-    apart = np.zeros_like(heads, bool)
+    unshared = np.zeros_like(heads, bool)
     if deployment.architecture.one_vector:
         # One compressed vector is key and value of all heads: half a key and value pair of its width.
         family, read_heads = "attention_latent", np.full_like(heads, 0.5)
@@ -410,7 +410,7 @@ def _decode_attention(deployment: Deployment, sequences: Array) -> list[tuple[Ar
         )
         computed = np.maximum(multiplied, read_heads * rows[:, None])
         # Who states a tile of the matrix units has a kernel that shares keys.
-        apart = (kernels[family]["shared_keys"] < 1.0) & np.isnan(plan.attention_tile_rows)[:, None]
+        unshared = (kernels[family]["shared_keys"] < 1.0) & np.isnan(plan.attention_tile_rows)[:, None]
     # A step meets requests with long outputs more often than short ones, as often as they have steps.
     steps = np.maximum(plan.output_length - 1.0, 1.0) * (1.0 + plan.output_variation * plan.output_variation)
     mean = (plan.prompt_length + 0.5 * (steps + 1.0))[:, None]
@@ -425,10 +425,10 @@ def _decode_attention(deployment: Deployment, sequences: Array) -> list[tuple[Ar
         context = context / plan.context_parallel[:, None]
         shape = sequences[:, None], computed, read_heads, context, read_size, size
         time = decode_attention_time(deployment.attention_device, kernels[family], *shape)
-        if some(apart):
-            shape = sequences[:, None], multiplied, context, read_size, size
-            own = apart_attention_time(deployment.attention_device, kernels[family], *shape)
-            time = np.where(apart, np.maximum(time, own), time)
+        if some(unshared):
+            called = sequences[:, None], multiplied, context, read_size, size
+            own = unshared_decode_attention_time(deployment.attention_device, kernels[family], *called)
+            time = np.where(unshared, np.maximum(time, own), time)
         middle = 0.5 * (context[:, :1] + context[:, 1:])
         flop = core_attention_flop(sequences[:, None], computed, read_size, middle)
         traffic = 2.0 * (sequences[:, None] * read_size) * (read_heads * middle * size)

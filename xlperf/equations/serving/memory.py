@@ -663,6 +663,7 @@ def _measured_at_start(model: Model, plan: InferencePlan, engine: dict[str, Arra
     """Memory beside the weights that the engine measures before it sizes the cache. [B]"""
     most = plan.max_running_batch / plan.data_parallel_attention
     requests = np.minimum(np.where(np.isnan(most), engine["sampled_requests"], most), plan.prefill_tokens)
+    requests = requests * _share(plan, LayerPart.ATTENTION)  # accelerators for experts alone choose none
     hidden = plan.prefill_tokens * model.hidden_size * plan.activation_size
     runtime = engine["runtime_per_rank"] * plan.replica_ranks
     return measured_at_start(activations, hidden, requests, model.vocab_size, engine["sampled_logit_size"], runtime)
