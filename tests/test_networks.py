@@ -163,11 +163,16 @@ def test_every_topology_takes_a_plan_and_a_faster_one_is_not_slower() -> None:
 
 def test_collectives_for_each_tensor_start_more_often() -> None:
     def step_of(tensors: float, **values: object) -> Table:
-        constant = FittedConstant(
-            "training_calls", "any", "any", "any", "tensors_per_layer", tensors, "", 0, math.nan, "", ""
-        )
+        exposed = {
+            "training_calls": ("tensors_per_layer", tensors),
+            "training_software": ("data_parallel_overlap", 0.0),
+        }
+        constants = [
+            FittedConstant(family, "any", "any", "any", *constant, "", 0, math.nan, "", "")
+            for family, constant in exposed.items()
+        ]
         catalog = load_catalog()
-        table = joined_tables(catalog.tables["calibration"], calibration_table([constant]))
+        table = joined_tables(catalog.tables["calibration"], calibration_table(constants))
         one = plan("DGX-H100", 256, tensor_parallel=1, software="some", global_batch_size=256, **values)
         return evaluate(one, catalog.with_tables([table]))
 

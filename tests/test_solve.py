@@ -215,10 +215,10 @@ def test_fewest_accelerators_are_those_of_brute_force(catalog: Catalog, largest:
 def test_least_bandwidth_reaches_the_target_and_less_does_not(catalog: Catalog) -> None:
     plan = table(SERVE)
     (bandwidth,) = varied("inference", "accelerators.memory bandwidth=1..32").varied
-    bounds = targets("inference", "tpot <= 13")
+    bounds = targets("inference", "tpot <= 15")
     found = solve_number(plan, catalog, bandwidth, bounds)
     assert found.found
-    assert found.best.results["tpot"][0] <= 0.013
+    assert found.best.results["tpot"][0] <= 0.015
     less = changed_catalog(catalog, plan, [(bandwidth, found.value * (1.0 - 2.0 * PRECISION))])
     assert not search(plan, less, limits=bounds).found
     assert found.value > 4.8e12, "more than an H200 has"
@@ -282,7 +282,7 @@ def test_solve_says_the_answer(files: tuple[Path, Path], command: Command) -> No
                    "--target", "step time<=1")  # fmt: skip
     assert auto.code == 0
     assert " is the least with step time <= 1 s; tensor parallel " in auto.err
-    number = command("solve", files[1], "--vary", "accelerators.memory bandwidth=x1..x4", "--target", "tpot<=13")
+    number = command("solve", files[1], "--vary", "accelerators.memory bandwidth=x1..x4", "--target", "tpot<=15")
     assert "s: accelerators memory bandwidth x" in number.err
     assert "accelerators.memory bandwidth" in number.out
     none = command("solve", files[1], "--vary", "num accelerators=1..16", "--target", "tpot<=1")

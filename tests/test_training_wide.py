@@ -142,11 +142,14 @@ def test_a_ring_runs_the_attention_in_batches(catalog: Catalog) -> None:
 def test_models_with_experts_have_a_band_of_their_own(catalog: Catalog) -> None:
     declared = {name: one.default for name, one in declared_constants()["training_band"].items()}
     bare = catalog.with_tables([calibration_table([])])
-    for row, low, high in ((DENSE, "step_low", "step_high"), (MIXTURE, "mixture_low", "mixture_high")):
+    # A pair that this stack has published runs of: others have wider bands.
+    known = {"software": "torch-fsdp2", "num_accelerators": 8, "pipeline_parallel": 1}
+    mixture = {**MIXTURE, "model": "Qwen3-30B-A3B", **known}
+    for row, low, high in ((DENSE, "step_low", "step_high"), (mixture, "mixture_low", "mixture_high")):
         results = evaluate(plans(row), bare)
         step = results.number("step_time")
-        assert results.number("step_time_low") / step == pytest.approx(declared[low])
-        assert results.number("step_time_high") / step == pytest.approx(declared[high])
+        assert results.number("step_time_low") / step == pytest.approx(declared[low], rel=1e-4)
+        assert results.number("step_time_high") / step == pytest.approx(declared[high], rel=1e-4)
 
 
 def test_the_host_pays_per_tensor_parallel_rank(catalog: Catalog) -> None:

@@ -21,9 +21,10 @@ from xlperf.engine.training import training_setting
 from xlperf.equations.hardware.attention import (
     attention_time,
     core_attention_flop,
-    decode_attention_time,
+    engine_decode_attention_time,
     flash_traffic,
     kv_cache_traffic,
+    tiled_heads,
     visible_pairs,
 )
 from xlperf.equations.hardware.gemm import gemm_time, product_traffic
@@ -280,11 +281,13 @@ def _attention(operation: str, stack: _Stack, column: Mapping[str, Array]) -> _W
         flop = core_attention_flop(batch, heads, width, visible_pairs(queries, keys, causal))
         return _Work(flop, flash_traffic(*shape, stack.attention), timed)
 
+    constants = stack.kernels["attention_decode"]
+
     def decoded(place: _Place) -> Array:
         cached = batch, heads, groups, keys, width, stack.cache
-        return decode_attention_time(place.attention_device, stack.kernels["attention_decode"], *cached)
+        return engine_decode_attention_time(place.attention_device, constants, *cached, np.nan)
 
-    flop = core_attention_flop(batch, heads, width, keys)
+    flop = core_attention_flop(batch, tiled_heads(heads, groups, constants["tile_rows"]), width, keys)
     return _Work(flop, kv_cache_traffic(batch, groups, keys, width, stack.cache), decoded)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, ceil_div, known_or
+from xlperf.base.arrays import Array, Numeric, array, ceil_div, known_or, some
 from xlperf.equations.hardware.roofline import (
     CACHE_SHARE,
     STAGES,
@@ -637,3 +637,111 @@ def unshared_decode_attention_time(
     flop = 4.0 * array(batch) * array(num_heads) * array(key_length) * array(head_size)
     compute = flop / (constants["vector_efficiency"] * device.vector_flop_rate)
     return np.asarray((constants["launch_time"] + 0.0 * cache) + np.maximum(cache, compute))
+
+
+def tiled_heads(num_heads: Numeric, num_query_groups: Numeric, tile_rows: Numeric) -> Array:
+    r"""Heads of queries that decode attention computes: a tile of each head of keys, filled or not.
+
+    .. math:: a' = \max(a, g r)
+
+    Parameters
+    ----------
+    num_heads : numeric
+        Heads a of queries on this accelerator. [-]
+    num_query_groups : numeric
+        Heads g of keys and values on this accelerator. [-]
+    tile_rows : numeric
+        Query rows r of a tile. [-]
+
+    Returns
+    -------
+    num_heads : numeric
+        Heads that take arithmetic. [-]
+
+    References
+    ----------
+    .. [1] flash-attention issue 1572, 2025: 16 heads of keys on an H20 take as long with 1 query each as with 64.
+
+    Examples
+    --------
+    >>> tiled_heads(32.0, 8.0, [1.0, 16.0]).tolist()
+    [32.0, 128.0]
+    """
+    return np.asarray(np.maximum(array(num_heads), array(num_query_groups) * array(tile_rows)))
+
+
+def engine_decode_attention_time(
+    device: Device,
+    constants: Mapping[str, Array],
+    batch: Numeric,
+    num_heads: Numeric,
+    num_query_groups: Numeric,
+    key_length: Numeric,
+    head_size: Numeric,
+    kv_element_size: Numeric,
+    tile_rows: Numeric,
+) -> Array:
+    r"""Time of decode attention in an engine: its tiles, or a kernel that does not share keys.
+
+    .. math:: t = \max(t_{tiled}, t_{unshared})
+
+    Parameters
+    ----------
+    device : Device
+        Accelerator, (rows, 1).
+    constants : mapping of str to Array
+        Calibration constants of the family attention_decode, (rows, 1).
+    batch : numeric
+        Sequences, (rows, operators). [-]
+    num_heads : numeric
+        Heads of queries on this accelerator, (rows, operators). [-]
+    num_query_groups : numeric
+        Heads of keys and values on this accelerator, (rows, operators). [-]
+    key_length : numeric
+        Tokens in the cache, (rows, operators). [-]
+    head_size : numeric
+        Elements of a head, (rows, operators). [-]
+    kv_element_size : numeric
+        Size of one element of the cache, (rows, operators). [B]
+    tile_rows : numeric
+        Query rows of a tile of a kernel that is stated, (rows, operators); NaN: that of the software, which may have a
+        kernel that does not share keys. [-]
+
+    Returns
+    -------
+    time : numeric
+        Time of one call, (rows, operators). [s]
+
+    References
+    ----------
+    As :func:`tiled_heads` and :func:`unshared_decode_attention_time`.
+
+    Examples
+    --------
+    Tiles of 4 rows for 2 heads of keys compute no more than the 8 heads there are; 5 s apart from the launch:
+
+    >>> from types import SimpleNamespace
+    >>> device = SimpleNamespace(
+    ...     memory_bandwidth=1000.0, peak_flop_rate=6400.0, l2_bandwidth=4000.0, vector_flop_rate=20000.0
+    ... )
+    >>> constants = {"memory_efficiency": 1.0, "compute_efficiency": 0.5, "launch_time": 1.0, "tile_rows": 4.0}
+    >>> constants |= {"shared_keys": 1.0, "vector_efficiency": 0.1}
+    >>> float(engine_decode_attention_time(device, constants, 1.0, 8.0, 2.0, 100.0, 5.0, 2.0, np.nan))
+    6.0
+
+    A kernel without shared keys takes 8 s on the vector units, and one that is stated does not:
+
+    >>> constants["shared_keys"] = 0.0
+    >>> engine_decode_attention_time(device, constants, 1.0, 8.0, 2.0, 100.0, 5.0, 2.0, [np.nan, 4.0]).tolist()
+    [9.0, 6.0]
+    """
+    stated = ~np.isnan(array(tile_rows))
+    rows = np.where(stated, array(tile_rows), constants["tile_rows"])
+    shape = key_length, head_size, kv_element_size
+    tiled = tiled_heads(num_heads, num_query_groups, rows)
+    time = decode_attention_time(device, constants, batch, tiled, num_query_groups, *shape)
+    unshared = (array(constants["shared_keys"]) < 1.0) & ~stated
+    if not some(unshared):
+        return time
+    own = unshared_decode_attention_time(device, constants, batch, num_heads, *shape)
+    return np.asarray(np.where(unshared, np.maximum(time, own), time))

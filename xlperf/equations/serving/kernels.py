@@ -13,7 +13,8 @@ from xlperf.equations.hardware.attention import (
     attention_time,
     core_attention_flop,
     decode_attention_time,
-    unshared_decode_attention_time,
+    engine_decode_attention_time,
+    tiled_heads,
     visible_pairs,
 )
 from xlperf.equations.hardware.gemm import gemm_time
@@ -395,7 +396,6 @@ def _decode_attention(deployment: Deployment, sequences: Array) -> list[tuple[Ar
     family, drafted = "attention_decode", (1.0 + plan.draft_tokens)[:, None]
     read_heads, read_size = np.ceil(model.num_query_groups / ranks)[:, None], model.head_size[:, None]
     multiplied: Array = drafted * heads
-    unshared = np.zeros_like(heads, bool)
     if deployment.architecture.one_vector:
         # One compressed vector is key and value of all heads: half a key and value pair of its width.
         family, read_heads = "attention_latent", np.full_like(heads, 0.5)
@@ -405,12 +405,9 @@ def _decode_attention(deployment: Deployment, sequences: Array) -> list[tuple[Ar
         multiplied = multiplied * (1.0 - 0.5 * model.qk_rope_head_size[:, None] / read_size)
         computed = multiplied
     else:
-        rows = np.where(
-            np.isnan(plan.attention_tile_rows), kernels[family]["tile_rows"][:, 0], plan.attention_tile_rows
-        )
-        computed = np.maximum(multiplied, read_heads * rows[:, None])
-        # Who states a tile of the matrix units has a kernel that shares keys.
-        unshared = (kernels[family]["shared_keys"] < 1.0) & np.isnan(plan.attention_tile_rows)[:, None]
+        stated = plan.attention_tile_rows
+        rows = np.where(np.isnan(stated), kernels[family]["tile_rows"][:, 0], stated)
+        computed = tiled_heads(multiplied, read_heads, rows[:, None])
     # A step meets requests with long outputs more often than short ones, as often as they have steps.
     steps = np.maximum(plan.output_length - 1.0, 1.0) * (1.0 + plan.output_variation * plan.output_variation)
     mean = (plan.prompt_length + 0.5 * (steps + 1.0))[:, None]
@@ -423,12 +420,12 @@ def _decode_attention(deployment: Deployment, sequences: Array) -> list[tuple[Ar
     size, found = plan.kv_size[:, None], []
     for context in contexts:
         context = context / plan.context_parallel[:, None]
-        shape = sequences[:, None], computed, read_heads, context, read_size, size
-        time = decode_attention_time(deployment.attention_device, kernels[family], *shape)
-        if some(unshared):
-            called = sequences[:, None], multiplied, context, read_size, size
-            own = unshared_decode_attention_time(deployment.attention_device, kernels[family], *called)
-            time = np.where(unshared, np.maximum(time, own), time)
+        called = deployment.attention_device, kernels[family], sequences[:, None], multiplied, read_heads
+        shape = context, read_size, size
+        if deployment.architecture.one_vector:
+            time = decode_attention_time(*called, *shape)
+        else:  # who states a tile of the matrix units has a kernel that shares keys
+            time = engine_decode_attention_time(*called, *shape, plan.attention_tile_rows[:, None])
         middle = 0.5 * (context[:, :1] + context[:, 1:])
         flop = core_attention_flop(sequences[:, None], computed, read_size, middle)
         traffic = 2.0 * (sequences[:, None] * read_size) * (read_heads * middle * size)
