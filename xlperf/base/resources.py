@@ -46,8 +46,10 @@ def rows(name: str) -> list[dict[str, str]]:
     >>> rows("studies/studies.csv")[0]["study"]
     'a100-to-b200'
     """
-    header, *lines = csv.reader(table(name).read_text(encoding="utf-8").splitlines())
-    return [dict(zip(header, line, strict=True)) for line in lines if line]
+    text = table(name).read_text(encoding="utf-8")
+    written = text.splitlines()
+    header, *lines = csv.reader(written) if '"' in text else (line.split(",") for line in written)
+    return [dict(zip(header, line, strict=True)) for line in lines if any(line)]
 
 
 def shipped_folders() -> tuple[Path, ...]:

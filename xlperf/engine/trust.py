@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -59,13 +60,12 @@ another source measured the three, leaving out the own one does not matter (time
 _CALIBRATED = {"training": "training_software", "inference": "serving_software"}
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """Published runs of a model on an accelerator.
 
     ``shape`` and ``parameters`` are those of :func:`model_traits`; ``error`` is the median error when the model is
-    left out of the fit [-]; ``low`` and ``high`` are the ends of :data:`RANGES`; ``software`` are the stacks or engines
-    that they ran with; ``conditions`` are the conditions that each of them ran in.
+    left out of the fit [-]; ``least`` and ``most`` are the ends of :data:`RANGES` as written; ``software`` are the stacks
+    or engines that they ran with; ``conditions`` are the conditions that each of them ran in.
     """
 
     kind: str
@@ -76,8 +76,8 @@ class Measured:
     generation: str
     rows: int
     error: float
-    low: tuple[float, ...]
-    high: tuple[float, ...]
+    least: tuple[str, ...]
+    most: tuple[str, ...]
     software: tuple[str, ...]
     conditions: tuple[tuple[str, Condition], ...]
 
@@ -103,14 +103,12 @@ class _Pair:
 @cache
 def measured_runs(kind: str) -> tuple[Measured, ...]:
     """Rows of ``measured.csv`` of a kind of plan."""
+    least, most = ([f"{end} {name}" for name in RANGES] for end in ("least", "most"))
 
-    def ends(row: Mapping[str, str], end: str) -> tuple[float, ...]:
-        return tuple(float(row[f"{end} {name}"] or "nan") for name in RANGES)
-
-    def conditions(row: Mapping[str, str]) -> tuple[tuple[str, Condition], ...]:
-        generation, layers = row["generation"].casefold(), layers_of(row["shape"])
-        parts = (one.split("/") for one in row["conditions"].split(" "))
-        return tuple((name, Condition(generation, form, load, layers)) for name, form, load in parts)
+    def conditions(row: Mapping[str, str], generation: str) -> tuple[tuple[str, Condition], ...]:
+        layers = layers_of(row["shape"])
+        parts = [one.split("/") for one in row["conditions"].split(" ")]
+        return tuple([(name, Condition(generation, form, load, layers)) for name, form, load in parts])
 
     return tuple(
         Measured(
@@ -122,10 +120,10 @@ def measured_runs(kind: str) -> tuple[Measured, ...]:
             row["generation"].casefold(),
             int(row["rows"]),
             float(row["median error"]),
-            ends(row, "least"),
-            ends(row, "most"),
+            tuple([row[name] for name in least]),
+            tuple([row[name] for name in most]),
             tuple(row["software"].split(" ")),
-            conditions(row),
+            conditions(row, row["generation"].casefold()),
         )
         for row in package_rows("catalog/measured.csv")
         if row["kind"] == kind
@@ -414,11 +412,15 @@ def _other_size(value: float, runs: Sequence[Measured]) -> float:
     return 0.5 * max(_outside(value, [one.parameters for one in runs]) - _SAME_SIZE, 0.0)
 
 
+def _numbers(cells: Iterable[str]) -> list[float]:
+    return [float(cell or "nan") for cell in cells]
+
+
 def _ends(runs: Sequence[Measured]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Ranges that runs cover together; infinite where none is known."""
     with np.errstate(all="ignore"):
-        low = np.fmin.reduce([one.low for one in runs]) if runs else np.full(len(RANGES), np.nan)
-        high = np.fmax.reduce([one.high for one in runs]) if runs else np.full(len(RANGES), np.nan)
+        low = np.fmin.reduce([_numbers(one.least) for one in runs]) if runs else np.full(len(RANGES), np.nan)
+        high = np.fmax.reduce([_numbers(one.most) for one in runs]) if runs else np.full(len(RANGES), np.nan)
     return tuple(np.nan_to_num(low, nan=0.0).tolist()), tuple(np.nan_to_num(high, nan=np.inf).tolist())
 
 
