@@ -64,8 +64,8 @@ class Measured(NamedTuple):
     """Published runs of a model on an accelerator.
 
     ``shape`` and ``parameters`` are those of :func:`model_traits`; ``error`` is the median error when the model is
-    left out of the fit [-]; ``least`` and ``most`` are the ends of :data:`RANGES` as written; ``software`` are the stacks
-    or engines that they ran with; ``conditions`` are the conditions that each of them ran in.
+    left out of the fit [-]; ``least`` and ``most`` are the ends of :data:`RANGES` as written; ``software`` are the
+    stacks or engines that they ran with; ``conditions`` are the conditions that each of them ran in.
     """
 
     kind: str

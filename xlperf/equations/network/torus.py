@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import combinations
 from math import isqrt, prod
+from operator import eq, le
 
 import numpy as np
 
@@ -77,21 +78,22 @@ def torus_block(
     limits = machine or (places,) * axes
     if machine and places == prod(machine):
         return machine, axes if rings else 0
-    best: tuple[tuple[int, int], tuple[int, ...]] | None = None
     # Without a machine the axes are alike: those of a block are looked for in rising order only.
-    for lengths in _products(places, axes, rising=not machine):
-        if any(length > limit for length, limit in zip(lengths, limits, strict=True)):
-            continue
-        joined = sum(length == limit for length, limit in zip(lengths, machine, strict=True)) if machine else 0
-        rank = (sum(lengths), -joined)
-        if best is None or rank < best[0]:
-            best = (rank, lengths)
+    found = _products(places, axes, rising=not machine)
+    if machine:
+        found = (lengths for lengths in found if all(map(le, lengths, machine)))
+
+    def rank(lengths: tuple[int, ...]) -> tuple[int, int]:
+        """The shortest first; of these those that most axes of the machine are closed in."""
+        return sum(lengths), -sum(map(eq, lengths, machine))
+
+    best = min(found, key=rank if machine else sum, default=None)
     if best is None:
         return machine, axes if rings else 0
-    whole = rings and all(length % cube == 0 for length in best[1])
-    closed = [whole and (not machine or length == limit) for length, limit in zip(best[1], limits, strict=True)]
-    order = sorted(range(axes), key=lambda axis: (not closed[axis], best[1][axis]))
-    return tuple(best[1][axis] for axis in order), sum(closed)
+    whole = rings and all(length % cube == 0 for length in best)
+    closed = [whole and (not machine or length == limit) for length, limit in zip(best, limits, strict=True)]
+    order = sorted(range(axes), key=lambda axis: (not closed[axis], best[axis]))
+    return tuple(best[axis] for axis in order), sum(closed)
 
 
 def _axes(
