@@ -3,7 +3,7 @@
 Four conditions of a plan can be new to its software although its model or its accelerator is known: the generation of
 the accelerators, the format that its products and weights are in, the layers of its model (dense, with experts, linear,
 sparse) and, in serving, how requests are batched. One that other software was measured in is a quarter of software that
-nobody measured at all, which lacks all four (:data:`LACKED`); one that nobody measured is as far as a generation that
+nobody measured at all, which lacks all four (:data:`LACKED`); one that nobody measured counts like a generation that
 nobody measured (:data:`UNKNOWN`). What leaving them out of the fit costs stands in ``workbooks/accuracy.md``.
 """
 
