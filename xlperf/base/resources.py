@@ -46,10 +46,20 @@ def rows(name: str) -> list[dict[str, str]]:
     >>> rows("studies/studies.csv")[0]["study"]
     'a100-to-b200'
     """
+    header, lines = cells(name)
+    return [dict(zip(header, line, strict=True)) for line in lines]
+
+
+def cells(name: str) -> tuple[list[str], list[list[str]]]:
+    """Header and lines of a CSV file of the package.
+
+    >>> cells("studies/studies.csv")[0][0]
+    'study'
+    """
     text = table(name).read_text(encoding="utf-8")
     written = text.splitlines()
     header, *lines = csv.reader(written) if '"' in text else (line.split(",") for line in written)
-    return [dict(zip(header, line, strict=True)) for line in lines if any(line)]
+    return header, [line for line in lines if any(line)]
 
 
 def shipped_folders() -> tuple[Path, ...]:

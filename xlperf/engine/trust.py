@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from xlperf.base.arrays import Array, added, exp, log2
-from xlperf.base.resources import rows as package_rows
+from xlperf.base.resources import cells
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table, Words, copied_name
 from xlperf.engine.catalog_arrays import catalog_models
@@ -103,34 +103,33 @@ class _Pair:
 @cache
 def measured_runs(kind: str) -> tuple[Measured, ...]:
     """Rows of ``measured.csv`` of a kind of plan."""
-    least, most = ([f"{end} {name}" for name in RANGES] for end in ("least", "most"))
+    header, lines = cells("catalog/measured.csv")
+    at = {name: header.index(name) for name in header}
+    least, most = ([at[f"{end} {name}"] for name in RANGES] for end in ("least", "most"))
+    kinds, shapes, generations, conditions = (at[name] for name in ("kind", "shape", "generation", "conditions"))
 
-    def conditions(row: Mapping[str, str], generation: str) -> tuple[tuple[str, Condition], ...]:
-        layers = layers_of(row["shape"])
-        parts = [one.split("/") for one in row["conditions"].split(" ")]
-        return tuple([(name, Condition(generation, form, load, layers)) for name, form, load in parts])
-
-    return tuple(
-        Measured(
-            row["kind"],
-            row["model"],
-            row["shape"],
-            float(row["active parameters"]),
-            row["accelerator"].casefold(),
-            row["generation"].casefold(),
-            int(row["rows"]),
-            float(row["median error"]),
-            tuple([row[name] for name in least]),
-            tuple([row[name] for name in most]),
-            tuple(row["software"].split(" ")),
-            conditions(row, row["generation"].casefold()),
+    def measured(line: list[str]) -> Measured:
+        generation, layers = line[generations].casefold(), layers_of(line[shapes])
+        parts = [one.split("/") for one in line[conditions].split(" ")]
+        return Measured(
+            kind,
+            line[at["model"]],
+            line[shapes],
+            float(line[at["active parameters"]]),
+            line[at["accelerator"]].casefold(),
+            generation,
+            int(line[at["rows"]]),
+            float(line[at["median error"]]),
+            tuple([line[end] for end in least]),
+            tuple([line[end] for end in most]),
+            tuple(line[at["software"]].split(" ")),
+            tuple([(name, Condition(generation, form, load, layers)) for name, form, load in parts]),
         )
-        for row in package_rows("catalog/measured.csv")
-        if row["kind"] == kind
-    )
+
+    return tuple([measured(line) for line in lines if line[kinds] == kind])
 
 
-_traits: WeakKeyDictionary[Catalog, tuple[list[str], Array]] = WeakKeyDictionary()
+_actives: WeakKeyDictionary[Catalog, Array] = WeakKeyDictionary()
 _pairs: WeakKeyDictionary[Catalog, dict[tuple[str, int], _Pair]] = WeakKeyDictionary()
 """What is known of a kind of plan by model and accelerator of a catalog."""
 
@@ -139,27 +138,35 @@ def model_traits(catalog: Catalog) -> tuple[list[str], Array]:
     """Shape of the layers of every model of a catalog as a name, their attention included, and its active parameters
     per token. [-]
     """
-    if catalog not in _traits:
-        table = catalog.tables["models"]
-        columns = np.stack([table.number(name) for name in _SHAPE], axis=-1)
-        sparse = table.filled("attention_type") == "sparse"
-        shapes = [
-            "sparse/" * bool(own) + "/".join(f"{value:g}" for value in row) + f" {attention}"
-            for row, own, attention in zip(columns.tolist(), sparse.tolist(), _attention(table), strict=True)
-        ]
+    models = catalog.tables["models"]
+    return _shapes(models, range(len(models))), _active(catalog)
+
+
+def _active(catalog: Catalog) -> Array:
+    """Active parameters per token of every model. [-]"""
+    if catalog not in _actives:
         with np.errstate(all="ignore"):
-            active = parameter_count(catalog_models(catalog)[0], experts_per_token=True)
-        _traits[catalog] = shapes, active
-    return _traits[catalog]
+            _actives[catalog] = parameter_count(catalog_models(catalog)[0], experts_per_token=True)
+    return _actives[catalog]
 
 
-def _attention(models: Table) -> list[str]:
+def _shapes(models: Table, rows: Sequence[int]) -> list[str]:
+    """Size of the layers of models: whether they attend sparsely, widths, experts, and their attention."""
+    at = list(rows)
+    columns = np.stack([models.number(name)[at] for name in _SHAPE], axis=-1)
+    sparse = models.filled("attention_type")[at] == "sparse"
+    return [
+        "sparse/" * bool(own) + "/".join(f"{value:g}" for value in row) + f" {attention}"
+        for row, own, attention in zip(columns.tolist(), sparse.tolist(), _attention(models, at), strict=True)
+    ]
+
+
+def _attention(models: Table, at: list[int]) -> list[str]:
     """Attention of each model: key and value heads or one latent vector, windows, layers of other kinds."""
-    heads, groups = models.number("num_attention_heads"), models.number("num_query_groups")
-    latent = models.number("kv_lora_rank") > 0.0
+    heads, groups = models.number("num_attention_heads")[at], models.number("num_query_groups")[at]
+    latent, windows = models.number("kv_lora_rank")[at] > 0.0, models.number("sliding_window")[at]
     kept = np.where(np.isnan(groups), heads, groups).tolist()
-    parts = zip(latent.tolist(), kept, models.number("sliding_window").tolist(), models.text("attention_pattern"),
-                strict=True)  # fmt: skip
+    parts = zip(latent.tolist(), kept, windows.tolist(), models.text("attention_pattern")[at], strict=True)
     return [
         ("latent" if one else f"{group:g} heads")
         + f" {window:g} window" * (window > 0.0)
@@ -346,19 +353,19 @@ def _shown(value: float) -> str:
 
 def _pair(kind: str, catalog: Catalog, model: int, accelerator: int) -> _Pair:
     """The runs that stand nearest to plans of a model on an accelerator, or on a copy of it with other numbers."""
-    shapes, active = model_traits(catalog)
+    (shape,) = _shapes(catalog.tables["models"], [model])
     chips = catalog.tables["accelerators"]
     kin = str(chips.text("generation")[accelerator]).casefold()
     nearest = _nearest(
         kind,
-        shapes[model],
-        float(active[model]),
+        shape,
+        float(_active(catalog)[model]),
         copied_name(str(catalog.tables["models"]["model"][model])),
         copied_name(str(chips["accelerator"][accelerator])),
         kin,
     )
     known = kin if _of(measured_runs(kind), kin) else ""
-    return replace(nearest, generation=known, layers=layers_of(shapes[model]))
+    return replace(nearest, generation=known, layers=layers_of(shape))
 
 
 @lru_cache(maxsize=65_536)
