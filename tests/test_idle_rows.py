@@ -80,6 +80,7 @@ PUBLISHED = ((128, 128, 3317.0), (128, 2048, 2616.0), (2048, 128, 843.0), (2048,
 
 
 def test_kernels_that_do_not_share_keys_as_published() -> None:
+    """One rate, which was taken from these runs, holds for all four loads."""
     loads = [{**FIRST_KERNELS, "prompt_length": prompt, "output_length": output} for prompt, output, _ in PUBLISHED]
     names = list({**ALONE, **FIRST_KERNELS})
     cells = [[{**ALONE, **load}[name] for name in names] for load in loads]

@@ -427,6 +427,9 @@ def _rows_of(plans: PublishedPlans, left_out: dict[tuple[str, str], float]) -> l
         names = Counter(str(table.text("model")[plan]).split(_AS_PUBLISHED)[0] for plan in own)
         error = [left_out.get((kind, ids[plans.index[plan]]), times[ids[plans.index[plan]]]) for plan in own]
         accelerators = catalog.tables["accelerators"]
+        ran = [
+            (software.words[software.codes[plan]].casefold(), condition.words[condition.codes[plan]]) for plan in own
+        ]
         found.append(
             [
                 kind,
@@ -438,20 +441,8 @@ def _rows_of(plans: PublishedPlans, left_out: dict[tuple[str, str], float]) -> l
                 f"{len({ids[plans.index[plan]] for plan in own})}",
                 f"{rounded(float(np.nanmedian(np.abs(np.expm1(error)))))}",
                 *(_end(values[own], end) for values in at for end in (np.fmin, np.fmax)),
-                " ".join(sorted({software.words[software.codes[plan]].casefold() for plan in own})),
-                " ".join(
-                    sorted(
-                        {
-                            "/".join(
-                                (
-                                    software.words[software.codes[plan]].casefold(),
-                                    condition.words[condition.codes[plan]],
-                                )
-                            )
-                            for plan in own
-                        }
-                    )
-                ),
+                " ".join(sorted({stack for stack, _ in ran})),
+                " ".join(sorted({f"{stack}/{how}" for stack, how in ran})),
             ]
         )
     return sorted(found)

@@ -718,7 +718,7 @@ def engine_decode_attention_time(
 
     Examples
     --------
-    Tiles of 4 rows for 2 heads of keys compute no more than the 8 heads there are; 5 s apart from the launch:
+    Tiles of 4 rows for 2 heads of keys compute no more than the 8 heads there are: 5 s, and 1 s to launch:
 
     >>> from types import SimpleNamespace
     >>> device = SimpleNamespace(

@@ -313,6 +313,8 @@ def measured_at_start(
     .. [1] llm-d-benchmark, config_explorer/empirical-vllm-memory-results.md, 2025: eight starts of vLLM on H100, 4.76
        GiB for 128,256 logits, 5.6 for 151,936 and 7.38 for 201,088, with 1,024 requests.
 
+    Examples
+    --------
     Llama 3.1 8B with 8,192 tokens and 1,024 requests on one H100 (measured 4.76 + 0.13 GiB):
 
     >>> size = measured_at_start(0.86e9, 8192 * 4096 * 2.0, 1024.0, 128256.0, 38.3, 0.0)
