@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from xlperf.calibrate.accuracy import measured_csv
 from xlperf.calibrate.fit import read_measured
+from xlperf.calibrate.own_runs import own_runs
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.read import read_plans
 from xlperf.catalog.table import Table, coded_words
 from xlperf.engine import evaluate
 from xlperf.engine.conditions import LACKED, UNKNOWN, Condition, layers_of
-from xlperf.engine.trust import BADGES, RANGES, SOFTWARE, UNREAD, measured_runs, model_traits, trust
+from xlperf.engine.trust import BADGES, RANGES, SOFTWARE, measured_runs, model_traits, trust
 
 RUN = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 64, "tensor_parallel": 8}
 SERVED = {**RUN, "accelerator": "B200-SXM-180GB", "num_accelerators": 8, "prompt_length": 1000, "output_length": 1000,
@@ -138,20 +141,23 @@ def conditions_of(kind: str) -> dict[str, set[Condition]]:
     return found
 
 
-def unplaced(kind: str, names: dict[str, str], software: str, condition: str) -> tuple[str, float, str]:
-    """Badge, distance and words of a plan without results."""
+def unplaced(kind: str, names: dict[str, str], software: str, condition: str) -> tuple[str, float, str, float]:
+    """Badge, distance and words of a plan without results, and whether its software was never read there."""
     rows = [shipped().tables[f"{name}s"].text(name).tolist().index(value) for name, value in names.items()]
     at = np.full((len(RANGES), 1), np.nan)
     words = coded_words([software]), coded_words([condition])
     found = trust(kind, shipped(), *(np.array([row]) for row in rows), *words, at)
-    return str(found["trust"][0]), float(found["distance"][0]), str(found["trust_reason"][0])
+    return (
+        str(found["trust"][0]), float(found["distance"][0]), str(found["trust_reason"][0]), float(found["unread"][0])
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["training", "inference"])
 def test_no_condition_that_software_lacks_leaves_its_plans_nearer(kind: str) -> None:
     """Every stack and engine on every measured model and accelerator, in every format and kind of load: what it was
-    never measured in makes the distance greater by the same, says so and is no longer MEASURED; so do a model and an
-    accelerator that it never ran; and software that nobody measured is nowhere nearer than any that somebody did.
+    never measured in makes the distance greater by the same, says so and is no longer MEASURED; a model and an
+    accelerator that it never ran are unread; and software that nobody measured is nowhere nearer than any that
+    somebody did.
     """
     known = conditions_of(kind)
     every = set().union(*known.values())
@@ -174,20 +180,23 @@ def test_no_condition_that_software_lacks_leaves_its_plans_nearer(kind: str) -> 
                     for part, value in (("format", form), ("load", load))
                     if value not in {getattr(one, part) for one in some}
                 ]
-                badge, distance, said = unplaced(kind, own, name, word)
-                unread = 0.0 if name in run.software else UNREAD[kind]
-                assert distance == min(LACKED * len(new) + unread, SOFTWARE), (own, name, word)
+                badge, distance, said, unread = unplaced(kind, own, name, word)
+                assert distance == LACKED * len(new), (own, name, word)
+                assert unread == (name not in run.software), (own, name, word)
                 assert (badge == "MEASURED") == (not new and name in run.software), (own, name, word, said)
                 assert ("was never measured" in said) == bool(new)
-                assert distance <= unplaced(kind, own, "of-our-own", word)[1]
+                assert (
+                    distance <= unplaced(kind, own, "of-our-own", word)[1]
+                    and unplaced(kind, own, "of-our-own", word)[3]
+                )
                 checked += bool(new)
     assert checked > 100
 
 
 def test_a_format_or_layers_that_nobody_measured_are_as_far_as_a_generation_that_nobody_measured() -> None:
     own = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB"}
-    badge, distance, said = unplaced("inference", own, "vllm", "fp32/continuous")
-    assert (badge, distance) == ("EXTRAPOLATED", UNKNOWN + UNREAD["inference"])
+    badge, distance, said, unread = unplaced("inference", own, "vllm", "fp32/continuous")
+    assert (badge, distance, unread) == ("EXTRAPOLATED", UNKNOWN, 1.0)
     assert said.endswith("; nothing was measured in fp32")
     assert unplaced("inference", own, "of-our-own", "fp32/continuous")[1] == UNKNOWN + SOFTWARE
     assert unplaced("inference", {**own, "model": "DeepSeek-V3.2"}, "sglang", "fp8/continuous")[1] >= UNKNOWN
@@ -224,8 +233,34 @@ def test_a_model_that_other_software_ran_there_is_not_measured_with_this_one() -
     """TensorRT-LLM ran Llama 3.1 70B on GB200s; no other engine did."""
     own = {"model": "Meta-Llama-3.1-70B", "accelerator": "GB200-NVL72"}
     assert unplaced("inference", own, "tensorrt-llm", "fp4/continuous")[:2] == ("MEASURED", 0.0)
-    badge, distance, said = unplaced("inference", own, "vllm", "fp4/continuous")
-    assert (badge, distance) == ("INTERPOLATED", UNREAD["inference"]) and "none by vllm" in said
+    badge, distance, said, unread = unplaced("inference", own, "vllm", "fp4/continuous")
+    assert (badge, distance, unread) == ("INTERPOLATED", 0.0, 1.0) and "none by vllm" in said
+
+
+def test_a_new_source_widens_the_band_until_a_run_of_it_is_known(tmp_path: Path) -> None:
+    """GPT-3 175B on H200 by Megatron, which nobody published: the half-widths of a new source and of the band are legs
+    of a right triangle; one run of the user's own takes the former away.
+    """
+    header = "model,accelerator,num accelerators,tensor parallel,pipeline parallel,measured step time (s)\n"
+    path = tmp_path / "runs.csv"
+    path.write_text(f"{header}GPT3-175B,H200-SXM-141GB,64,8,8,\n")
+    before = evaluate(read_plans(path)[0], shipped())
+    chip, *any_other = (np.array([word], dtype=object) for word in ("hopper", "bf16", "megatron"))
+    constants = shipped().calibration.constants("training_band", chip, *any_other)[0]
+    source = float(constants["source"][0, 0])
+    own, shown = (
+        [abs(float(one)) for one in ends]
+        for ends in (
+            [constants[f"log_step_{end}"][0, 0] for end in ("low", "high")],
+            [np.log(before.number(f"step_time_{end}")[0] / before.number("step_time")[0]) for end in ("low", "high")],
+        )
+    )
+    assert shown == pytest.approx(np.hypot(own, source).tolist(), rel=1e-9)
+    path.write_text(f"{header}GPT3-175B,H200-SXM-141GB,64,8,8,{1.05 * before.number('step_time')[0]}\n")
+    runs = read_plans(path)
+    after = evaluate(runs[0], shipped().with_tables([own_runs(runs, shipped())]))
+    width = np.log(after.number("step_time_high") / after.number("step_time_low"))[0]
+    assert 0.0 < width < 0.5 * sum(shown)
 
 
 def test_an_illegal_plan_has_no_badge() -> None:

@@ -5,8 +5,8 @@ kind of layers or under its kind of load stands farther away, and so does one of
 these is left out of the fit beside the model of the row: the rows of the same engine in that condition, or those of all
 engines in it; the engine as a whole; and the source, apart for rows whose engine, model and accelerator another source
 measured as well. Kernels keep their constants. What the score (error over the half-width of the band made from other
-models) becomes is what :data:`xlperf.engine.conditions.LACKED`, :data:`xlperf.engine.trust.UNREAD` and the constant
-``widening`` of serving rest on.
+models) becomes is what :data:`xlperf.engine.conditions.LACKED` and the constant ``widening`` of serving rest on; the
+constant ``source`` rests on runs read later instead, since settings were chosen with all of these in sight.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from xlperf.calibrate.published import Published, PublishedPlans
 from xlperf.calibrate.published_errors import QUANTITIES, Errors, configuration_weights, plans_to_fit, weighted_quantile
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine.conditions import LACKED, UNKNOWN, Condition, format_and_load, layers_of
-from xlperf.engine.trust import SOFTWARE, UNREAD, model_traits
+from xlperf.engine.trust import SOFTWARE, model_traits
+from xlperf.equations.plan.bands import band_end
 
 HEADER = (
     "quantity", "left out beside the model", "number", "configurations", "bias", "80 % quantile of the score",
@@ -45,7 +46,8 @@ def conditions_table(published: Published, catalog: Catalog) -> tuple[tuple[str,
     entries, errors = left_out_together(plans, QUANTITIES, _groups)
     bands = np.log(bands_left_out(replace(entries, by_models=errors[_MODEL])).high)
     anything = np.array([""], dtype=object)
-    widening = catalog.calibration.constants("serving_band", anything, anything, anything)[0]["widening"]
+    constants = catalog.calibration.constants("serving_band", anything, anything, anything)[0]
+    widening, source = (float(constants[name][0, 0]) for name in ("widening", "source"))
     read = _measured_by_others(plans, entries)
     every = np.full(len(entries), True)
     lines: list[tuple[str, ...]] = []
@@ -53,7 +55,8 @@ def conditions_table(published: Published, catalog: Catalog) -> tuple[tuple[str,
         for name, error in [*errors.items(), (_READ, errors[_SOURCE])]:
             own = {_SOURCE: ~read, _READ: read}.get(name, every)
             known = own & (entries.quantity == quantity) & ~np.isnan(error + bands)
-            wide = 1.0 + float(widening[0, 0]) * distance_of(name)
+            new = source if name in (_SOURCE, _SOFTWARE) else 0.0
+            wide = band_end(bands[known], np.full(known.sum(), 1.0 + widening * distance_of(name)), new)
             lines.append((quantity, name, *_cells(entries.take(known), error[known], bands[known], wide)))
     return HEADER, lines
 
@@ -62,9 +65,9 @@ def distance_of(name: str) -> float:
     """Distance that plans have from what is left out; the model itself is in the bands already. [-]
 
     >>> [distance_of(name) for name in ("nothing", "its engine", "format of its engine", "format", "its source")]
-    [0.0, 2.0, 0.5, 2.0, 1.0]
+    [0.0, 2.0, 0.5, 2.0, 0.0]
     """
-    whole = {_MODEL: 0.0, _READ: 0.0, _SOURCE: UNREAD["inference"], _SOFTWARE: SOFTWARE}
+    whole = {_MODEL: 0.0, _READ: 0.0, _SOURCE: 0.0, _SOFTWARE: SOFTWARE}
     return whole.get(name, LACKED if name.endswith(_SOFTWARE) else UNKNOWN)
 
 
@@ -108,13 +111,13 @@ def _groups(plans: PublishedPlans, entries: Errors) -> Mapping[str, Sequence[np.
     return found
 
 
-def _cells(entries: Errors, errors: Array, bands: Array, wide: float) -> tuple[str, ...]:
-    weight, score = configuration_weights(entries), np.abs(errors) / bands
-    inside = [100.0 * float((score <= width) @ weight) / weight.sum() for width in (1.0, wide)]
+def _cells(entries: Errors, errors: Array, bands: Array, wide: Array) -> tuple[str, ...]:
+    weight, size = configuration_weights(entries), np.abs(errors)
+    inside = [100.0 * float((size <= width) @ weight) / weight.sum() for width in (bands, wide)]
     return (
         f"{len(entries)}",
         f"{round(weight.sum())}",
         f"{100.0 * math.expm1(weighted_quantile(errors, weight, 0.5)):+.1f} %",
-        f"{weighted_quantile(score, weight, SHARE):.2f}",
+        f"{weighted_quantile(size / bands, weight, SHARE):.2f}",
         *(f"{share:.0f} %" for share in inside),
     )

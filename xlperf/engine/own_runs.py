@@ -130,6 +130,14 @@ def narrowed(results: Mapping[str, np.ndarray], share: Array) -> dict[str, np.nd
     return found
 
 
+def unread_by(unread: Array, found: Corrections | None) -> Array:
+    """Where no published run of the software, the model and the accelerator was read, nor one of the user's own.
+
+    ``unread``: 1 where none was published, (rows,). ``found``: corrections by own runs.
+    """
+    return unread if found is None else np.where(found.num_runs > 0, 0.0, unread)
+
+
 def own_runs_note(found: Corrections, illegal: np.ndarray) -> Remark:
     """By how much times were changed, and by how many runs."""
     return Remark(~illegal & (found.num_runs > 0), _NOTE, (np.round(found.time, 3), found.num_runs))

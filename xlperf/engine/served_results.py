@@ -18,8 +18,8 @@ from xlperf.engine.notes import (
     limit_notes,
     unpriced_notes,
 )
-from xlperf.engine.own_runs import narrowed, own_runs_note
-from xlperf.engine.trust import band_ends, ends_together
+from xlperf.engine.own_runs import narrowed, own_runs_note, unread_by
+from xlperf.engine.trust import NOT_SHOWN, band_ends, ends_together
 from xlperf.equations.cost.tokens import (
     ALL_IN,
     drawn_terms,
@@ -75,7 +75,7 @@ def reported(
     whole |= {"fits": np.where(short, 0.0, results["fits"]), "tokens_per_second_per_user": 1.0 / results["tpot"]}
     whole |= _costs(served, whole)
     whole |= _shares(whole)
-    whole |= _bands(served, mode, whole, known["distance"])
+    whole |= _bands(served, mode, whole, known["distance"], unread_by(known["unread"], own))
     if own is not None:
         whole |= narrowed(whole, own.width)
         add_notes(reason, [own_runs_note(own, illegal)])
@@ -90,19 +90,21 @@ def reported(
         }
     rented = None if pool is None else pool.rented
     basis = basis_words(setting.rented, whole["accelerator_hour_cost"], rented)
-    words = {name: np.where(illegal, "", values) for name, values in known.items() if name != "distance"}
+    words = {name: np.where(illegal, "", values) for name, values in known.items() if name not in NOT_SHOWN}
     return {**whole, **words, "bound": bound, "cost_basis": basis, "reason": reason}
 
 
-def _bands(served: Served, mode: str, results: Mapping[str, Array], distance: Array) -> dict[str, Array]:
+def _bands(served: Served, mode: str, results: Mapping[str, Array], distance: Array, unread: Array) -> dict[str, Array]:
     """Ends of the 80 % bands; those of rates, cost and energy from the parts that they are made of.
 
-    At a given rate of requests a plan's output is that rate, in whatever time.
+    At a given rate of requests a plan's output is that rate, in whatever time. ``distance``, ``unread``: as
+    :func:`xlperf.engine.trust.trust` has them, the latter 0 for runs of the user's own.
     """
     setting = served.setting
     full = full_cache(results["running_batch"], results["max_batch_size"])
     width = 1.0 + setting.bands["serving_band"]["widening"][:, 0] * distance
-    time, first = (exp(band_of_time(mode, full, setting.bands, width, prefix)) for prefix in ("", "first_"))
+    source = setting.bands["serving_band"]["source"][:, 0] * unread
+    time, first = (exp(band_of_time(mode, full, setting.bands, width, prefix, source)) for prefix in ("", "first_"))
     memory = exp(band_ends(setting.bands["serving_band"], "memory", width))
     given = ~np.isnan(served.stated.request_rate)
     decoding = results["latency"] - results["ttft"]

@@ -33,8 +33,17 @@ from xlperf.engine.notes import (
     name_notes,
     unpriced_notes,
 )
-from xlperf.engine.own_runs import RATES, SHEET, Corrections, corrected_step, corrections, narrowed, own_runs_note
-from xlperf.engine.trust import band_ends, coordinates, ends_together, trust
+from xlperf.engine.own_runs import (
+    RATES,
+    SHEET,
+    Corrections,
+    corrected_step,
+    corrections,
+    narrowed,
+    own_runs_note,
+    unread_by,
+)
+from xlperf.engine.trust import NOT_SHOWN, band_ends, coordinates, ends_together, trust
 from xlperf.equations.cost.tco import carbon_of_energy
 from xlperf.equations.cost.tokens import ALL_IN, Terms, drawn_terms, energy_per_token, run_cost, token_costs
 from xlperf.equations.hardware.power import Machine
@@ -262,11 +271,15 @@ def _slow_run(setting: Setting, results: Mapping[str, Array]) -> Array | float:
     return slow_run_ratio(machines, share, slowdown, messages / results["step_time"])
 
 
-def _bands(setting: Setting, results: Mapping[str, Array], distance: Array) -> dict[str, Array]:
-    """Ends of the 80 % bands; those of rates, cost and energy from the parts that they are made of."""
+def _bands(setting: Setting, results: Mapping[str, Array], distance: Array, unread: Array) -> dict[str, Array]:
+    """Ends of the 80 % bands; those of rates, cost and energy from the parts that they are made of.
+
+    ``distance``, ``unread``: as :func:`xlperf.engine.trust.trust` has them, the latter 0 for runs of the user's own.
+    """
     band, power = setting.constants["training_band"], setting.constants[_POWER]
     width = 1.0 + band["widening"][:, 0] * distance
-    log_time = band_ends(band, "mixture" if setting.architecture.experts else "step", width)
+    source = band["source"][:, 0] * unread
+    log_time = band_ends(band, "mixture" if setting.architecture.experts else "step", width, source)
     log_time[1] = np.maximum(log_time[1], _slow_run(setting, results))
     time, memory = exp(log_time), exp(band_ends(band, "memory", width))
     found: dict[str, Array] = {}
@@ -311,7 +324,7 @@ def _evaluate(
         at = coordinates(plans, results, plan.sequence_length)
         conditions = format_and_load(plans)
         known = trust("training", catalog, named.models, named.accelerators, joined.software, conditions, at)
-        results |= _bands(setting, results, known["distance"])
+        results |= _bands(setting, results, known["distance"], unread_by(known["unread"], own))
         if own is not None:
             results |= narrowed(results, own.width)
     sizes = gibibytes(results["memory_reserved"]), gibibytes(results["memory_capacity"])
@@ -328,7 +341,7 @@ def _evaluate(
     ]
     add_notes(reason, notes)
     results = _where_legal(results, illegal)
-    words = {name: np.where(illegal, "", values) for name, values in known.items() if name != "distance"}
+    words = {name: np.where(illegal, "", values) for name, values in known.items() if name not in NOT_SHOWN}
     basis = basis_words(joined.rented, results["accelerator_hour_cost"])
     return {**results, **words, "cost_basis": basis, "reason": reason}
 

@@ -9,8 +9,8 @@ there), a part for the software (2 where neither a published run nor a row of th
 each condition that it was never measured in and others were, :mod:`xlperf.engine.conditions`), 2 for each condition
 that nobody measured, and 1/4 for each doubling beyond what they ran at. Below 1/2 a plan is measured, below 1
 interpolated, else extrapolated. The 80 % bands are made for models never measured, by sources that were read; every
-other unit of distance widens their logarithm by the constant ``widening``, and so does a run of a source that was not
-(:data:`UNREAD`), up to the distance of software never measured (heuristic, this work).
+other unit of distance widens their logarithm by the constant ``widening``. A model and an accelerator that the software
+of a plan has no published run of are unread: the constant ``source`` is added to their bands (heuristic, this work).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from xlperf.catalog.table import Table, Words, copied_name
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.engine.conditions import LACKED, UNKNOWN, Condition, in_words, lacked, layers_of
 from xlperf.equations.model.parameters import parameter_count
+from xlperf.equations.plan.bands import band_end
 
 BADGES = ("MEASURED", "INTERPOLATED", "EXTRAPOLATED")
 RANGES = ("num_accelerators", "tokens_in_work", "length")
@@ -50,13 +51,8 @@ _ELSEWHERE, _NEVER, _DOUBLING, _MOST = 0.5, 0.75, 0.25, 2.0
 SOFTWARE = 2.0
 """Distance of software that nobody measured: leaving a source of training runs out of the fit makes the 90 % quantile
 of their error 1.3 to 5 times that in the fit (five sources), leaving an engine out 1 to 1.7 times (three). [-]"""
-UNREAD = {"training": 0.25, "inference": 1.0}
-"""Distance of a model and an accelerator that known software has no published run of: its source is one that nobody has
-read. Rows of software that remains whose source is left out of the fit beside their model, where no other source
-measured the three: the 80 % quantile of error over width is 1.06 in training (0.71 with the model alone left out; 49
-configurations), 1.63 for the time per token (1.16; 24) and 1.00 for the time to the first one (0.85; 8). Drawn to 1 by
-K/(K + 8), the two ratios of serving are 1.3 and 1.1 and their mean 1.2; training's bands hold but for a little. Where
-another source measured the three, leaving out the own one does not matter (time per token 0.50 for 0.52). [-]"""
+NOT_SHOWN = frozenset(("distance", "unread"))
+"""What :func:`trust` returns for the bands alone."""
 _CALIBRATED = {"training": "training_software", "inference": "serving_software"}
 
 
@@ -218,8 +214,8 @@ def trust(
 
     ``models``, ``accelerators``: rows of the catalog that they name, (rows,). ``software``: their training stacks or
     engines. ``conditions``: as :func:`xlperf.engine.conditions.format_and_load` has them. ``at``: where they stand, as
-    :func:`coordinates` has it; NaN where a plan has no result. Returns ``trust``, ``trust_reason`` and ``distance``,
-    (rows,).
+    :func:`coordinates` has it; NaN where a plan has no result. Returns ``trust``, ``trust_reason``, ``distance`` and
+    ``unread``, (rows,): 1 where the software has no published run of the model on the accelerator.
     """
     count = len(catalog.tables["accelerators"])
     keys = (models * count + accelerators).tolist()
@@ -240,7 +236,6 @@ def trust(
     lacking, nobody, unread, said_new = _of_software(kind, pairs, codes, software, conditions)
     model = np.maximum(model, _ELSEWHERE * unread)
     stack = np.where(never, SOFTWARE, LACKED * lacking) + UNKNOWN * nobody
-    source = np.where(never, 0.0, np.minimum(UNREAD[kind] * unread, SOFTWARE - LACKED * lacking))
     badge = np.searchsorted(np.array(_BADGE_ENDS), model + machine + stack + far, side="right")
     before = np.searchsorted(np.array(_BADGE_ENDS), model + machine + stack, side="right")
     outside = np.where(badge > before, 1 + np.argmax(parts, axis=0), 0)
@@ -255,7 +250,8 @@ def trust(
     return {
         "trust": np.array(BADGES, dtype=object)[badge],
         "trust_reason": said,
-        "distance": np.maximum(model - _NEVER, 0.0) + machine + stack + source + far,
+        "distance": np.maximum(model - _NEVER, 0.0) + machine + stack + far,
+        "unread": np.where(never, 1.0, unread),
     }
 
 
@@ -320,13 +316,13 @@ def _others(kind: str) -> str:
     return f", but with {', '.join(known)}" if known else ""
 
 
-def band_ends(constants: Mapping[str, Array], name: str, width: Array) -> Array:
+def band_ends(constants: Mapping[str, Array], name: str, width: Array, source: Array | float = 0.0) -> Array:
     """Ends of a band over the prediction as logarithms: wider with the distance from what was measured.
 
-    ``constants``: constants of the family that the band is of, (rows, 1). ``name``: band. ``width``: logarithm of the
-    band over that of the constants, (rows,). Returns the lower and the upper end, (2, rows).
+    ``constants``: constants of the family that the band is of, (rows, 1). ``name``: band. ``width``, ``source``: as
+    :func:`xlperf.equations.plan.bands.band_end` has them, (rows,). Returns the lower and the upper end, (2, rows).
     """
-    return np.stack([constants[f"log_{name}_{end}"][:, 0] * width for end in ("low", "high")])
+    return np.stack([band_end(constants[f"log_{name}_{end}"][:, 0], width, source) for end in ("low", "high")])
 
 
 def ends_together(first: Array, second: Array, sign: float) -> Array:

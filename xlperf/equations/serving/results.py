@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from xlperf.base.arrays import Array, divide, total
+from xlperf.base.arrays import Array, Numeric, divide, total
 from xlperf.equations.model.serving import BOTH_PHASES, DECODING, PREFILL
+from xlperf.equations.plan.bands import band_end
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.deployment import Deployment, RequestLatency
 from xlperf.equations.serving.memory import ReplicaMemory, memory_of
@@ -416,13 +417,18 @@ def band_of_mode(mode: str, full: bool) -> str:
 
 
 def band_of_time(
-    mode: str, full: np.ndarray, constants: Mapping[str, Mapping[str, Array]], width: Array, prefix: str = ""
+    mode: str,
+    full: np.ndarray,
+    constants: Mapping[str, Mapping[str, Array]],
+    width: Array,
+    prefix: str = "",
+    source: Numeric = 0.0,
 ) -> Array:
     r"""Ends of the band of a time over the prediction, as logarithms.
 
-    .. math:: \ln b = w \ln c
+    Those of the constants, widened as :func:`xlperf.equations.plan.bands.band_end` does it. Heuristic, this work.
 
-    Heuristic, this work.
+    .. math:: |\ln b| = \max\left(w\,|\ln c|,\; \sqrt{\ln^2 c + s^2}\right)
 
     Parameters
     ----------
@@ -436,6 +442,8 @@ def band_of_time(
         Width w over that of the constants, (rows,): above 1 far from what was measured. [-]
     prefix : str, default ""
         "" for the time per token, ``first_`` for the time to the first token.
+    source : numeric, default 0.0
+        Half-width s that a source nobody has read adds, (rows,). [-]
 
     Returns
     -------
@@ -454,5 +462,5 @@ def band_of_time(
     ends = []
     for end in ("low", "high"):
         usual, capped = (constants[BAND_FAMILIES[band]][f"log_{prefix}{band}_{end}"][:, 0] for band in bands)
-        ends.append(np.where(full, capped, usual) * width)
+        ends.append(band_end(np.where(full, capped, usual), width, source))
     return np.stack(ends)
