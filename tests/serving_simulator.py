@@ -208,15 +208,19 @@ def run_of_pools(
     seed: int,
     waves: int = 10,
     transfer: float = 0.01,
-) -> float:
-    """Mean time to the first token of a run that starts with all its requests in flight at once.
+    evenly: bool = True,
+) -> tuple[float, float]:
+    """Mean time to the first token, and requests per second, of a run that starts with all that may be in flight.
 
-    One replica prefills, ``places`` requests decode together for a time spread evenly around ``decode``; a request that
-    ends is followed by the next one of the run.
+    One replica prefills, ``places`` requests decode together for a time around ``decode``, spread evenly or with a long
+    tail (gamma); a request that ends is followed by the next one of the run.
     """
     random = np.random.default_rng(seed)
     total, half = waves * requests, np.sqrt(3.0) * variation
-    lasts = decode * random.uniform(1.0 - half, 1.0 + half, total)
+    if evenly:
+        lasts = decode * random.uniform(1.0 - half, 1.0 + half, total)
+    else:
+        lasts = decode * random.gamma(1.0 / variation**2, variation**2, total)
     came, first = np.zeros(total), np.zeros(total)
     events = [(0.0, one, "came", [one]) for one in range(requests)]
     begun, number, free, left = requests, requests, True, places
@@ -248,7 +252,7 @@ def run_of_pools(
             first[one] = now - came[one]
             number += 1
             heapq.heappush(events, (now + lasts[one], number, "ended", [one]))
-    return float(first.mean())
+    return float(first.mean()), total / now
 
 
 def burst(

@@ -240,3 +240,26 @@ def test_runs_at_maximum_throughput_send_what_the_source_says(catalog: Catalog) 
     assert "perf-overview" in said
     dense, _ = plan_of(catalog, **{**row, "model": "Llama3.1-405B"})
     assert dense.filled("data_parallel_attention")[0] == 1.0
+
+
+def test_releases_of_vllm_before_its_second_engine_are_one_of_their_own(catalog: Catalog) -> None:
+    """As newer ones where nothing is said of them; their schedulers without chunks take prompts first."""
+    said = {"framework": "vLLM 0.6.3", "gpu": "H100-SXM-80GB", "precision": "fp8"}
+    (chunks, _), (whole, why) = plan_of(catalog, **said), plan_of(catalog, **said, notes="no chunks")
+    assert chunks.text("software")[0] == "vllm-0.6"
+    assert chunks.text("kv_precision")[0] == "bf16"
+    assert (bool(chunks.filled("prefill_first")[0]), bool(whole.filled("prefill_first")[0])) == (False, True)
+    assert "prompts go first" in why
+    assert plan_of(catalog, **{**said, "framework": "vLLM 0.6 (AMD's build for ROCm)"})[0].text("software")[0] == "vllm"
+
+
+def test_vllm_of_2024_adds_up_by_the_collective_library_on_amd(catalog: Catalog) -> None:
+    """Each of two a layer takes tens of microseconds longer; on one accelerator, and on NVIDIA, nothing changes."""
+    amd = {"accelerator": "MI300X", "batch_size": 1, "precision": "bf16"}
+    early, late = (one(catalog, "tpot", **amd, software=name) for name in ("vllm-0.6", "vllm"))
+    assert 2 * 80 * 10e-6 < early - late < 2 * 80 * 60e-6
+    single = {**amd, "num_accelerators": 1, "tensor_parallel": 1}
+    early, late = (one(catalog, "tpot", **single, software=name) for name in ("vllm-0.6", "vllm"))
+    assert early == pytest.approx(late, rel=0.01)
+    early, late = (one(catalog, "tpot", batch_size=1, software=name) for name in ("vllm-0.6", "vllm"))
+    assert early == pytest.approx(late, rel=0.01)

@@ -234,3 +234,23 @@ def test_the_most_requests_of_vllm_take_room_from_its_cache() -> None:
     # An engine that does not measure has the same room whatever it would run together.
     few, many = places(*({**plan, "max running batch": most} for most in (1024, 4096)), software="sglang")
     assert few == many
+
+
+def test_vllm_of_2024_keeps_buffers_that_are_added_up_in_the_switch() -> None:
+    """Llama 3.1 405B in 16 bits on eight H200: 17,595 blocks of 16 tokens in vLLM 0.6.3 [vLLM issue 9699].
+
+    302 MB for each rank and two communicators from three ranks on; beside that the logits are sorted.
+    """
+    plan = {**ONE_H100, **LOADED, "model": "Meta-Llama-3.1-405B", "precision": "bf16", "accelerator": "H200-SXM-141GB",
+            "num accelerators": 8, "tensor parallel": 8, "max running batch": 1024, "prefill tokens": 1024}  # fmt: skip
+    early, late = places({**plan, "software": "vllm-0.6"}, {**plan, "software": "vllm"}) * 100
+    assert early == pytest.approx(17_595 * 16, rel=0.2)
+    token = 126 * 2 * 8 * 128 * 2 / 8
+    assert (late - early) * token == pytest.approx(8 * 6.04e8 + 1024 * 128_256 * (38.3 - 14.0), rel=0.02)
+    # Two ranks have none, nor have accelerators without such a switch.
+    small = {**plan, "model": "Meta-Llama-3.1-8B", "num accelerators": 2, "tensor parallel": 2}
+    ampere = {**small, "accelerator": "A100-SXM4-80GB", "num accelerators": 4, "tensor parallel": 4}
+    for alike in (small, ampere):
+        early, late = places({**alike, "software": "vllm-0.6"}, {**alike, "software": "vllm"}) * 100
+        held = 32 * 2 * 8 * 128 * 2 / alike["tensor parallel"]
+        assert (late - early) * held == pytest.approx(1024 * 128_256 * (38.3 - 14.0), rel=0.02)

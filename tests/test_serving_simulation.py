@@ -11,6 +11,7 @@ from serving_simulator import Outcome, burst, pools, replica, run_of_pools
 from xlperf.base.arrays import Array
 from xlperf.equations.serving.continuous import Replicas
 from xlperf.equations.serving.load import BatchTimes, RequestLoad, Times
+from xlperf.equations.serving.pool_queueing import pooled_run_rate
 from xlperf.equations.serving.pools import PoolLoad, PoolState, pool_state
 from xlperf.equations.serving.queueing import (
     Service,
@@ -254,9 +255,43 @@ def test_a_run_with_more_requests_than_decode_together(
 ) -> None:
     """Waves of requests, ten of them, with outputs from 0.8 to 1 of the longest: most wait for a place to decode."""
     steps, step, variation = 1000.0, 0.01, 0.2 / np.sqrt(12.0) / 0.9
-    seen = run_of_pools(prefill, prompt, prompts, step * steps, variation, requests, places, seed=8)
+    seen, _ = run_of_pools(prefill, prompt, prompts, step * steps, variation, requests, places, seed=8)
     times = (prefill, step, 0.0, steps)
     state = pooled(times, (1, 1), requests, np.nan, prompts, prompt, places, 10.0, variation)
     first = state.steady.first_token + state.steady.queue_time
     # What the run loses at its end is part of the simulation alone.
     assert first[0] == pytest.approx(seen, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("prefill", "prompts", "prompt", "decode", "variation", "requests", "places", "waves"),
+    [
+        (0.02, 16, 0.005, 300.0, 0.7, 64, 1000, 4),
+        (0.02, 16, 0.005, 300.0, 0.3, 64, 1000, 4),
+        (0.02, 16, 0.005, 300.0, 0.5, 128, 1000, 10),
+        (0.1, 4, 0.08, 60.0, 0.7, 64, 1000, 4),
+        (0.1, 4, 0.05, 300.0, 0.5, 64, 1000, 4),
+        (0.02, 16, 0.005, 300.0, 0.5, 64, 32, 4),
+        (0.02, 16, 0.005, 300.0, 0.5, 256, 1000, 1),
+    ],
+)
+def test_a_run_goes_on_until_the_longest_of_its_last_requests_ends(
+    prefill: float,
+    prompts: int,
+    prompt: float,
+    decode: float,
+    variation: float,
+    requests: int,
+    places: int,
+    waves: int,
+) -> None:
+    step = 0.007
+    own = prefill, prompt, prompts, step * decode, variation, requests, places
+    seen = np.mean([run_of_pools(*own, seed, waves, evenly=False)[1] for seed in range(8)])
+    state = pooled((prefill, step, 0.0, decode), (1, 1), requests, np.nan, prompts, prompt, places, waves, variation)
+    rate, running, run = state.steady.rate, state.steady.running, np.array([float(requests * waves)])
+    steps, last = np.array([decode]), np.array([step])
+    found = pooled_run_rate(rate, running, run, steps, last, variation)
+    assert found[0] == pytest.approx(seen, rel=0.1 if waves > 1 else 0.15)
+    assert found[0] < rate[0], "without its end the run would be faster"
+    assert pooled_run_rate(rate, running, 1e4 * run, steps, last, variation)[0] == pytest.approx(rate[0], rel=1e-3)

@@ -305,3 +305,13 @@ def test_the_table_of_measured_runs_is_that_of_the_published_rows() -> None:
     }
     lines = [line.split(",") for line in made[1:]]
     assert {(*line[:4], line[4].casefold(), line[6], line[-1]) for line in lines} == shown
+
+
+def test_releases_that_nobody_measured_are_farther_than_those_that_somebody_did() -> None:
+    """vLLM 0.6 on the machines of newer releases: their constants, a wider band."""
+    plan = {**SERVED, "accelerator": "H100-SXM-80GB", "precision": "fp8", "mode": "continuous", "concurrency": 16}
+    results = results_of("inference", {**plan, "software": "vllm"}, {**plan, "software": "vllm-0.6"})
+    width = results.number("tpot_high") / results.number("tpot_low")
+    assert width[1] > 1.05 * width[0]
+    assert results.text("trust").tolist()[1] == "EXTRAPOLATED"
+    assert results.number("tpot")[1] == pytest.approx(results.number("tpot")[0], rel=0.1)

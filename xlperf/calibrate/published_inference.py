@@ -52,6 +52,8 @@ _WEIGHTS_ONLY = "weights"
 _TUNED_SHARE = 0.95
 """Share of the free memory that the benchmark of TensorRT-LLM counts on for the KV cache. [-]"""
 _FIRST_VLLM = re.compile(r"vllm 0\.[0-5](\.|$)")
+_VLLM_BEFORE_V1 = re.compile(r"vllm 0\.[67](\.| |$)")
+_OF_AMD = "amd's build"
 _OWN_PRECISION = re.compile(r"(?P<precision>NVFP4|MXFP4|FP8|FP4|INT4|INT8)(?![a-z0-9])", re.IGNORECASE)
 
 
@@ -60,14 +62,16 @@ def engine_of(framework: str) -> str:
 
     >>> engine_of("trtllm 1.0.0rc3"), engine_of("NeMo/TRT-LLM"), engine_of("vLLM"), engine_of("abc 2")
     ('tensorrt-llm', 'nemo', 'vllm', 'abc')
-    >>> engine_of("TensorRT-LLM 0.5"), engine_of("vLLM 0.5.4")
-    ('tensorrt-llm-0', 'vllm-0')
+    >>> engine_of("TensorRT-LLM 0.5"), engine_of("vLLM 0.5.4"), engine_of("vLLM 0.6.3"), engine_of("vLLM 0.8.5")
+    ('tensorrt-llm-0', 'vllm-0', 'vllm-0.6', 'vllm')
     """
     words = framework.casefold()
     if words.startswith("tensorrt-llm 0."):
         return "tensorrt-llm-0"  # the versions of 2023 have neither the kernels nor the runtime of later ones
     if _FIRST_VLLM.match(words):
         return "vllm-0"  # until 0.5 one process handled every token of every request between two steps
+    if _VLLM_BEFORE_V1.match(words) and _OF_AMD not in words:
+        return "vllm-0.6"  # its second scheduler is the default from 0.8 on; AMD's builds had what came to AMD later
     for start, engine in _ENGINES:
         if words.startswith(start):
             return engine

@@ -39,6 +39,8 @@ COMPILED, EAGER = "torchtitan", "torch-fsdp"
 """PyTorch FSDP with torch.compile and without it, as the column software calls them."""
 _SAME_KERNELS = {COMPILED: EAGER}
 """Stacks that call the products and attention of another: its constants hold where a stack has none of its own."""
+_RELEASES = {"vllm-0.6": "vllm"}
+"""Releases that differ from those that were measured: what is not known of them, bands too, is as in the others."""
 _FUSED = ("vector",)
 """Families in which such stacks differ: a compiler makes one kernel of many."""
 
@@ -89,12 +91,21 @@ def calibration_keys(generation: Sequence[str], precision: Sequence[str], softwa
 
 
 def same_kernels(software: str) -> str:
-    """Stack whose products and attention a stack calls: itself where they are its own.
+    """Stack whose products and attention a stack calls, or of which it is a release: itself where they are its own.
 
     >>> same_kernels("torchtitan"), same_kernels("megatron")
     ('torch-fsdp', 'megatron')
     """
-    return _SAME_KERNELS.get(software, software)
+    return _SAME_KERNELS.get(software, _RELEASES.get(software, software))
+
+
+def is_release(software: str) -> bool:
+    """Whether a name is that of releases of an engine of which others were measured.
+
+    >>> is_release("vllm-0.6"), is_release("vllm")
+    (True, False)
+    """
+    return software.casefold() in _RELEASES
 
 
 def _key(value: str) -> str:
@@ -258,7 +269,9 @@ def _fall_backs(family: str, generation: str, precision: str, software: str) -> 
         shared = [(machine, ANY, ANY) for machine in machines]
         elsewhere = [(ANY, ANY, software)]
         if family.endswith("_band"):  # how well a machine is known says more than how well a stack is known on others
-            return [*own, *shared, *elsewhere, (ANY, ANY, ANY)]
+            of_others = (called,) if is_release(software) else ()
+            own += [(machine, ANY, name) for name in of_others for machine in machines]
+            return [*own, *shared, *elsewhere, *((ANY, ANY, name) for name in of_others), (ANY, ANY, ANY)]
         others = [(machine, ANY, name) for name in alike for machine in (*machines, ANY)]
         return [*own, *elsewhere, *others, *shared, (ANY, ANY, ANY)]
     names = (software, *alike)

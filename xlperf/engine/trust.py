@@ -25,6 +25,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, added, exp, log2
 from xlperf.base.resources import cells
+from xlperf.catalog.calibration import is_release
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table, Words, copied_name
 from xlperf.engine.catalog_arrays import catalog_models
@@ -301,7 +302,7 @@ def _conditions_of(kind: str) -> dict[str, tuple[Condition, ...]]:
 def _measured_software(kind: str, catalog: Catalog, name: str) -> bool:
     """Whether published runs of a kind, or constants of the calibration, are of a training stack or engine."""
     ran = name.casefold() in _published_software(kind)
-    return ran or catalog.calibration.knows_software(_CALIBRATED[kind], name)
+    return ran or (not is_release(name) and catalog.calibration.knows_software(_CALIBRATED[kind], name))
 
 
 @cache

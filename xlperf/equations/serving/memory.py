@@ -210,6 +210,8 @@ def rank_weights_size(model: Model, plan: InferencePlan, architecture: Architect
 
 
 _BUFFERED_LAYERS = 2.0
+_LEAST_MULTICAST = 2.0
+"""Ranks up to which collectives do not add up in the switch. [-]"""
 
 
 _OF_ENGINE = (
@@ -224,6 +226,7 @@ _OF_ENGINE = (
     "sampled_requests",
     "sampled_logit_size",
     "runtime_per_rank",
+    "multicast_per_rank",
 )
 
 
@@ -667,7 +670,9 @@ def _measured_at_start(model: Model, plan: InferencePlan, engine: dict[str, Arra
     requests = np.minimum(np.where(np.isnan(most), engine["sampled_requests"], most), plan.prefill_tokens)
     requests = requests * _share(plan, LayerPart.ATTENTION)  # accelerators for experts alone choose none
     hidden = plan.prefill_tokens * model.hidden_size * plan.activation_size
-    runtime = engine["runtime_per_rank"] * plan.replica_ranks
+    ranks = plan.replica_ranks
+    multicast = np.where(ranks > _LEAST_MULTICAST, engine["multicast_per_rank"], 0.0)
+    runtime = (engine["runtime_per_rank"] + multicast) * ranks
     return measured_at_start(activations, hidden, requests, model.vocab_size, engine["sampled_logit_size"], runtime)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, divide
+from xlperf.base.arrays import Array, Numeric, array, divide, log
 from xlperf.equations.serving.queueing import Steady
 
 _MOST_TURNS, _HALVING = 80, 5
@@ -367,3 +367,58 @@ def pooled_open_state(times: PoolTimes, rate: Array, prompt_variation: Array) ->
     running, decode = times.decoding(rate_kept)
     decode, running = np.where(keeps, decode, np.inf), np.where(keeps, running, np.inf)
     return Steady(running, prefill + wait + times.transfer, wait, decode, 0.0 * rate, rate + 0.0 * prefill), prompts
+
+
+def pooled_run_rate(
+    rate: Numeric,
+    running: Numeric,
+    run_requests: Numeric,
+    decode_steps: Numeric,
+    last_step: Numeric,
+    output_variation: Numeric,
+) -> Array:
+    r"""Requests per second over a run of two pools that ends with its last request.
+
+    Requests that follow one another keep both pools as busy as without end, up to the last ones that are decoded. Where
+    outputs vary, with coefficient of variation v, the run goes on until the longest of these ends, in steps with ever
+    fewer requests: of n draws the largest lies about :math:`v \sqrt{2 \ln n}` means above the mean [1]_.
+
+    .. math:: X_N = \frac{N}{N / X + N_s\,v \sqrt{2 \ln \min(n, N)}\;t(1)}
+
+    Parameters
+    ----------
+    rate : numeric
+        Rate X without end, (rows,). [request/s]
+    running : numeric
+        Requests n that all replicas decode together, (rows,). [-]
+    run_requests : numeric
+        Requests N of the run, (rows,); NaN: without end. [-]
+    decode_steps : numeric
+        Steps N_s that a request takes on average, (rows,). [-]
+    last_step : numeric
+        Time t(1) of a step with one request, (rows,). [s]
+    output_variation : numeric
+        Coefficient of variation v of the outputs, (rows,). [-]
+
+    Returns
+    -------
+    rate : numeric
+        Rate over the whole run. [request/s]
+
+    References
+    ----------
+    .. [1] H. A. David and H. N. Nagaraja, "Order Statistics", 3rd ed., Wiley, 2003, chapter 4: the largest of n.
+
+    Examples
+    --------
+    Ten requests at 5 a second; the longest of four takes 0.6006 x sqrt(2 ln 4) = 1 mean more: 10 steps of 0.2 s.
+
+    >>> pooled_run_rate(5.0, 4.0, [10.0, np.nan], 10.0, 0.2, 0.6006).round(3).tolist()
+    [2.5, 5.0]
+    """
+    steady, run = array(rate), array(run_requests)
+    ends = ~np.isnan(run)
+    total = np.where(ends, np.maximum(run, 1.0), 1.0)
+    together = np.maximum(np.minimum(array(running), total), 1.0)
+    late = array(decode_steps) * array(last_step) * array(output_variation) * np.sqrt(2.0 * log(together))
+    return np.asarray(np.where(ends, total / (total / steady + late), steady + 0.0 * late))

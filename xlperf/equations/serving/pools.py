@@ -26,7 +26,7 @@ from xlperf.equations.serving.load import (
     whole_sizes,
 )
 from xlperf.equations.serving.memory import ReplicaMemory, memory_of, most_running
-from xlperf.equations.serving.pool_queueing import Curve, PoolTimes, pooled_open_state, pooled_state
+from xlperf.equations.serving.pool_queueing import Curve, PoolTimes, pooled_open_state, pooled_run_rate, pooled_state
 from xlperf.equations.serving.queueing import Service, Steady, first_of_run, step_line
 from xlperf.equations.serving.results import (
     arriving_latency,
@@ -424,10 +424,25 @@ def pooled_results(pools: Pools, requests: Array) -> dict[str, Array]:
         results |= _of_expert_pools(pools, running.batch)
     whole = plan.replaced(num_accelerators=count)
     prefillers = pools.load.prefillers
-    found = streamed(whole, service, steady, results, best, steady.rate, prefillers, np.zeros_like(prefillers))
+    rate = _run_rate(pools.load, plan, steady)
+    found = streamed(whole, service, steady, results, best, rate, prefillers, np.zeros_like(prefillers))
     handled = steady._replace(running=steady.running * (pools.load.decoders / prefillers))
     found = with_request_latency(found, plan, arriving_latency(plan, handled, pools.decoding.request_latency))
     return {**found, "prefill_share": other.num_accelerators / whole.num_accelerators}
+
+
+def _run_rate(load: PoolLoad, plan: InferencePlan, steady: Steady) -> Array:
+    """Requests per second of a run whose outputs vary, else those of the steady state; (rows,)."""
+    rate = steady.rate
+    rows = np.flatnonzero(~np.isnan(plan.run_requests) & np.isnan(load.request_rate) & (plan.output_variation > 0.0))
+    if not len(rows):
+        return rate
+    ones = np.ones((1, len(rows)))
+    last = load.times.take(rows).at(ones, ones[:0]).steps[0]
+    running, rate = (steady.running * load.decoders)[rows], rate.copy()
+    numbers = plan.run_requests[rows], load.workload.decode_steps[rows], last, plan.output_variation[rows]
+    rate[rows] = pooled_run_rate(rate[rows], running, *numbers)
+    return rate
 
 
 def _of_expert_pools(pools: Pools, batch: Array) -> dict[str, Array]:
