@@ -63,6 +63,21 @@ def test_prompts_wait_for_each_other_by_hand() -> None:
     assert rare[1] == pytest.approx(60.5), "alone it waits to the end"
 
 
+def test_without_copies_a_prompt_waits_for_a_full_pass(catalog: Catalog) -> None:
+    """A pass holds eight prompts of 1,024 tokens. Of four in flight 0.08 come in the 20 steps that the first waits."""
+    dense = {"prefill_tokens": 8192, "prompt_length": 1024, "concurrency": 4}
+    rows = {**dense, "gathering_steps": 20}, dense, {**rows_of_one_prompt(dense), "gathering_steps": 20}
+    waiting, alone, full = results(catalog, "ttft", *rows)
+    (step,) = results(catalog, "tpot_itl", dense)
+    assert waiting - alone == pytest.approx(20.0 * 1.04 / 1.08 * step, rel=0.1)
+    (whole,) = results(catalog, "ttft", rows_of_one_prompt(dense))
+    assert full == pytest.approx(whole), "a pass of one prompt is full at once"
+
+
+def rows_of_one_prompt(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "prefill_tokens": row["prompt_length"]}
+
+
 def service(turn_steps: float = 0.5, share: float = 0.0) -> Service:
     values = (0.1, 0.1, 0.01, 0.0, 900.0, share)
     return Service(*(np.array([value]) for value in values), turn_steps=np.array([turn_steps]))
@@ -173,7 +188,6 @@ def test_columns_of_the_engine_change_what_they_say(catalog: Catalog) -> None:
     ("row", "sentence"),
     [
         ({"prefill_first": "yes"}, "prefill first says something of a run only; set run requests"),
-        ({"gathering_steps": 60}, "gathering steps needs data parallel attention"),
         ({"mode": "disaggregated", "num_accelerators": 16, "polling_steps": 30}, "polling steps needs mode continuous"),
         ({"mode": "static", "concurrency": "", "batch_size": 4, "gathering_steps": 9}, "gathering steps needs mode"),
     ],

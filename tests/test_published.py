@@ -366,6 +366,41 @@ def test_a_benchmark_that_sets_its_own_limits_is_followed(source: str, inference
     assert "trtllm-bench" in plans.notes[0]
 
 
+AGGREGATED = {
+    "source_id": "aic_silicon", "framework": "trtllm", "model": "DeepSeek-V3", "model_name": "", "n_gpus": "8",
+    "gpu": "H200-SXM-141GB", "precision": "fp8", "group": "serving", "mode": "serving agg", "tp": "8", "ep": "1",
+    "dp_attn": "1", "isl": "8192", "osl": "1024", "concurrency": "64", "batch": "64",
+}  # fmt: skip
+
+
+def test_a_script_that_chooses_the_mapping_by_itself_is_believed(inference: Published, catalog: Catalog) -> None:
+    """Until 3 November 2025 the recipe put experts, and above 32 prompts of 8,192 attention copies, on all ranks.
+
+    Its passes have tokens for one prompt. Later dumps record what ran, and later passes have more tokens.
+    """
+    notes = "id dsr1_h200_trtllm_fp8_agg_8192x1024_c{}_cfg83; db-dump/2026-04-27; measured={}T00:00:00.000Z"
+    mapping = ("expert_parallel", "data_parallel_attention")
+    cases = (64, "2025-11-02", (8.0, 8.0)), (32, "2025-11-02", (8.0, 1.0)), (64, "2026-03-02", (1.0, 1.0))
+    for requests, day, wanted in cases:
+        cells = {**AGGREGATED, "concurrency": f"{requests}", "batch": f"{requests}"}
+        plans = inference_plans(edited(inference, "I00078", **cells, notes=notes.format(requests, day)), catalog).plans
+        assert tuple(plans[name][0] for name in mapping) == wanted, (requests, day)
+        assert (plans["prefill_tokens"][0] == plans["prompt_length"][0]) == day.startswith("2025")
+
+
+def test_a_batch_beside_the_requests_tells_the_copies(inference: Published, catalog: Catalog) -> None:
+    """Batch times copies of attention times engines is what is in flight: copies in a mixture's ranks, else engines."""
+    inferred = "n_gpus inferred from parallel sizes"
+    cells = {**AGGREGATED, "concurrency": "448", "batch": "56", "ep": "8", "dp_attn": "", "notes": inferred}
+    mixture = inference_plans(edited(inference, "I00078", **cells), catalog).plans
+    assert (mixture["data_parallel_attention"][0], mixture["num_accelerators"][0]) == (8.0, 8.0)
+    dense = {**cells, "model": "Llama3.1-70B", "ep": "1", "dp_attn": "1", "tp": "2", "n_gpus": "2"}
+    engines = inference_plans(edited(inference, "I00078", **dense), catalog).plans
+    assert (engines["data_parallel_attention"][0], engines["num_accelerators"][0]) == (1.0, 16.0)
+    alone = inference_plans(edited(inference, "I00078", **{**dense, "notes": "", "ttft_ms": ""}), catalog).plans
+    assert alone["num_accelerators"][0] == 2.0, "a stated number of accelerators is not corrected"
+
+
 def test_a_bandwidth_measured_with_a_run_changes_no_prediction(training: Published, catalog: Catalog) -> None:
     """A planner does not have it: the network's condition follows from nothing but the release of the software."""
     rows = [at for at, source in enumerate(training.text["source_id"]) if source == "ultrascale_playbook"]

@@ -54,6 +54,9 @@ _TUNED_SHARE = 0.95
 _FIRST_VLLM = re.compile(r"vllm 0\.[0-5](\.|$)")
 _VLLM_BEFORE_V1 = re.compile(r"vllm 0\.[67](\.| |$)")
 _OF_AMD = "amd's build"
+_ONE_PROMPT = "prompt"
+"""Default of the tokens of a pass: as many as a prompt has."""
+_INFERRED = "n_gpus inferred from parallel sizes"
 _OWN_PRECISION = re.compile(r"(?P<precision>NVFP4|MXFP4|FP8|FP4|INT4|INT8)(?![a-z0-9])", re.IGNORECASE)
 
 
@@ -87,9 +90,11 @@ def engine_default(engine: str, text: dict[str, str], column: str) -> tuple[str,
     """Default of an engine or a benchmark where a published row does not state a setting, with its reference.
 
     ``engine``: serving engine. ``text``: the row as printed. ``column``: setting: a column of inference plans,
-    ``length_share`` (mean of the lengths over the stated ones), ``run_waves`` (requests of a run over those in flight)
-    or ``draft_tokens_copies`` (tokens drafted where the attention layers have copies). Returns value and where it is
-    documented; "" for none.
+    ``length_share`` (mean of the lengths over the stated ones), ``run_waves`` (requests of a run over those in flight),
+    ``draft_tokens_copies`` (tokens drafted where the attention layers have copies), ``expert_mapping`` (what a script
+    spreads over all ranks by itself: experts, ``ranks``, or copies of the attention layers too, ``copies``) or
+    ``batch_wait_steps`` (steps that a prompt waits for a full pass). Returns value and where it is documented; "" for
+    none.
     """
     for row in _defaults():
         if row["column"] != column or not fnmatch.fnmatchcase(engine, row["software"]):
@@ -159,7 +164,9 @@ def _plan(
     engine = engine_of(text["framework"])
     if not engine:
         raise Refusal("the serving engine is not stated")
-    if models.number(model, "num_experts") > 0.0:
+    mixture = models.number(model, "num_experts") > 0.0
+    _workers(text, number, mixture, said)
+    if mixture:
         _experts(text, number, engine, said)
     _mapping(text, number, said)
     plan: dict[str, object] = {
@@ -253,13 +260,13 @@ def _unsaid(plan: dict[str, object], text: dict[str, str], said: list[str]) -> N
         plan["graph_tokens"] = float(replayed)
         said.append(f"graphs of passes of up to {replayed} tokens ({why})")
     for column in _OF_A_SERVICE:
-        value, why = engine_default(engine, text, column)
-        if column == "gathering_steps" and plan["data_parallel_attention"] == 1.0:
-            continue
+        alone = column == "gathering_steps" and plan["data_parallel_attention"] == 1.0
+        value, why = engine_default(engine, text, "batch_wait_steps" if alone else column)
         if column == "prefill_first" and "run_requests" not in plan:
             continue
         if value and plan["mode"] == "continuous":
-            plan[column] = float(value)
+            # A pass that has tokens for one prompt alone takes one, whatever its length.
+            plan[column] = plan["prompt_length"] if value == _ONE_PROMPT else float(value)
             said.append(f"{column.replace('_', ' ')} {value} ({why})")
     sorted_sampling, why = engine_default(engine, text, "sorted_sampling")
     if sorted_sampling:
@@ -289,8 +296,37 @@ def _production(number: dict[str, float], text: dict[str, str], said: list[str])
         number["batch"] *= ranks
 
 
+def _workers(text: dict[str, str], number: dict[str, float], mixture: bool, said: list[str]) -> None:
+    """Copies of the attention layers or of the whole engine where a row prints requests and the batch of one copy.
+
+    In the rows that print all three, the requests in flight are the batch times the copies of the attention layers
+    times the engines. A mixture on as many ranks as there are batches has the copies in the ranks of one engine.
+    """
+    if "disagg" in text["mode"].casefold() or _INFERRED not in text["notes"]:
+        return
+    copies = number["concurrency"] / number["batch"] if number["batch"] > 0.0 else math.nan
+    if not copies > 1.0 or copies != math.floor(copies) or text["dp_attn"] not in ("", "0", "1"):
+        return
+    if mixture and not text["dp_attn"] and copies == number["tp"]:
+        text["dp_attn"] = f"{copies:g}"
+        said.append(f"{number['batch']:g} requests in each of {copies:g} copies of the attention layers")
+    else:
+        number["n_gpus"] *= copies
+        said.append(f"{number['batch']:g} requests in each of {copies:g} engines")
+
+
 def _experts(text: dict[str, str], number: dict[str, float], engine: str, said: list[str]) -> None:
-    """Mapping of the experts where a row gives only the ranks: as the source's commands have it."""
+    """Mapping of the experts where a row gives only the ranks: as the source's commands have it.
+
+    A script that chooses by itself what a dump does not record is believed before the dump.
+    """
+    chosen, why = engine_default(engine, text, "expert_mapping")
+    if chosen and number["tp"] > 1.0:
+        number["ep"] = number["tp"]
+        text["dp_attn"] = f"{number['tp']:g}" if chosen == "copies" else text["dp_attn"]
+        also = " and copies of the attention layers" if chosen == "copies" else ""
+        said.append(f"experts{also} on all {number['tp']:g} ranks ({why})")
+        return
     if not math.isnan(number["ep"]) or text["dp_attn"]:
         return
     found, why = engine_default(engine, text, "data_parallel_attention")

@@ -79,12 +79,6 @@ MODE_RULES: tuple[Rule[InferencePlan], ...] = (
         lambda plan, model: (plan.prefill_first > 0.0) & np.isnan(plan.run_requests) & (plan.mode == Mode.CONTINUOUS),
         "prefill first says something of a run only; set run requests",
     ),
-    Rule(
-        lambda plan, model: (
-            (plan.gathering_steps > 0.0) & (plan.data_parallel_attention <= 1.0) & (plan.mode == Mode.CONTINUOUS)
-        ),
-        "gathering steps needs data parallel attention",
-    ),
 )
 """Columns that have a meaning in some modes only; of plans as the sheet has them."""
 

@@ -57,7 +57,7 @@ class RequestLoad(NamedTuple):
     polling_steps : Array
         Decode steps between two scheduler polls for new requests. [-]
     gathering_steps : Array
-        Most decode steps that a prompt waits for prompts of the other attention replicas. [-]
+        Most decode steps that a prompt waits for prompts of the other attention replicas, or for a full pass. [-]
     decode_stages : Array
         Pipeline stages of the decode replica. [-]
     tokens_checked : Array
@@ -118,7 +118,8 @@ class RequestLoad(NamedTuple):
         return lower, np.minimum(upper, np.maximum(self.max_prefill_prompts, np.ceil(mean)))
 
     def _admission(self, requests: Array) -> tuple[Array, Array]:
-        return admission(self.attention_replicas, requests, self.decode_steps, self.polling_steps, self.gathering_steps)
+        copies = np.where(self.attention_replicas > 1.0, self.attention_replicas, self.max_prefill_prompts)
+        return admission(copies, requests, self.decode_steps, self.polling_steps, self.gathering_steps)
 
     def service(self, requests: Array, cycle: Cycle, half: Array) -> Service:
         """Service demand of a request on a replica, from step times at the batch sizes given.
@@ -224,9 +225,9 @@ def admission(
     r"""Decode steps over which arriving requests are admitted together, and the mean wait of one of them.
 
     A scheduler polls for requests every p steps, and where none is left: those of the last poll end after N. With
-    data-parallel attention it may hold prompts back until each of the d replicas has one, g steps at most. The first
-    prompt waits for all that time T; of the others, of which lambda T arrive meanwhile, each waits for half of it: the
-    mean is the second term.
+    data-parallel attention it may hold prompts back until each of the d replicas has one, g steps at most; without,
+    until d fill a pass [3]_. The first prompt waits for all that time T; of the others, of which lambda T arrive
+    meanwhile, each waits for half of it: the mean is the second term.
 
     .. math:: w = \frac{\min(p, N)}{2} + T\,\frac{1 + \lambda T / 2}{1 + \lambda T}, \qquad
         T = \min\left(g, \frac{d}{\lambda}\right), \qquad \lambda = \frac{r}{N}
@@ -234,7 +235,7 @@ def admission(
     Parameters
     ----------
     attention_replicas : Array
-        Data-parallel replicas d of the attention layers, (rows,). [-]
+        Data-parallel replicas d of the attention layers, or prompts of a full pass, (rows,). [-]
     requests : Array
         Requests r in flight on a replica, (rows,) or (number, rows). [-]
     decode_steps : Array
@@ -242,7 +243,7 @@ def admission(
     polling_steps : Array
         Decode steps p between two scheduler polls, (rows,). [-]
     gathering_steps : Array
-        Most decode steps g that a prompt waits for prompts of the other replicas, (rows,). [-]
+        Most decode steps g that a prompt waits for the other prompts, (rows,). [-]
 
     Returns
     -------
@@ -255,6 +256,7 @@ def admission(
     ----------
     .. [1] SGLang documentation, server arguments: scheduler-recv-interval.
     .. [2] NVIDIA, TensorRT-LLM API reference, AttentionDpConfig: enable_balance, timeout_iters.
+    .. [3] NVIDIA, TensorRT-LLM API reference, TorchLlmArgs: batch_wait_timeout_iters, batch_wait_max_tokens_ratio.
 
     Ten steps between polls: five on average, or one where requests have two steps; gathering four prompts at 8 requests
     in 100 steps takes 50 steps at most:
