@@ -74,6 +74,28 @@ def test_a_token_that_goes_to_few_nodes_crosses_few_links(catalog: Catalog) -> N
     assert time(catalog, inside, dispatch_nodes=1) == time(catalog, inside), "one node holds them all"
 
 
+def test_a_token_that_goes_to_few_ranks_is_sent_fewer_times(catalog: Catalog) -> None:
+    """Eight experts of 256 lie on 5.25 of 8 ranks on average; on one rank at most, a copy is sent for eight."""
+    inside = {**MIXTURE, "expert_parallel": 8}
+    whole, eight, three, one = (time(catalog, inside, dispatch_ranks=ranks) for ranks in (None, 8, 3, 1))
+    assert whole == eight > three > one
+    sent = [time(catalog, inside, "time_expert_parallel", dispatch_ranks=ranks) for ranks in (2, 1)]
+    assert 1.5 < sent[0] / sent[1] <= 2.0
+    across = [time(catalog, MIXTURE, "time_expert_parallel", dispatch_ranks=ranks) for ranks in (None, 1)]
+    assert across[1] == time(catalog, MIXTURE, "time_expert_parallel", dispatch_nodes=1) < across[0]
+
+
+def test_chunks_of_a_pipeline_are_reduced_beside_each_other(catalog: Catalog) -> None:
+    """One chunk has its own last pass alone; of more, the others' passes hide all that the last one is not."""
+    untaxed = with_constant(catalog, "training_software", "overlap_tax", 0.0)
+    row = {**DENSE, "num_accelerators": 2048, "pipeline_parallel": 8, "global_batch_size": 512}
+    seen = [time(untaxed, row, "time_data_parallel", virtual_pipeline=chunks) for chunks in (1, 2, 5, 10)]
+    assert seen[0] > seen[1] > seen[2] > seen[3]
+    whole = time(untaxed, row, "time_data_parallel", data_overlap="no")
+    assert whole > seen[0]
+    assert time(untaxed, row, "time_data_parallel", data_overlap="no", virtual_pipeline=5) == pytest.approx(whole)
+
+
 def test_graphs_take_the_host_out_of_the_step(catalog: Catalog) -> None:
     slow = with_constant(catalog, "experts", "launch_time", 1e-4)
     slow = with_constant(slow, "experts", "layer_overhead_time", 2e-2)

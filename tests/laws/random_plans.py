@@ -125,6 +125,7 @@ def _training_row(draw: Draw, number: int) -> Row:
             "token_dispatch": draw.one(("once", "copies")),
             "dispatch_precision": draw.one(("bf16", "fp8")),
             "dispatch_nodes": draw.one((None, 2, 4)),
+            "dispatch_ranks": draw.one((None, None, 3)),
             "expert_overlap": draw.one((None, "yes", "no")),
         }
     if context > 1:

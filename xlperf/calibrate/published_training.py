@@ -57,6 +57,7 @@ DEFAULTED = (
     "compiled",
     "token_dispatch",
     "dispatch_nodes",
+    "dispatch_ranks",
     "expert_overlap",
     "tensor_overlap",
     "data_overlap",
@@ -66,7 +67,9 @@ DEFAULTED = (
     "activation_storage",
     "stage_dealing",
 )
-_NUMBERS = frozenset(("zero_group_size", "train_mtp", "expert_capacity", "dispatch_nodes", "recompute_layers"))
+_NUMBERS = frozenset(
+    ("zero_group_size", "train_mtp", "expert_capacity", "dispatch_nodes", "dispatch_ranks", "recompute_layers")
+)
 _PLAIN = {
     "tensor_parallel": "tp",
     "pipeline_parallel": "pp",

@@ -35,7 +35,7 @@ DEFAULT_SEQUENCE_LENGTH = 4096.0
 """Tokens of a sequence where neither the plan nor its model says otherwise. [-]"""
 MICRO_BATCHES_PER_STAGE = 4.0
 """Micro-batches of a replica per pipeline stage where a plan leaves the global batch open. [-]"""
-UNLIMITED = ("dispatch_nodes", "zero_group_size", "recompute_layers")
+UNLIMITED = ("dispatch_nodes", "dispatch_ranks", "zero_group_size", "recompute_layers")
 """Columns whose blank means that there is no limit."""
 PLACEHOLDERS = 2.0
 """Layer-equivalents of embedding and output projection together when layers are split over stages. [-]"""

@@ -145,7 +145,8 @@ def _sent_share(setting: Setting) -> Array:
     inside = np.maximum(setting.network.size[:, 0] / plan.expert_strides["ep"], 1.0)
     across = plan.expert_parallel / np.minimum(inside, plan.expert_parallel)
     share = distinct_share(np.where(across > 1.0, across, plan.expert_parallel), model.top_k)
-    share = np.where(across > 1.0, np.minimum(share, plan.dispatch_nodes / np.maximum(model.top_k, 1.0)), share)
+    most = np.minimum(np.where(across > 1.0, plan.dispatch_nodes, np.inf), plan.dispatch_ranks)
+    share = np.minimum(share, most / np.maximum(model.top_k, 1.0))
     share = np.where(plan.token_dispatch == TokenDispatch.COPIES, 1.0, share)
     # buffers of one size for each expert
     return np.where(np.isnan(plan.expert_capacity), share, plan.expert_capacity)
@@ -464,6 +465,49 @@ def exposed_collective_time(collective_time: Numeric, computing_time: Numeric, o
     """
     alone = array(collective_time)
     return np.asarray(np.maximum(alone - array(computing_time), array(overlap_tax) * alone))
+
+
+def time_beside_chunks(collective_time: Numeric, span: Numeric, chunks: Numeric, passed: Numeric) -> Array:
+    r"""Time of kernels that the collectives of a stage run beside once a step, chunk by chunk of its layers.
+
+    In an interleaved pipeline each chunk is reduced after its own last micro-batch, and gathered before its own first
+    one; meanwhile each other chunk passes as many micro-batches as there are stages. The chunk at the end, which has
+    its own pass alone, cannot be hidden by others:
+
+    .. math:: C = \min\left(\left((v - 1) p + 1\right) \frac{t}{v}, \ T - \frac{T - t}{v}\right)
+
+    Parameters
+    ----------
+    collective_time : numeric
+        Time T of the collectives of all chunks alone. [s]
+    span : numeric
+        Time t of the kernels of one micro-batch in one direction on all chunks. [s]
+    chunks : numeric
+        Chunks v of the stage; 1 without interleaving. [-]
+    passed : numeric
+        Micro-batches p that a chunk passes before it is the turn of the next one. [-]
+
+    Returns
+    -------
+    time : numeric
+        Time C beside which :func:`exposed_collective_time` takes the collective; t for one chunk. [s]
+
+    References
+    ----------
+    .. [1] NVIDIA, Megatron-LM, megatron/core/pipeline_parallel/schedules.py,
+       forward_backward_pipelining_with_interleaving: grad_sync_func and param_sync_func of each model chunk.
+
+    Examples
+    --------
+    Collectives of 4 s, passes of 1 s: one chunk hides 1 s; of two on four stages the others' 4 passes hide all but the
+    last chunk's 2 s, which its own half pass is beside.
+
+    >>> time_beside_chunks(4.0, 1.0, [1, 2], 4).tolist()
+    [1.0, 2.5]
+    """
+    alone, each = array(collective_time), array(span) / array(chunks)
+    whole = ((array(chunks) - 1.0) * array(passed) + 1.0) * each
+    return np.asarray(np.where(array(chunks) > 1.0, np.minimum(whole, alone - alone / array(chunks) + each), whole))
 
 
 def exposed_transfer_time(
