@@ -125,7 +125,6 @@ def _training_row(draw: Draw, number: int) -> Row:
             "token_dispatch": draw.one(("once", "copies")),
             "dispatch_precision": draw.one(("bf16", "fp8")),
             "dispatch_nodes": draw.one((None, 2, 4)),
-            "dispatch_ranks": draw.one((None, None, 3)),
             "expert_overlap": draw.one((None, "yes", "no")),
         }
     if context > 1:
@@ -188,6 +187,8 @@ def _training_row(draw: Draw, number: int) -> Row:
         row["recompute_modules"] = draw.one((None, *modules))
     row["start_hour"] = (None, 3, 20)[number % 3]
     row["loss_precision"] = (None, "bf16", None, "fp32")[number % 4]
+    if "token_dispatch" in row:
+        row["dispatch_ranks"] = (None, 6, None, 3)[number % 4]
     row["compiled"] = (None, None, "yes", None, "no")[number % 5]
     if "expert_capacity" in row and row["expert_capacity"] and draw.later.random() < 0.2:
         row["graphs"] = "whole-layers"

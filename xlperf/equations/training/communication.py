@@ -507,7 +507,7 @@ def time_beside_chunks(collective_time: Numeric, span: Numeric, chunks: Numeric,
     """
     alone, each = array(collective_time), array(span) / array(chunks)
     whole = ((array(chunks) - 1.0) * array(passed) + 1.0) * each
-    return np.asarray(np.where(array(chunks) > 1.0, np.minimum(whole, alone - alone / array(chunks) + each), whole))
+    return np.asarray(np.minimum(whole, alone - alone / array(chunks) + each))
 
 
 def exposed_transfer_time(

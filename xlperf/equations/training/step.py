@@ -342,13 +342,16 @@ def _data_parallel_time(
     behind_backward = reduce + np.where(sharded, gather, 0.0)
     behind_others = np.where(plan.keeps_sums, behind_backward - reduce, behind_backward)
     between = communication.group_reduce.time + communication.expert_group_reduce.time
-    hidden, ahead = window * stage.backward_span, window * stage.forward_span
-    chunks = np.where(sharded | (plan.pipeline_parallel < 2), 1.0, plan.virtual_pipeline)
-    passed = np.minimum(plan.pipeline_parallel, plan.num_micro_batches)
     last_reduced = behind_backward + between
-    last_hidden = time_beside_chunks(last_reduced, hidden, chunks, passed)
+    hidden, first_hidden = window * stage.backward_span, window * stage.forward_span
+    last_hidden = hidden
+    chunked = (plan.virtual_pipeline > 1) & (plan.pipeline_parallel > 1) & ~(sharded | plan.scatters)
+    if some(chunked):
+        turns = plan.virtual_pipeline, np.minimum(plan.pipeline_parallel, plan.num_micro_batches)
+        last_hidden = np.where(chunked, time_beside_chunks(last_reduced, hidden, *turns), hidden)
+        first_hidden = np.where(chunked, time_beside_chunks(gather, first_hidden, *turns), first_hidden)
 
-    forward = exposed_collective_time(gather, time_beside_chunks(gather, ahead, chunks, passed), tax)
+    forward = exposed_collective_time(gather, first_hidden, tax)
     last = exposed_collective_time(last_reduced, last_hidden, tax) + forward
     again = np.where(plan.scatters, 0.0, forward)
     return np.asarray((repeats - 1.0) * (exposed_collective_time(behind_others, hidden, tax) + again) + last)
