@@ -14,6 +14,7 @@ from xlperf.calibrate.published import Published, package_rows, read_published
 from xlperf.calibrate.published_errors import UNSEEN, inference_plans, plans_to_fit, seen_rows, training_plans
 from xlperf.calibrate.unseen import HEADER, first_predictions, unseen_table
 from xlperf.catalog.catalog import Catalog
+from xlperf.engine.conditions import layers_of
 from xlperf.engine.trust import measured_runs, model_traits
 
 FIRST, SECOND = "546f768f", "6a360860"
@@ -110,8 +111,10 @@ def test_first_predictions_are_read_once_and_are_numbers() -> None:
     assert (values[~np.isnan(values)] > 0.0).all()
 
 
-def unread_rows(rows: Published, catalog: Catalog) -> set[str]:
-    """Rows whose software is known and has no published run of their model on their accelerator."""
+def unread_rows(rows: Published, catalog: Catalog) -> set[tuple[str, bool]]:
+    """Rows whose software is known and has no published run of their model on their accelerator; whether it has
+    experts.
+    """
     plans = (training_plans if rows.kind == "training" else inference_plans)(rows, catalog)
     table, shapes = plans.plans, model_traits(plans.catalog)[0]
     models = plans.catalog.rows("models", table.text("model"), table, "model").tolist()
@@ -125,24 +128,33 @@ def unread_rows(rows: Published, catalog: Catalog) -> set[str]:
         np.char.lower(table.filled("software").astype(str)).tolist(),
         strict=True,
     )
-    return {rows.text["row_id"][row] for row, *cell in found if cell[-1] in known and tuple(cell) not in cells}
+    return {
+        (rows.text["row_id"][row], "experts" in layers_of(cell[0]))
+        for row, *cell in found
+        if cell[-1] in known and tuple(cell) not in cells
+    }
 
 
-@pytest.mark.parametrize(("kind", "readings"), [("training", (FIRST, SECOND)), ("inference", (SECOND,))])
+@pytest.mark.parametrize(
+    ("kind", "experts", "readings"),
+    [("training", None, (FIRST, SECOND)), ("inference", False, (SECOND,)), ("inference", True, (FIRST, SECOND))],
+)
 def test_the_band_of_a_new_source_holds_eighty_percent_of_runs_that_were_read_later(
-    published: list[Published], catalog: Catalog, kind: str, readings: tuple[str, ...]
+    published: list[Published], catalog: Catalog, kind: str, experts: bool | None, readings: tuple[str, ...]
 ) -> None:
-    """Their bands as first predicted, and the half-width of a new source, hold 80 % of both readings of training, and
-    nearly as many of each by itself. The first reading of serving showed faults that are mended: it says nothing.
+    """Their bands as first predicted and the half-width of a new source hold 80 % of each reading. The first reading of
+    dense models in serving showed faults that are mended: it says nothing.
     """
     rows = next(one for one in published if one.kind == kind)
     family, word = {"training": "training_band", "inference": "serving_band"}[kind], np.array(["any"], dtype=object)
-    source = float(catalog.calibration.constants(family, word, word, word)[0]["source"][0, 0])
-    chosen, inside = unread_rows(unseen_of(rows), catalog), {reading: [] for reading in readings}
+    name = "mixture_source" if experts else "source"
+    source = float(catalog.calibration.constants(family, word, word, word)[0][name][0, 0])
+    chosen = {row for row, mixture in unread_rows(unseen_of(rows), catalog) if experts in (None, mixture)}
+    inside: dict[str, list[bool]] = {reading: [] for reading in readings}
     for line in package_rows("unseen_first.csv"):
         if line["commit"] in readings and line["row_id"] in chosen and line["metric"] not in ("ttft_ms", "peak_mem_gb"):
             error = math.log(float(line["measured"]) / float(line["predicted"]))
             band = math.log(float(line["high" if error > 0.0 else "low"]) / float(line["predicted"]))
             inside[line["commit"]].append(abs(error) <= math.hypot(band, source))
-    assert all(len(some) > 20 and 0.72 <= np.mean(some) <= 0.88 for some in inside.values())
-    assert 0.76 <= np.mean([one for some in inside.values() for one in some]) <= 0.86
+    for reading, some in inside.items():
+        assert len(some) > 20 and 0.76 <= np.mean(some) <= 0.88, (reading, len(some), np.mean(some))

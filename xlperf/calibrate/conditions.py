@@ -47,7 +47,8 @@ def conditions_table(published: Published, catalog: Catalog) -> tuple[tuple[str,
     bands = np.log(bands_left_out(replace(entries, by_models=errors[_MODEL])).high)
     anything = np.array([""], dtype=object)
     constants = catalog.calibration.constants("serving_band", anything, anything, anything)[0]
-    widening, source = (float(constants[name][0, 0]) for name in ("widening", "source"))
+    widening, dense, mixture = (float(constants[name][0, 0]) for name in ("widening", "source", "mixture_source"))
+    source = np.where([name.endswith("/nan") for name in entries.model.tolist()], dense, mixture)
     read = _measured_by_others(plans, entries)
     every = np.full(len(entries), True)
     lines: list[tuple[str, ...]] = []
@@ -55,7 +56,7 @@ def conditions_table(published: Published, catalog: Catalog) -> tuple[tuple[str,
         for name, error in [*errors.items(), (_READ, errors[_SOURCE])]:
             own = {_SOURCE: ~read, _READ: read}.get(name, every)
             known = own & (entries.quantity == quantity) & ~np.isnan(error + bands)
-            new = source if name in (_SOURCE, _SOFTWARE) else 0.0
+            new = source[known] * (name in (_SOURCE, _SOFTWARE))
             wide = band_end(bands[known], np.full(known.sum(), 1.0 + widening * distance_of(name)), new)
             lines.append((quantity, name, *_cells(entries.take(known), error[known], bands[known], wide)))
     return HEADER, lines

@@ -103,7 +103,8 @@ def _bands(served: Served, mode: str, results: Mapping[str, Array], distance: Ar
     setting = served.setting
     full = full_cache(results["running_batch"], results["max_batch_size"])
     width = 1.0 + setting.bands["serving_band"]["widening"][:, 0] * distance
-    source = setting.bands["serving_band"]["source"][:, 0] * unread
+    mixture = setting.deployment.architecture.experts
+    source = setting.bands["serving_band"]["mixture_source" if mixture else "source"][:, 0] * unread
     time, first = (exp(band_of_time(mode, full, setting.bands, width, prefix, source)) for prefix in ("", "first_"))
     memory = exp(band_ends(setting.bands["serving_band"], "memory", width))
     given = ~np.isnan(served.stated.request_rate)
