@@ -174,7 +174,7 @@ STEP_3 = {
 
 
 @pytest.mark.parametrize(
-    ("slowdown", "low", "high"), [(1.0, 0.85, 1.0), (None, 0.35, 0.65)], ids=["own kernels", "fit"]
+    ("slowdown", "low", "high"), [(1.0, 0.85, 1.0), (None, 0.5, 0.85)], ids=["own kernels", "fit"]
 )
 def test_step_3_with_two_nodes_for_attention_and_two_for_experts(
     slowdown: float | None, low: float, high: float
@@ -182,7 +182,7 @@ def test_step_3_with_two_nodes_for_attention_and_two_for_experts(
     """Published: 4,039 tokens/s of an H800 within 50 ms, contexts of 4k, FP8, 32 accelerators in three stages.
 
     Its own kernels read experts at the memory's bandwidth (-7 %); those of the engines that the calibration was fitted
-    on take 1.4 times as long and leave half.
+    on leave three quarters.
     """
     catalog = load_catalog()
     new = table_from_rows("models", list(STEP_3), [list(STEP_3.values())])
