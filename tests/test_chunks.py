@@ -80,12 +80,12 @@ REPLAYED: dict[str, dict[str, Any]] = {"vllm": {}, "tensorrt-llm": {"graph_token
 def test_small_chunks_are_free_where_passes_are_replayed_in_pieces(
     software: str, lengths: dict[str, Any], more: dict[str, Any]
 ) -> None:
-    """TPOT is within 6 % with 128 in place of 8,192 tokens a pass; where prefills fill the replica it falls."""
+    """TPOT is within 7 % with 128 in place of 8,192 tokens a pass; where prefills fill the replica it falls."""
     found = tpot(software, CHUNKS, **lengths, **more, **REPLAYED[software])
     ratio = found / found[-1]
     assert (ratio < 1.03).all()
     full = lengths["prompt_length"] > 1000 and "request_rate" not in more
-    assert full or (ratio > 0.94).all()
+    assert full or (ratio > 0.93).all()
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)

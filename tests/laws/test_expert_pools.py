@@ -173,9 +173,7 @@ STEP_3 = {
 """Step-3 (arXiv 2507.19427); its low-rank queries as whole ones: 4 of 38 G active parameters more."""
 
 
-@pytest.mark.parametrize(
-    ("slowdown", "low", "high"), [(1.0, 0.85, 1.0), (None, 0.5, 0.85)], ids=["own kernels", "fit"]
-)
+@pytest.mark.parametrize(("slowdown", "low", "high"), [(1.0, 0.85, 1.0), (None, 0.5, 0.85)], ids=["own kernels", "fit"])
 def test_step_3_with_two_nodes_for_attention_and_two_for_experts(
     slowdown: float | None, low: float, high: float
 ) -> None:
