@@ -6,7 +6,7 @@ these is left out of the fit beside the model of the row: the rows of the same e
 engines in it; the engine as a whole; and the source, apart for rows whose engine, model and accelerator another source
 measured as well. Kernels keep their constants. What the score (error over the half-width of the band made from other
 models) becomes is what :data:`xlperf.engine.conditions.LACKED` and the constant ``widening`` of serving rest on; the
-constant ``source`` rests on runs read later instead, since settings were chosen with all of these in sight.
+constants ``source`` and ``mixture_source`` rest on runs read later, since settings were chosen with these in sight.
 """
 
 from __future__ import annotations
