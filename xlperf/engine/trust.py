@@ -10,8 +10,8 @@ each condition that it was never measured in and others were, :mod:`xlperf.engin
 that nobody measured, and 1/4 for each doubling beyond what they ran at. Below 1/2 a plan is measured, below 1
 interpolated, else extrapolated. The 80 % bands are made for models never measured, by sources that were read; every
 other unit of distance widens their logarithm by the constant ``widening``. A model and an accelerator that the software
-of a plan has no published run of are unread: constants ``source`` are added to their bands, in serving by kind of layers
-(heuristic, this work).
+of a plan has no published run of are unread: constants ``source`` are added to their bands, in serving by kind of
+layers (heuristic, this work).
 """
 
 from __future__ import annotations
