@@ -364,6 +364,31 @@ def test_memory_by_stage(catalog: Catalog) -> None:
     assert np.isnan(result(catalog, two, "memory_middle_stage")) and result(catalog, two, "memory_last_stage") > 0.0
 
 
+# --- which attention a plan runs ---------------------------------------------------------------------------------------
+
+
+def test_flash_attention_2_is_slower_where_a_machine_has_faster_kernels(catalog: Catalog) -> None:
+    """On Hopper its forward pass takes 1.3 to 2.5 times as long, and nothing but attention moves; Ampere has no other."""
+    own, second = (explain(plans({**DENSE, "attention": way}), catalog) for way in ("flash", "flash-2"))
+    time = [dict(zip(one.text("operator").tolist(), one.number("time").tolist(), strict=True)) for one in (own, second)]
+    kernels = [name for name in time[0] if not np.isnan(time[0][name]) and name != "step"]
+    moved = {name: time[1][name] / time[0][name] for name in kernels if time[1][name] != time[0][name]}
+    assert {name for name in moved if "flash attention" in name} == {"flash attention", "flash attention gradient"}
+    assert 1.3 < moved["flash attention"] < 2.5 and 1.3 < moved["flash attention gradient"] < 2.5
+    assert not any(word in name for name in moved for word in ("mlp", "qkv", "norm", "optimizer"))
+    older = {**DENSE, "accelerator": "A100-SXM4-80GB"}
+    assert result(catalog, older, attention="flash-2") == result(catalog, older)
+
+
+def test_a_stack_that_has_flash_attention_2_alone_is_the_same_with_it(catalog: Catalog) -> None:
+    for software in ("nanotron", "nanotron-pp-fix"):
+        row = {**DENSE, "software": software}
+        assert result(catalog, row, attention="flash-2") == result(catalog, row)
+    together = evaluate(plans({**DENSE, "attention": "flash-2"}, DENSE, {**DENSE, "attention": "standard"}), catalog)
+    alone = [result(catalog, DENSE, attention=way) for way in ("flash-2", "flash", "standard")]
+    assert together["step_time"].tolist() == alone
+
+
 # --- balance of causal attention -----------------------------------------------------------------------------------
 
 

@@ -37,6 +37,9 @@ _BROADER = {"mxfp8": "fp8", "fp8_block": "fp8"}
 _ENERGY = "energy_per_flop"
 COMPILED, EAGER = "torchtitan", "torch-fsdp"
 """PyTorch FSDP with torch.compile and without it, as the column software calls them."""
+FLASHATTENTION_2 = "flashattention-2"
+"""Library of attention whose own measured kernels stand in the calibration; on other machines than Hopper they are those
+of any software."""
 _SAME_KERNELS = {COMPILED: EAGER}
 """Stacks that call the products and attention of another: its constants hold where a stack has none of its own."""
 _RELEASES = {"vllm-0.6": "vllm"}

@@ -12,7 +12,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, rows_of, some
 from xlperf.base.errors import Fault, InputError
-from xlperf.catalog.calibration import COMPILED, EAGER, Calibration, Found
+from xlperf.catalog.calibration import COMPILED, EAGER, FLASHATTENTION_2, Calibration, Found
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import shown
 from xlperf.catalog.schema import table_schema
@@ -46,6 +46,8 @@ from xlperf.equations.plan.records import (
 )
 
 Record = TypeVar("Record", bound=PlanColumns)
+FLASH_2 = "flash-2"
+"""What a plan says whose attention is that of FlashAttention-2."""
 
 
 @cache
@@ -123,6 +125,7 @@ class Joined:
     keys: Keys
     wide_keys: Keys
     fused_keys: Keys
+    attention_keys: Keys
     product_size: Array
     element_size: Array
     casts: Array
@@ -247,6 +250,14 @@ def _fused_as(plans: Table, software: Words) -> Words:
     return coded_words([_compiled(software.words[code], how) for code, how in told])
 
 
+def _attention_of(plans: Table, software: Words) -> Words:
+    """Library whose attention each plan runs: that of its software unless the plan names one."""
+    if "attention" not in plans or not some(named := plans.filled("attention") == FLASH_2):
+        return software
+    told = zip(software.codes.tolist(), named.tolist(), strict=True)
+    return coded_words([FLASHATTENTION_2 if own else software.words[code] for code, own in told])
+
+
 def _compiled(name: str, how: float) -> str:
     return name if math.isnan(how) else COMPILED if how else EAGER
 
@@ -328,6 +339,9 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     fused = _fused_as(plans, software)
     fused_keys = keys if fused is software else combined_keys(generation, Words(codes, PRECISION_KEYS), fused)
     wide_keys = combined_keys(generation, Words(wide_codes, PRECISION_KEYS), software)
+    library, attention_keys = _attention_of(plans, software), wide_keys
+    if library is not software:
+        attention_keys = combined_keys(generation, Words(wide_codes, PRECISION_KEYS), library)
     rules = [
         *_told(
             arrays.is_unmodelled[model_rows],
@@ -355,6 +369,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         keys=keys,
         wide_keys=wide_keys,
         fused_keys=fused_keys,
+        attention_keys=attention_keys,
         product_size=product_size,
         element_size=element_size,
         casts=CASTS[:, codes],

@@ -59,7 +59,7 @@ from xlperf.equations.training.rates import run_results, slow_run_ratio, trainin
 from xlperf.equations.training.step import COMPUTE_PARTS, MESSAGE_PARTS, STEP_PARTS
 
 _KERNELS, _FUSED_KERNELS = ("gemm", "experts", *OPERATIONS), ("vector",)
-_WIDE_KERNELS = ("attention", "attention_backward")
+_ATTENTION = ("attention", "attention_backward")
 _HYBRID_KERNELS = ("linear_attention",)
 RUN_COLUMNS = (
     "run_steps",
@@ -136,9 +136,10 @@ def step_constants(
     """
     if only_memory:
         return constants_by_family(calibration, [((_MEMORY_FAMILY,), joined.keys)])
-    wide = ("gemm_wide", *_WIDE_KERNELS, *(_HYBRID_KERNELS if architecture.linear_attention else ()))
+    wide = ("gemm_wide", *(_HYBRID_KERNELS if architecture.linear_attention else ()))
     kernels = (_KERNELS, joined.keys), (_FUSED_KERNELS, joined.fused_keys)
-    wanted = *kernels, (wide, joined.wide_keys), ((*_SOFTWARE, _POWER), joined.keys)
+    kernels = *kernels, (wide, joined.wide_keys), (_ATTENTION, joined.attention_keys)
+    wanted = *kernels, ((*_SOFTWARE, _POWER), joined.keys)
     return constants_by_family(calibration, wanted, beside=(_POWER,))
 
 
@@ -159,6 +160,8 @@ def training_setting(
     alike = alike + joined.keys.codes
     if joined.fused_keys is not joined.keys:
         alike = alike * len(joined.fused_keys.distinct) + joined.fused_keys.codes
+    if joined.attention_keys is not joined.wide_keys:
+        alike = alike * len(joined.attention_keys.distinct) + joined.attention_keys.codes
     setting = Setting(*machine, plan, kernels, architecture, alike)
     return setting, joined, extrapolated
 
