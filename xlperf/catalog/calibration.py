@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from xlperf.base import resources
 from xlperf.base.arrays import Array, log
 from xlperf.base.errors import Fault, Hint, InputError, nearest
 from xlperf.base.units import UNITS
@@ -38,12 +39,11 @@ _ENERGY = "energy_per_flop"
 COMPILED, EAGER = "torchtitan", "torch-fsdp"
 """PyTorch FSDP with torch.compile and without it, as the column software calls them."""
 FLASHATTENTION_2 = "flashattention-2"
-"""Library of attention whose own measured kernels stand in the calibration; on other machines than Hopper they are those
-of any software."""
-_SAME_KERNELS = {COMPILED: EAGER}
-"""Stacks that call the products and attention of another: its constants hold where a stack has none of its own."""
+"""Library of attention with measured kernels of its own on Hopper; elsewhere those of any software are its."""
 _RELEASES = {"vllm-0.6": "vllm"}
 """Releases that differ from those that were measured: what is not known of them, bands too, is as in the others."""
+_FLASH = ("attention", "attention_backward")
+"""Families in which the constants of a library hold for the stacks that call it."""
 _FUSED = ("vector",)
 """Families in which such stacks differ: a compiler makes one kernel of many."""
 
@@ -99,7 +99,13 @@ def same_kernels(software: str) -> str:
     >>> same_kernels("torchtitan"), same_kernels("megatron")
     ('torch-fsdp', 'megatron')
     """
-    return _SAME_KERNELS.get(software, _RELEASES.get(software, software))
+    return _stack_kernels("kernels").get(software, _RELEASES.get(software, software))
+
+
+@cache
+def _stack_kernels(column: str) -> dict[str, str]:
+    """What ``stack_kernels.csv`` says: whose ``kernels`` stacks call, or of which library their ``attention`` is."""
+    return {row["software"]: row[column] for row in resources.rows("catalog/stack_kernels.csv") if row[column]}
 
 
 def is_release(software: str) -> bool:
@@ -277,7 +283,8 @@ def _fall_backs(family: str, generation: str, precision: str, software: str) -> 
             return [*own, *shared, *elsewhere, *((ANY, ANY, name) for name in of_others), (ANY, ANY, ANY)]
         others = [(machine, ANY, name) for name in alike for machine in (*machines, ANY)]
         return [*own, *elsewhere, *others, *shared, (ANY, ANY, ANY)]
-    names = (software, *alike)
+    library = _stack_kernels("attention").get(software) if family in _FLASH else None
+    names = (software, *alike, library) if library else (software, *alike)
     own = [
         key
         for machine in machines

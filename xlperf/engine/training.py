@@ -138,8 +138,8 @@ def step_constants(
         return constants_by_family(calibration, [((_MEMORY_FAMILY,), joined.keys)])
     wide = ("gemm_wide", *(_HYBRID_KERNELS if architecture.linear_attention else ()))
     kernels = (_KERNELS, joined.keys), (_FUSED_KERNELS, joined.fused_keys)
-    kernels = *kernels, (wide, joined.wide_keys), (_ATTENTION, joined.attention_keys)
-    wanted = *kernels, ((*_SOFTWARE, _POWER), joined.keys)
+    wider = (wide, joined.wide_keys), (_ATTENTION, joined.attention_keys)
+    wanted = *kernels, *wider, ((*_SOFTWARE, _POWER), joined.keys)
     return constants_by_family(calibration, wanted, beside=(_POWER,))
 
 
