@@ -258,6 +258,13 @@ def _attention_of(plans: Table, software: Words) -> Words:
     return coded_words([FLASHATTENTION_2 if own else software.words[code] for code, own in told])
 
 
+def _keys(generation: Words, codes: np.ndarray, software: Words, other: Words) -> tuple[Keys, Keys]:
+    """Keys of rows to look the calibration up with, by their software and by another that some kernels are of."""
+    stored = Words(codes, PRECISION_KEYS)
+    own = combined_keys(generation, stored, software)
+    return own, own if other is software else combined_keys(generation, stored, other)
+
+
 def _compiled(name: str, how: float) -> str:
     return name if math.isnan(how) else COMPILED if how else EAGER
 
@@ -335,13 +342,8 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
 
     software = software_words(plans)
     generation = arrays.generation.take(rows)
-    keys = combined_keys(generation, Words(codes, PRECISION_KEYS), software)
-    fused = _fused_as(plans, software)
-    fused_keys = keys if fused is software else combined_keys(generation, Words(codes, PRECISION_KEYS), fused)
-    wide_keys = combined_keys(generation, Words(wide_codes, PRECISION_KEYS), software)
-    library, attention_keys = _attention_of(plans, software), wide_keys
-    if library is not software:
-        attention_keys = combined_keys(generation, Words(wide_codes, PRECISION_KEYS), library)
+    keys, fused_keys = _keys(generation, codes, software, _fused_as(plans, software))
+    wide_keys, attention_keys = _keys(generation, wide_codes, software, _attention_of(plans, software))
     rules = [
         *_told(
             arrays.is_unmodelled[model_rows],
