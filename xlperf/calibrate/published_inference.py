@@ -51,6 +51,11 @@ _WEIGHTS_ONLY = "weights"
 """Word of a printed precision that only weights are stored in."""
 _TUNED_SHARE = 0.95
 """Share of the free memory that the benchmark of TensorRT-LLM counts on for the KV cache. [-]"""
+_FIRST_TENSORRT = re.compile(r"tensorrt-llm v?0\.[0-7](\.| |$)")
+"""Before XQA, whose warps share the keys of grouped queries: TensorRT-LLM blog of January 2024, release 0.8."""
+_FIRST_XQA = re.compile(r"tensorrt-llm v?0\.[89](\.| |$)")
+_HEADS_OF_XQA = (128.0, 256.0)
+"""Its first releases know no other heads: decoderXQARunner.h of TensorRT-LLM 0.8 and 0.9."""
 _FIRST_VLLM = re.compile(r"vllm 0\.[0-5](\.|$)")
 _VLLM_BEFORE_V1 = re.compile(r"vllm 0\.[67](\.| |$)")
 _OF_AMD = "amd's build"
@@ -67,9 +72,11 @@ def engine_of(framework: str) -> str:
     ('tensorrt-llm', 'nemo', 'vllm', 'abc')
     >>> engine_of("TensorRT-LLM 0.5"), engine_of("vLLM 0.5.4"), engine_of("vLLM 0.6.3"), engine_of("vLLM 0.8.5")
     ('tensorrt-llm-0', 'vllm-0', 'vllm-0.6', 'vllm')
+    >>> engine_of("TensorRT-LLM 0.9.0"), engine_of("TensorRT-LLM 0.20")
+    ('tensorrt-llm', 'tensorrt-llm')
     """
     words = framework.casefold()
-    if words.startswith("tensorrt-llm 0."):
+    if _FIRST_TENSORRT.match(words):
         return "tensorrt-llm-0"  # the versions of 2023 have neither the kernels nor the runtime of later ones
     if _FIRST_VLLM.match(words):
         return "vllm-0"  # until 0.5 one process handled every token of every request between two steps
@@ -164,6 +171,9 @@ def _plan(
     engine = engine_of(text["framework"])
     if not engine:
         raise Refusal("the serving engine is not stated")
+    if _FIRST_XQA.match(text["framework"].casefold()) and _head_size(models, model) not in _HEADS_OF_XQA:
+        engine = "tensorrt-llm-0"
+        said.append("heads that the first kernels for grouped queries do not know: engine of the releases before them")
     mixture = models.number(model, "num_experts") > 0.0
     _workers(text, number, mixture, said)
     if mixture:
@@ -200,6 +210,12 @@ def _plan(
     _scheduler(plan, text, models, memory[text["gpu"].casefold()], said)
     plan.update(stated)
     return plan, said
+
+
+def _head_size(models: ModelNames, model: str) -> float:
+    stated = models.number(model, "head_size")
+    split = models.number(model, "hidden_size") / models.number(model, "num_attention_heads")
+    return split if math.isnan(stated) else stated
 
 
 def _settings(printed: str) -> dict[str, object]:
