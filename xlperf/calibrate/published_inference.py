@@ -58,6 +58,8 @@ _HEADS_OF_XQA = (128.0, 256.0)
 """Its first releases know no other heads: decoderXQARunner.h of TensorRT-LLM 0.8 and 0.9."""
 _FIRST_VLLM = re.compile(r"vllm 0\.[0-5](\.|$)")
 _VLLM_BEFORE_V1 = re.compile(r"vllm 0\.[67](\.| |$)")
+_VLLM_IN_TURN = re.compile(r"vllm 0\.([89]|1[0-3])(\.| |$)")
+"""One step at a time: asynchronous scheduling is the default from 0.14 on [vLLM release notes, v0.14.0]."""
 _OF_AMD = "amd's build"
 _ONE_PROMPT = "prompt"
 """Default of the tokens of a pass: as many as a prompt has."""
@@ -70,8 +72,8 @@ def engine_of(framework: str) -> str:
 
     >>> engine_of("trtllm 1.0.0rc3"), engine_of("NeMo/TRT-LLM"), engine_of("vLLM"), engine_of("abc 2")
     ('tensorrt-llm', 'nemo', 'vllm', 'abc')
-    >>> engine_of("TensorRT-LLM 0.5"), engine_of("vLLM 0.5.4"), engine_of("vLLM 0.6.3"), engine_of("vLLM 0.8.5")
-    ('tensorrt-llm-0', 'vllm-0', 'vllm-0.6', 'vllm')
+    >>> engine_of("TensorRT-LLM 0.5"), engine_of("vLLM 0.5.4"), engine_of("vLLM 0.6.3"), engine_of("vLLM 0.12.0")
+    ('tensorrt-llm-0', 'vllm-0', 'vllm-0.6', 'vllm-0.8')
     >>> engine_of("TensorRT-LLM 0.9.0"), engine_of("TensorRT-LLM 0.20")
     ('tensorrt-llm', 'tensorrt-llm')
     """
@@ -82,6 +84,8 @@ def engine_of(framework: str) -> str:
         return "vllm-0"  # until 0.5 one process handled every token of every request between two steps
     if _VLLM_BEFORE_V1.match(words) and _OF_AMD not in words:
         return "vllm-0.6"  # its second scheduler is the default from 0.8 on; AMD's builds had what came to AMD later
+    if _VLLM_IN_TURN.match(words):
+        return "vllm-0.8"
     for start, engine in _ENGINES:
         if words.startswith(start):
             return engine
