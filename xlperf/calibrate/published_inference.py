@@ -60,6 +60,8 @@ _FIRST_VLLM = re.compile(r"vllm 0\.[0-5](\.|$)")
 _VLLM_BEFORE_V1 = re.compile(r"vllm 0\.[67](\.| |$)")
 _VLLM_IN_TURN = re.compile(r"vllm 0\.([89]|1[0-3])(\.| |$)")
 """One step at a time: asynchronous scheduling is the default from 0.14 on [vLLM release notes, v0.14.0]."""
+_FIRST_SGLANG = re.compile(r"sglang v?0\.([0-3]|4\.[0-4])(\.| |$)")
+"""Before FlashAttention-3 decodes latent attention by default: SGLang pull request 5571, since 0.4.5.post1."""
 _OF_AMD = "amd's build"
 _ONE_PROMPT = "prompt"
 """Default of the tokens of a pass: as many as a prompt has."""
@@ -74,8 +76,8 @@ def engine_of(framework: str) -> str:
     ('tensorrt-llm', 'nemo', 'vllm', 'abc')
     >>> engine_of("TensorRT-LLM 0.5"), engine_of("vLLM 0.5.4"), engine_of("vLLM 0.6.3"), engine_of("vLLM 0.12.0")
     ('tensorrt-llm-0', 'vllm-0', 'vllm-0.6', 'vllm-0.8')
-    >>> engine_of("TensorRT-LLM 0.9.0"), engine_of("TensorRT-LLM 0.20")
-    ('tensorrt-llm', 'tensorrt-llm')
+    >>> engine_of("TensorRT-LLM 0.9.0"), engine_of("SGLang 0.4.3"), engine_of("SGLang 0.4.6.post1")
+    ('tensorrt-llm', 'sglang-0.4', 'sglang')
     """
     words = framework.casefold()
     if _FIRST_TENSORRT.match(words):
@@ -86,6 +88,8 @@ def engine_of(framework: str) -> str:
         return "vllm-0.6"  # its second scheduler is the default from 0.8 on; AMD's builds had what came to AMD later
     if _VLLM_IN_TURN.match(words):
         return "vllm-0.8"
+    if _FIRST_SGLANG.match(words):
+        return "sglang-0.4"
     for start, engine in _ENGINES:
         if words.startswith(start):
             return engine

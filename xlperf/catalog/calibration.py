@@ -39,7 +39,7 @@ COMPILED, EAGER = "torchtitan", "torch-fsdp"
 """PyTorch FSDP with torch.compile and without it, as the column software calls them."""
 _SAME_KERNELS = {COMPILED: EAGER}
 """Stacks that call the products and attention of another: its constants hold where a stack has none of its own."""
-_RELEASES = {"vllm-0.6": "vllm", "vllm-0.8": "vllm"}
+_RELEASES = {"vllm-0.6": "vllm", "vllm-0.8": "vllm", "sglang-0.4": "sglang"}
 """Releases that differ from those that were measured: what is not known of them, bands too, is as in the others."""
 _FUSED = ("vector",)
 """Families in which such stacks differ: a compiler makes one kernel of many."""
