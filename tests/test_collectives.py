@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xlperf.base.arrays import Array
+from xlperf.calibrate.published import package_rows
 from xlperf.catalog.calibration import declared_constants
 from xlperf.equations.network.collectives import (
     OPERATIONS,
@@ -34,6 +35,8 @@ IDEAL = {
     "group_penalty": 0.0,
     "outer_efficiency": 1.0,
     "in_network_efficiency": 1.0,
+    "outer_low_latency_efficiency": 1.0,
+    "outer_bulk_time": 0.0,
 }
 
 
@@ -193,6 +196,27 @@ def test_a_group_over_machines_uses_the_adapters_of_all_its_members() -> None:
     together = timed("all_reduce", 1e10, 64.0, 1.0, **IDEAL).item()  # 8 machines, 8 members each
     assert together < 0.2 * alone
     assert alone == pytest.approx(float(ring_all_reduce_time(1e10, 8.0, OUTER)), rel=1e-3)
+
+
+def test_between_machines_the_faster_protocol_carries_a_message() -> None:
+    protocols = IDEAL | {"outer_low_latency_efficiency": 0.1, "outer_bulk_time": 1e-4}
+    small, large = timed("all_reduce", [1e3, 1e9], 2.0, 8.0, **protocols)[0]
+    assert small == pytest.approx(2.0 * 5e-6 + 1e3 / (0.1 * OUTER), rel=1e-9)  # the low latency, a tenth of the rate
+    assert large == pytest.approx(2.0 * (5e-6 + 1e-4) + 1e9 / OUTER, rel=1e-9)
+    times = timed("all_reduce", np.geomspace(1e2, 1e10, 50), 16.0, **protocols)[0]
+    assert np.all(np.diff(times) > 0.0)
+
+
+def test_messages_between_two_machines_take_what_nccl_tests_shows() -> None:
+    # NVIDIA/nccl-tests issue 309, 16 H100 on 2 machines: 8 KiB, 256 KiB, 1 MiB and 16 MiB
+    measured = np.array([32.1e-6, 48.7e-6, 71.9e-6, 185e-6])
+    documented = {
+        row["constant"]: float(row["value"])
+        for row in package_rows("documented_constants.csv")
+        if (row["family"], row["generation"]) == ("all_reduce", "hopper")
+    }
+    times = timed("all_reduce", np.array([2.0**13, 2.0**18, 2.0**20, 2.0**24]), 16.0, **documented)[0]
+    assert np.all(np.abs(times / measured - 1.0) < 0.35)
 
 
 def test_tensor_parallel_over_the_slow_tier_hurts() -> None:

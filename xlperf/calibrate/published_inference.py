@@ -51,8 +51,17 @@ _WEIGHTS_ONLY = "weights"
 """Word of a printed precision that only weights are stored in."""
 _TUNED_SHARE = 0.95
 """Share of the free memory that the benchmark of TensorRT-LLM counts on for the KV cache. [-]"""
+_FIRST_TENSORRT = re.compile(r"tensorrt-llm v?0\.[0-7](\.| |$)")
+"""Before XQA, whose warps share the keys of grouped queries: TensorRT-LLM blog of January 2024, release 0.8."""
+_FIRST_XQA = re.compile(r"tensorrt-llm v?0\.[89](\.| |$)")
+_HEADS_OF_XQA = (128.0, 256.0)
+"""Its first releases know no other heads: decoderXQARunner.h of TensorRT-LLM 0.8 and 0.9."""
 _FIRST_VLLM = re.compile(r"vllm 0\.[0-5](\.|$)")
 _VLLM_BEFORE_V1 = re.compile(r"vllm 0\.[67](\.| |$)")
+_VLLM_IN_TURN = re.compile(r"vllm 0\.([89]|1[0-3])(\.| |$)")
+"""One step at a time: asynchronous scheduling is the default from 0.14 on [vLLM release notes, v0.14.0]."""
+_FIRST_SGLANG = re.compile(r"sglang v?0\.([0-3]|4\.[0-4])(\.| |$)")
+"""Before FlashAttention-3 decodes latent attention by default: SGLang pull request 5571, since 0.4.5.post1."""
 _OF_AMD = "amd's build"
 _ONE_PROMPT = "prompt"
 """Default of the tokens of a pass: as many as a prompt has."""
@@ -65,16 +74,22 @@ def engine_of(framework: str) -> str:
 
     >>> engine_of("trtllm 1.0.0rc3"), engine_of("NeMo/TRT-LLM"), engine_of("vLLM"), engine_of("abc 2")
     ('tensorrt-llm', 'nemo', 'vllm', 'abc')
-    >>> engine_of("TensorRT-LLM 0.5"), engine_of("vLLM 0.5.4"), engine_of("vLLM 0.6.3"), engine_of("vLLM 0.8.5")
-    ('tensorrt-llm-0', 'vllm-0', 'vllm-0.6', 'vllm')
+    >>> engine_of("TensorRT-LLM 0.5"), engine_of("vLLM 0.5.4"), engine_of("vLLM 0.6.3"), engine_of("vLLM 0.12.0")
+    ('tensorrt-llm-0', 'vllm-0', 'vllm-0.6', 'vllm-0.8')
+    >>> engine_of("TensorRT-LLM 0.9.0"), engine_of("SGLang 0.4.3"), engine_of("SGLang 0.4.6.post1")
+    ('tensorrt-llm', 'sglang-0.4', 'sglang')
     """
     words = framework.casefold()
-    if words.startswith("tensorrt-llm 0."):
+    if _FIRST_TENSORRT.match(words):
         return "tensorrt-llm-0"  # the versions of 2023 have neither the kernels nor the runtime of later ones
     if _FIRST_VLLM.match(words):
         return "vllm-0"  # until 0.5 one process handled every token of every request between two steps
     if _VLLM_BEFORE_V1.match(words) and _OF_AMD not in words:
         return "vllm-0.6"  # its second scheduler is the default from 0.8 on; AMD's builds had what came to AMD later
+    if _VLLM_IN_TURN.match(words):
+        return "vllm-0.8"
+    if _FIRST_SGLANG.match(words):
+        return "sglang-0.4"
     for start, engine in _ENGINES:
         if words.startswith(start):
             return engine
@@ -164,6 +179,9 @@ def _plan(
     engine = engine_of(text["framework"])
     if not engine:
         raise Refusal("the serving engine is not stated")
+    if _FIRST_XQA.match(text["framework"].casefold()) and _head_size(models, model) not in _HEADS_OF_XQA:
+        engine = "tensorrt-llm-0"
+        said.append("heads that the first kernels for grouped queries do not know: engine of the releases before them")
     mixture = models.number(model, "num_experts") > 0.0
     _workers(text, number, mixture, said)
     if mixture:
@@ -200,6 +218,12 @@ def _plan(
     _scheduler(plan, text, models, memory[text["gpu"].casefold()], said)
     plan.update(stated)
     return plan, said
+
+
+def _head_size(models: ModelNames, model: str) -> float:
+    stated = models.number(model, "head_size")
+    split = models.number(model, "hidden_size") / models.number(model, "num_attention_heads")
+    return split if math.isnan(stated) else stated
 
 
 def _settings(printed: str) -> dict[str, object]:

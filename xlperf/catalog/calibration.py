@@ -40,7 +40,7 @@ COMPILED, EAGER = "torchtitan", "torch-fsdp"
 """PyTorch FSDP with torch.compile and without it, as the column software calls them."""
 FLASHATTENTION_2 = "flashattention-2"
 """Library of attention with measured kernels of its own on Hopper; elsewhere those of any software are its."""
-_RELEASES = {"vllm-0.6": "vllm"}
+_RELEASES = {"vllm-0.6": "vllm", "vllm-0.8": "vllm", "sglang-0.4": "sglang"}
 """Releases that differ from those that were measured: what is not known of them, bands too, is as in the others."""
 _FLASH = ("attention", "attention_backward")
 """Families in which the constants of a library hold for the stacks that call it."""

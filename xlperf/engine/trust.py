@@ -26,7 +26,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, added, exp, log2
 from xlperf.base.resources import cells
-from xlperf.catalog.calibration import is_release
+from xlperf.catalog.calibration import is_release, same_kernels
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table, Words, copied_name
 from xlperf.engine.catalog_arrays import catalog_models
@@ -295,8 +295,8 @@ def _conditions_of(kind: str) -> dict[str, tuple[Condition, ...]]:
     found: dict[str, dict[Condition, None]] = {"": {}}
     for one in measured_runs(kind):
         for name, condition in one.conditions:
-            found.setdefault(name, {})[condition] = None
-            found[""][condition] = None
+            for known in ("", *_known_by(name)):
+                found.setdefault(known, {})[condition] = None
     return {name: tuple(some) for name, some in found.items()}
 
 
@@ -308,7 +308,12 @@ def _measured_software(kind: str, catalog: Catalog, name: str) -> bool:
 
 @cache
 def _published_software(kind: str) -> frozenset[str]:
-    return frozenset(name for one in measured_runs(kind) for name in one.software)
+    return frozenset(known for one in measured_runs(kind) for name in one.software for known in _known_by(name))
+
+
+def _known_by(name: str) -> tuple[str, ...]:
+    """Names that runs of a stack or engine say something of: a release, and the engine that it is one of."""
+    return (name, same_kernels(name)) if is_release(name) else (name,)
 
 
 @cache
@@ -375,7 +380,7 @@ def _nearest(kind: str, shape: str, parameters: float, shown: str, name: str, ki
     if together:
         far = _other_size(parameters, together)
         which = f"of layers as {shown} has, in a model of another size," if far else f"of {shown}"
-        ran = frozenset(name for one in together for name in one.software)
+        ran = frozenset(known for one in together for name in one.software for known in _known_by(name))
         return _Pair(far, 0.0, *_ends(together), _runs(together, f"{which} on {short}"), ran)
     alike = [one for one in on_it if layer_size(one.shape) == layer_size(shape)]
     if alike:

@@ -203,7 +203,9 @@ def collective_time(
 
     The fastest of what libraries do is taken. All-reduce: one ring over all ranks, whose traffic leaves a machine
     through the adapters of all its members; phases tier by tier (reduce-scatter inside, the same on the n-th part
-    outside, all-gather inside); binary trees between machines; reduction in the switches where the network has it.
+    outside, all-gather inside); binary trees between machines, by a low-latency protocol, whose flags and small blocks
+    leave little of the bandwidth, or by the high-bandwidth one, whose steps start later; reduction in the switches
+    where the network has it.
     All-gather and reduce-scatter: the ring over all ranks, as NCCL has nothing else; a ring that leaves the machine
     pays for each of its steps what the adapter costs. In the innermost tier a low-latency and a high-bandwidth
     protocol compete, and small groups reach less bandwidth. An all-to-all sends to all tiers at once; a point-to-point
@@ -364,7 +366,7 @@ def _reduction_time(
     start_bulk = constants["bulk_factor"] * start
     sent = rounds * ring_traffic(size, group)
     sent_inside = rounds * ring_traffic(size, members[0])
-    ring_time = phase_time = tree_time = ring_latency = tree_latency = np.zeros_like(group)
+    ring_time = phase_time = tree_time = ring_latency = tree_latency = ring_waits = np.zeros_like(group)
     within = members[0]
     for tier in spanned[1:]:
         count = members[tier]
@@ -382,18 +384,19 @@ def _reduction_time(
                 along = rounds * (shapes[tier].steps * hop + ring_traffic(piece, count) / bandwidth)
                 phase = np.where(shapes[tier].by_phases, along, phase)
         if reduces:
-            tree = tree_all_reduce_time(piece, count, bandwidth, hop)
-            phase = (
-                np.where(shapes[tier].by_phases, phase, np.minimum(phase, tree)) if shapes else np.minimum(phase, tree)
-            )
+            phase_of_machines = _all_reduce_between(piece, count, bandwidth, hop, constants)
+            phase = np.where(shapes[tier].by_phases, phase, phase_of_machines) if shapes else phase_of_machines
             adds_up = (_tier(network.in_network_reduction, tier) == 1.0) & spans
             phase = np.where(adds_up, np.minimum(phase, 2.0 * hop + piece / bandwidth), phase)
+            ring_waits = ring_waits + rounds * (count - 1.0) * constants["outer_bulk_time"]
             tree_time = np.maximum(tree_time, 2.0 * ring_traffic(piece, count) / bandwidth)
-            tree_latency = tree_latency + 2.0 * tree_depth(count) * hop
+            tree_latency = tree_latency + 2.0 * tree_depth(count) * (hop + constants["outer_bulk_time"])
         if reduces or shapes:
             phase_time = phase_time + phase
         within = within * count
-    time = np.minimum(start + np.maximum(sent / low, ring_time), start_bulk + np.maximum(sent / bulk, ring_time))
+    quick_ring = ring_time / constants["outer_low_latency_efficiency"] if reduces else ring_time
+    slow_start = start_bulk + ring_waits
+    time = np.minimum(start + np.maximum(sent / low, quick_ring), slow_start + np.maximum(sent / bulk, ring_time))
     time = time + ring_latency
     if reduces or shapes:
         inside = np.minimum(start + sent_inside / low, start_bulk + sent_inside / bulk)
@@ -412,6 +415,19 @@ def _reduction_time(
         adds_up = (_tier(network.in_network_reduction, 0) == 1.0) & (members[0] > 1.0)
         time = np.where(adds_up, np.minimum(time, added), time)
     return np.asarray(time)
+
+
+def _all_reduce_between(
+    piece: Array, machines: Array, bandwidth: Array, hop: Array, constants: Mapping[str, Array]
+) -> Array:
+    """Time of an all-reduce between machines: ring or tree, by the low-latency or the high-bandwidth protocol."""
+    quick = constants["outer_low_latency_efficiency"] * bandwidth
+    slow = hop + constants["outer_bulk_time"]
+    ways = [
+        np.minimum(ring_all_reduce_time(piece, machines, rate, step), tree_all_reduce_time(piece, machines, rate, step))
+        for rate, step in ((quick, hop), (bandwidth, slow))
+    ]
+    return np.asarray(np.minimum(*ways))
 
 
 class Operation(NamedTuple):

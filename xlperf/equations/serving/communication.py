@@ -19,6 +19,8 @@ ALL_REDUCE, GATHERING, TRANSFER, EXCHANGE, CONTEXT = range(5)
 _OF_MACHINE = ("peak_flop_rate", "memory_bandwidth", "memory_capacity", "thermal_design_power")
 _OF_NETWORK = ("size", "link_bandwidth", "latency")
 """What tells machines of two kinds apart."""
+_CARD_SLOT = 6.4e10
+"""PCI Express 5.0 with 16 lanes, one direction. [B/s]"""
 _SOFTMAX_ELEMENTS = 4.0  # maximum and sum of a softmax in FP32 take the room of four elements of 16 bits
 
 
@@ -175,6 +177,9 @@ def engine_all_reduce_time(
 ) -> Array:
     r"""Time of an all-reduce of a serving engine: of its library or, inside the innermost tier, its own if faster.
 
+    Kernels of engines read the memory of other accelerators: more than two are to have links that are faster than a
+    slot for cards.
+
     .. math:: t = \min(t_{library}, t_{engine})
 
     Parameters
@@ -199,6 +204,8 @@ def engine_all_reduce_time(
     ----------
     .. [1] R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
        Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521.
+    .. [2] vLLM, custom_all_reduce.py: not supported on more than two PCIe-only GPUs; where there are more it is hardly
+       faster than NCCL.
 
     Examples
     --------
@@ -211,7 +218,8 @@ def engine_all_reduce_time(
     """
     found = collective_time("all_reduce", message_size, group_size, stride, network, kernels["all_reduce"])
     quick = quick_all_reduce_time(message_size, group_size, network, kernels["engine_all_reduce"])
-    inside = (array(group_size) <= network.size[:, :1]) & (array(stride) == 1.0)
+    fast = (network.link_bandwidth[:, :1] > _CARD_SLOT) | (array(group_size) <= 2.0)
+    inside = (array(group_size) <= network.size[:, :1]) & (array(stride) == 1.0) & fast
     return np.where(inside, np.minimum(found, quick), found)
 
 
