@@ -388,6 +388,21 @@ def test_a_script_that_chooses_the_mapping_by_itself_is_believed(inference: Publ
         assert (plans["prefill_tokens"][0] == plans["prompt_length"][0]) == day.startswith("2025")
 
 
+def test_tokens_of_a_pass_may_be_a_prompt_and_some_more(inference: Published, catalog: Catalog) -> None:
+    """What aiconfigurator generates for TensorRT-LLM: its batch, a prompt and 1,500 tokens; other dumps say nothing."""
+    cells = {**AGGREGATED, "model": "Llama-3.1-8B-Instruct", "ep": "", "dp_attn": "", "tp": "1", "n_gpus": "1"}
+    for notes, more in (("aic-auto-gap-analysis/data/trtllm", 1500.0), ("db-dump", np.nan)):
+        plans = inference_plans(edited(inference, "I00078", **cells, notes=notes), catalog).plans
+        found = plans["prefill_tokens"] - plans["prompt_length"]
+        assert np.array_equal(found, [more], equal_nan=True)
+
+
+def test_a_doubtful_row_is_no_plan(inference: Published, catalog: Catalog) -> None:
+    said = "doubtful: two of its figures contradict each other"
+    assert inference_plans(edited(inference, "I00078", quality=said), catalog).reasons.tolist() == [said]
+    assert inference_plans(edited(inference, "I00078", quality="corrected"), catalog).reasons.tolist() == [""]
+
+
 def test_a_batch_beside_the_requests_tells_the_copies(inference: Published, catalog: Catalog) -> None:
     """Batch times copies of attention times engines is what is in flight: copies in a mixture's ranks, else engines."""
     inferred = "n_gpus inferred from parallel sizes"

@@ -97,7 +97,8 @@ def test_the_largest_batch_fits_and_one_more_does_not(software: str, prompt: int
     assert found.number("fits").tolist() == [1.0, 0.0]
     assert "the engine may use" in str(found.text("reason")[1])
     loaded = results({**plan, "mode": "continuous", "concurrency": 10 * most})
-    assert loaded.number("running_batch")[0] <= most
+    # Engines that admit by the blocks in use count half of the 200 tokens still to come.
+    assert loaded.number("running_batch")[0] <= most * (prompt + 200) / (prompt + 100)
     assert loaded.number("fits")[0] == 1.0
 
 
@@ -174,6 +175,23 @@ def test_an_engine_may_keep_the_whole_history_of_layers_with_a_window() -> None:
     window, whole = (load_catalog().with_tables([_history(value)]) for value in (0.0, 1.0))
     kept = [evaluate(table_of("inference", [row]), one).number("max_batch_size")[0] for one in (window, whole)]
     assert kept[0] / kept[1] == pytest.approx(10_000 / (0.5 * 10_000 + 0.5 * 128), rel=0.02)
+
+
+def test_an_engine_that_admits_by_the_blocks_in_use_runs_more_requests() -> None:
+    """Prompts of 100 tokens, outputs of 3,900: 2,050 in the cache on average, 4,000 at the end.
+
+    In a burst all are at their end at once, and one that keeps room for all of an answer lets no more in than fit.
+    """
+    plan = {"model": "Meta-Llama-3.1-70B", "accelerator": "H200-SXM-141GB", "num accelerators": 1, "precision": "fp8",
+            "prompt length": 100, "output length": 3900, "mode": "continuous", "concurrency": 4000}  # fmt: skip
+    engines = [{"software": name} for name in ("vllm", "sglang", "tensorrt-llm")]
+    found = results(
+        *engines, {"software": "vllm", "run requests": 4000}, {"software": "vllm", "run requests": 40000}, **plan
+    )
+    whole, running = found.number("max_batch_size"), found.number("running_batch")
+    # Of a cycle, requests spend a part in their prefill: a few less run than there is room for.
+    assert (running / whole).round(1).tolist() == [2.0, 1.8, 1.0, 1.0, 1.8]
+    assert found.number("fits").tolist() == [1.0] * 5, "the cache is full, no more"
 
 
 def _history(value: float) -> Table:

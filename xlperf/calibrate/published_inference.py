@@ -63,8 +63,10 @@ _VLLM_IN_TURN = re.compile(r"vllm 0\.([89]|1[0-3])(\.| |$)")
 _FIRST_SGLANG = re.compile(r"sglang v?0\.([0-3]|4\.[0-4])(\.| |$)")
 """Before FlashAttention-3 decodes latent attention by default: SGLang pull request 5571, since 0.4.5.post1."""
 _OF_AMD = "amd's build"
-_ONE_PROMPT = "prompt"
-"""Default of the tokens of a pass: as many as a prompt has."""
+_PROMPT = re.compile(r"prompt(?: and (?P<more>\d+))?$")
+"""Default of the tokens of a pass: as many as a prompt has, or so many more."""
+_DOUBTFUL = "doubtful"
+"""How the quality of a row begins whose own figures, or those beside it in its source, cannot all be right."""
 _INFERRED = "n_gpus inferred from parallel sizes"
 _OWN_PRECISION = re.compile(r"(?P<precision>NVFP4|MXFP4|FP8|FP4|INT4|INT8)(?![a-z0-9])", re.IGNORECASE)
 
@@ -163,6 +165,8 @@ def _plan(
 ) -> tuple[dict[str, object], list[str]]:
     text = {name: values[row] for name, values in published.text.items()}
     number = {name: float(values[row]) for name, values in published.number.items()}
+    if text["quality"].casefold().startswith(_DOUBTFUL):
+        raise Refusal(text["quality"])
     if text["gpu"].casefold() not in memory:
         raise Refusal(f'accelerator "{text["gpu"]}" is not in the catalog')
     model, note, missing = models.name(published, row)
@@ -290,7 +294,9 @@ def _unsaid(plan: dict[str, object], text: dict[str, str], said: list[str]) -> N
             continue
         if value and plan["mode"] == "continuous":
             # A pass that has tokens for one prompt alone takes one, whatever its length.
-            plan[column] = plan["prompt_length"] if value == _ONE_PROMPT else float(value)
+            of_prompt, length = _PROMPT.match(value), plan["prompt_length"]
+            assert isinstance(length, float)
+            plan[column] = length + float(of_prompt["more"] or 0.0) if of_prompt else float(value)
             said.append(f"{column.replace('_', ' ')} {value} ({why})")
     sorted_sampling, why = engine_default(engine, text, "sorted_sampling")
     if sorted_sampling:

@@ -361,7 +361,7 @@ def operating(deployment: Deployment) -> Operation:
     loaded = deployment.with_batch(batch, prompts)
     results = {
         **batch_times(loaded.plan, passes[0], running.parts),
-        **batch_memory(loaded.plan, memory),
+        **batch_memory(memory.filled(loaded.plan), memory),
         "bound": step_bound(loaded.plan, running.bound),
     }
     return Operation(service, steady, results, places, capacity, loaded, memory, times)

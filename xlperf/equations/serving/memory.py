@@ -223,6 +223,7 @@ _OF_ENGINE = (
     "reserve_per_token",
     "reserve_per_rank",
     "whole_history",
+    "reserved_output",
     "sampled_requests",
     "sampled_logit_size",
     "runtime_per_rank",
@@ -585,6 +586,8 @@ class ReplicaMemory(NamedTuple):
         Share of the activations that is taken off it. [-]
     max_batch_size : Array
         Largest batch that fits, whole; 0 where not one sequence does. [-]
+    admitted : Array
+        Requests that the engine runs together in a stream of them: as many as fit with what it keeps room for. [-]
     """
 
     weights: Array
@@ -598,10 +601,16 @@ class ReplicaMemory(NamedTuple):
     budget: Array
     activation_share: Array
     max_batch_size: Array
+    admitted: Array
 
     def places(self, plan: InferencePlan) -> Array:
         """Requests that a replica takes at once: as many as fit, no more than the plan allows; whole, or 0. [-]"""
-        return most_running(plan, self.max_batch_size)
+        return most_running(plan, self.admitted)
+
+    def filled(self, plan: InferencePlan) -> InferencePlan:
+        """The plan with the batch whose whole sequences take what those of a stream hold: no more than there is."""
+        batch = np.where(self.max_batch_size >= 1.0, np.minimum(plan.batch_size, self.max_batch_size), plan.batch_size)
+        return plan.replaced(batch_size=batch)
 
     def with_batch(self, plan: InferencePlan) -> BatchMemory:
         """Memory with the batch of a plan that is otherwise the same."""
@@ -614,13 +623,50 @@ class ReplicaMemory(NamedTuple):
         return BatchMemory(self.weights, own * self.kv_cache_size + self.prefix_cache_size, activations, usable)
 
 
+def held_output(reserved_output: Numeric, together: Numeric) -> Array:
+    r"""Share of its output that a request in a stream of them takes room for, mean over its life.
+
+    Requests that come at any time have written half of their outputs. An engine that admits by the blocks in use and
+    preempts the latest request where they run out counts that alone; one that never evicts counts the whole output. In
+    between it counts a share r of what is still to come. Requests that start together also grow together: those of a
+    burst that stay are as many as fit when they end (heuristic, this work: what preempted requests compute again is
+    not counted).
+
+    .. math:: h = \frac{1 + \max(r, f)}{2}
+
+    Parameters
+    ----------
+    reserved_output : numeric
+        Share r of the output still to come that is kept free, 0 to 1. [-]
+    together : numeric
+        Share f of the requests of a run that are sent at once at its start; 0 without end. [-]
+
+    Returns
+    -------
+    Array
+        A half to 1. [-]
+
+    References
+    ----------
+    .. [1] W. Kwon et al., "Efficient memory management for large language model serving with PagedAttention", 2023,
+       arXiv:2309.06180, section 4.5: blocks are given as they are needed, the latest requests preempted first.
+
+    >>> held_output([0.0, 0.1, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]).tolist()
+    [0.5, 0.55, 1.0, 1.0]
+    """
+    return np.asarray(0.5 * (1.0 + np.maximum(array(reserved_output), array(together))))
+
+
 def _cache_sizes(
-    model: Model, plan: InferencePlan, architecture: Architecture, whole: Array
+    model: Model, plan: InferencePlan, architecture: Architecture, whole: Array, held: Array
 ) -> tuple[Array, Array, Array]:
-    """Cache of one sequence, of the prefix that all share, and the state of linear attention in the former. [B]"""
+    """Cache of one sequence, of the prefix that all share, and the state of linear attention in the former. [B]
+
+    ``held``: share of the output that is in the cache.
+    """
     layers = np.ceil(model.num_layers / plan.pipeline_parallel) + plan.layers_drafted
     token_size = layers * cache_elements(model, plan.attention_parallel, architecture.one_vector)
-    own_context = plan.new_tokens + plan.running_output
+    own_context = plan.new_tokens + held * plan.running_output
     cache = token_size * _cache_tokens(model, plan, architecture, own_context, whole) * plan.kv_size
     prefix = token_size * _cache_tokens(model, plan, architecture, plan.prefix_tokens, whole) * plan.kv_size
     if some(plan.kv_offload > 0.0):  # two layers on their way stay
@@ -702,7 +748,7 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     engine = {name: values[:, 0] for name, values in deployment.software.items() if name in _OF_ENGINE}
     capacity, reserved = deployment.device.memory_capacity[:, 0], deployment.reserved_memory
     weights = rank_weights_size(model, plan, architecture)
-    cache, prefix, state = _cache_sizes(model, plan, architecture, engine["whole_history"])
+    cache, prefix, state = _cache_sizes(model, plan, architecture, engine["whole_history"], np.ones_like(capacity))
     working_set = _sequence_activations(model, plan, architecture)
     most = np.maximum(plan.prefill_tokens / plan.own_tokens, 1.0)
     outside = engine["reserve"] + engine["reserve_per_token"] * plan.prefill_tokens
@@ -717,10 +763,22 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     budget = np.where(measures, budget - _measured_at_start(model, plan, engine, most * working_set), budget)
     covered = np.where(measures, 0.0, covered)
     # The batch fits what the engine takes, and the memory of the accelerator.
-    largest = [
-        largest_batch(free - prefix, cache, activations * working_set, most, plan.pipeline_parallel)
-        for free, activations in ((budget, covered), (capacity - reserved - weights, 1.0))
-    ]
-    batch = np.asarray(np.minimum(*largest) * plan.data_parallel_attention)
+    rooms = (budget, covered), (capacity - reserved - weights, np.ones_like(capacity))
+
+    def fitting(of_sequence: Array) -> Array:
+        largest = [
+            largest_batch(free - prefix, of_sequence, activations * working_set, most, plan.pipeline_parallel)
+            for free, activations in rooms
+        ]
+        return np.asarray(np.minimum(*largest) * plan.data_parallel_attention)
+
+    admitted = batch = fitting(cache)
+    run = np.maximum(plan.run_requests, 1.0)
+    together = np.where(np.isnan(plan.concurrency / run), 0.0, np.minimum(plan.concurrency / run, 1.0))
+    held = held_output(engine["reserved_output"], together)
+    if some(held < 1.0):
+        mean, _, _ = _cache_sizes(model, plan, architecture, engine["whole_history"], held)
+        # One whole request has to fit before any runs.
+        admitted = np.where(batch >= 1.0, np.maximum(fitting(mean), batch), batch)
     sequence = cache, prefix, state, working_set, most
-    return ReplicaMemory(weights, *sequence, capacity, reserved, budget, covered, batch)
+    return ReplicaMemory(weights, *sequence, capacity, reserved, budget, covered, batch, admitted)

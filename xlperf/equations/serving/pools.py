@@ -415,7 +415,7 @@ def pooled_results(pools: Pools, requests: Array) -> dict[str, Array]:
     loaded = plan.replaced(batch_size=running.batch)
     results = {
         **batch_times(loaded, prefill, running.parts),
-        **batch_memory(loaded, pools.memory),
+        **batch_memory(pools.memory.filled(loaded), pools.memory),
         "bound": step_bound(loaded, running.bound),
     }
     count = plan.num_accelerators + other.num_accelerators
