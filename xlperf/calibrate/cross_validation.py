@@ -277,9 +277,10 @@ def _bands_of_others(table: Table, kept: Measured, catalog: Catalog) -> Table:
 
 def _beside_measured(table: Table, row: int, kept: Measured, catalog: Catalog) -> bool:
     """Whether what a documented constant of products is a ratio to remains: measured products of its generation."""
-    if table.text("family")[row] != "gemm":
+    family, generation = table.text("family")[row], str(table.text("generation", ANY)[row])
+    if family != "gemm" and (family != "serving_experts" or generation == ANY):
         return True
-    own = accelerators_of(str(table.text("generation", ANY)[row]), catalog)
+    own = accelerators_of(generation, catalog)
     return any(str(one["gpu"]).casefold() in own for one in kept.kernels)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from xlperf.base.arrays import Array, ceil_div, divide, side_by_side, some
 from xlperf.equations.model.experts import (
     activated_experts,
-    busiest_rank_factor,
+    busiest_rank_load,
     expert_gemms,
     latent_gemms,
     router_gemm,
@@ -200,10 +200,10 @@ def _expert_gemms(model: Model, tokens: Array, shape: ServingShape, replica_toke
     held = ceil_div(slots, ranks)
     share = held * ranks / slots  # of the fullest rank over the mean, where the experts do not divide
     hit = activated_experts(slots, model.top_k, tokens, shape.favoured_share) / ranks * share
-    hit = np.minimum(hit * busiest_rank_factor(hit, ranks), held)
+    hit = busiest_rank_load(np.minimum(hit, held), ranks, held)
     copies = tokens * model.top_k / ranks * share
     # Tokens bring their experts one by one: with many experts on a rank its load evens out.
-    copies = np.minimum(copies * busiest_rank_factor(copies, ranks), tokens * np.minimum(model.top_k, held))
+    copies = np.minimum(busiest_rank_load(copies, ranks), tokens * np.minimum(model.top_k, held))
     ffn = model.expert_ffn_hidden_size / shape.expert_tensor_parallel
     shared = mlp_gemms(
         model, replica_tokens, np.maximum(model.shared_ffn_hidden_size / shape.attention_parallel, 1.0), "shared expert"
