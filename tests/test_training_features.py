@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from training_samples import H100, NARROW, plans, result
 
-from xlperf.base.resources import workbook
+from xlperf.base.resources import rows, workbook
 from xlperf.calibrate.published import read_published
 from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.catalog import Catalog
@@ -388,6 +388,27 @@ def test_a_stack_that_has_flash_attention_2_alone_is_the_same_with_it(catalog: C
     together = evaluate(plans({**DENSE, "attention": "flash-2"}, DENSE, {**DENSE, "attention": "standard"}), catalog)
     alone = [result(catalog, DENSE, attention=way) for way in ("flash-2", "flash", "standard")]
     assert together["step_time"].tolist() == alone
+
+
+def test_stacks_take_the_attention_that_their_documentation_names(catalog: Catalog) -> None:
+    """On Hopper slower than a stack of which nothing is known, on Ampere the same; nobody's name, nobody's kernels."""
+    for software in ("deepspeed", "litgpt", "axolotl"):
+        row = {**DENSE, "software": software}
+        assert result(catalog, row) == result(catalog, row, attention="flash-2")
+        assert result(catalog, row) > 1.02 * result(catalog, row, software="nobody's")
+        older = {**row, "accelerator": "A100-SXM4-80GB"}
+        assert result(catalog, older) == result(catalog, older, software="nobody's")
+    compiled = {**DENSE, "software": "olmo-core"}
+    assert result(catalog, compiled) == result(catalog, compiled, software="torchtitan")
+
+
+def test_what_is_known_of_the_kernels_of_stacks_is_well_formed(catalog: Catalog) -> None:
+    table = rows("catalog/stack_kernels.csv")
+    assert len({row["software"] for row in table}) == len(table) > 10
+    own = set(catalog.tables["calibration"].text("software").tolist())
+    for row in table:
+        assert row["software"] == row["software"].casefold() and row["reference"]
+        assert bool(row["kernels"]) != bool(row["attention"]) and {row["kernels"] or row["attention"]} <= own
 
 
 # --- balance of causal attention -----------------------------------------------------------------------------------
