@@ -23,6 +23,7 @@ from xlperf.equations.network.collectives import (
     tree_all_reduce_time,
 )
 from xlperf.equations.network.topologies import Network, tree_depth
+from xlperf.equations.serving.communication import engine_all_reduce_time
 
 INNER, OUTER = 4.5e11, 5.0e10
 IDEAL = {
@@ -283,3 +284,14 @@ def test_one_row_is_the_same_among_a_thousand(operation: str) -> None:
         alone_net = Network(*(values[one] for values in dataclasses.astuple(net)))
         alone = collective_time(operation, size[one], group[one], stride[one], alone_net, constants(operation))
         assert alone.tobytes() == many[one].tobytes()
+
+
+def test_engines_have_no_kernels_of_their_own_for_more_than_two_cards_in_slots() -> None:
+    slots = network()
+    slots = dataclasses.replace(slots, link_bandwidth=np.array([[3.1e10, 2.5e10]]))
+    kernels = {"all_reduce": constants("all_reduce"), "engine_all_reduce": constants("engine_all_reduce")}
+    for group, net, alike in ((2.0, slots, False), (4.0, slots, True), (4.0, network(), False)):
+        size, ranks = np.array([[1e4]]), np.array([[group]])
+        engine = engine_all_reduce_time(size, ranks, 1.0, net, kernels).item()
+        library = collective_time("all_reduce", size, ranks, 1.0, net, kernels["all_reduce"]).item()
+        assert (engine == library) == alike and engine <= library

@@ -19,8 +19,8 @@ ALL_REDUCE, GATHERING, TRANSFER, EXCHANGE, CONTEXT = range(5)
 _OF_MACHINE = ("peak_flop_rate", "memory_bandwidth", "memory_capacity", "thermal_design_power")
 _OF_NETWORK = ("size", "link_bandwidth", "latency")
 """What tells machines of two kinds apart."""
-_CARD_SLOT = 6.4e10
-"""PCI Express 5.0 with 16 lanes, one direction. [B/s]"""
+_OVER_ADAPTERS = 2.0
+"""Rate of links over that of adapters to the network above which they are no slots: adapters sit in slots. [-]"""
 _SOFTMAX_ELEMENTS = 4.0  # maximum and sum of a softmax in FP32 take the room of four elements of 16 bits
 
 
@@ -177,8 +177,8 @@ def engine_all_reduce_time(
 ) -> Array:
     r"""Time of an all-reduce of a serving engine: of its library or, inside the innermost tier, its own if faster.
 
-    Kernels of engines read the memory of other accelerators: more than two are to have links that are faster than a
-    slot for cards.
+    Kernels of engines read the memory of other accelerators: more than two are to have links. Cards in slots have what
+    their adapters to the network have: an innermost tier that is less than twice as fast as the next.
 
     .. math:: t = \min(t_{library}, t_{engine})
 
@@ -218,8 +218,10 @@ def engine_all_reduce_time(
     """
     found = collective_time("all_reduce", message_size, group_size, stride, network, kernels["all_reduce"])
     quick = quick_all_reduce_time(message_size, group_size, network, kernels["engine_all_reduce"])
-    fast = (network.link_bandwidth[:, :1] > _CARD_SLOT) | (array(group_size) <= 2.0)
-    inside = (array(group_size) <= network.size[:, :1]) & (array(stride) == 1.0) & fast
+    links, next_tier = network.link_bandwidth, network.size[:, 1:2] > network.size[:, :1]
+    slots = next_tier & (links[:, :1] <= _OVER_ADAPTERS * links[:, 1:2]) if links.shape[1] > 1 else False
+    inside = (array(group_size) <= network.size[:, :1]) & (array(stride) == 1.0)
+    inside = inside & (np.logical_not(slots) | (array(group_size) <= 2.0))
     return np.where(inside, np.minimum(found, quick), found)
 
 
