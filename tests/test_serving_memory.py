@@ -177,6 +177,21 @@ def test_an_engine_may_keep_the_whole_history_of_layers_with_a_window() -> None:
     assert kept[0] / kept[1] == pytest.approx(10_000 / (0.5 * 10_000 + 0.5 * 128), rel=0.02)
 
 
+def test_the_ranks_of_tensorrt_llm_hold_memory_of_one_accelerator() -> None:
+    """Every rank keeps 590 MiB (issue 3058): the more ranks, the less of what weights leave is for the cache."""
+    plan = {**ONE_H100, **LOADED, "software": "tensorrt-llm", "accelerator": "B200-SXM-180GB", "precision": "bf16"}
+    rows = [{**plan, "num accelerators": ranks, "tensor parallel": ranks} for ranks in (1, 2, 4, 8)]
+    catalog = load_catalog()
+    table = catalog.tables["calibration"]
+    counted = table.text("constant") == "runtime_per_rank"
+    assert table.number("value")[counted & (table.text("software") == "tensorrt-llm")].tolist() == [6.19e8]
+    header = list(rows[0])
+    plans = table_from_rows("inference", header, [[row[name] for name in header] for row in rows])
+    without = catalog.with_tables([table.take(np.flatnonzero(~counted))])
+    more = evaluate(plans, without).number("max_batch_size") - places(*rows)
+    assert (more * 100.0 * TOKEN * 2.0).tolist() == pytest.approx((0.9 * 6.19e8 * np.array([1.0, 4.0, 16.0, 64.0])).tolist(), rel=0.1)
+
+
 def test_an_engine_that_admits_by_the_blocks_in_use_runs_more_requests() -> None:
     """Prompts of 100 tokens, outputs of 3,900: 2,050 in the cache on average, 4,000 at the end.
 

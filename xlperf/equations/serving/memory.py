@@ -756,7 +756,8 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     shown = capacity - engine["driver_memory"]
     default = np.maximum(engine["memory_fraction"] - outside / shown, 0.0)
     share = np.where(np.isnan(plan.memory_fraction), default, plan.memory_fraction)
-    budget = cache_budget(shown, capacity - reserved, weights, share, engine["of_free_memory"])
+    beside = engine["runtime_per_rank"] * plan.replica_ranks
+    budget = cache_budget(shown, capacity - reserved - beside, weights, share, engine["of_free_memory"])
     covered = engine["activations_included"] * np.where(engine["of_free_memory"] > 0.0, share, 1.0)
     # What an engine measures at its start is taken off once for all batches.
     measures = engine["sampled_logit_size"] > 0.0
