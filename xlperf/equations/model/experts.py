@@ -341,7 +341,7 @@ def largest_of(number: Array) -> Array:
     count = np.maximum(number, 1.0)
     below = power(_MIDDLE_OF_LARGEST, 1.0 / count)
     found = _LAMBDA_SCALE * (power(below, _LAMBDA) - power(1.0 - below, _LAMBDA))
-    return np.where(count > 1.0, found, 0.0)
+    return np.where(count <= 1.0, 0.0, found)
 
 
 def busiest_rank_load(mean: Array, ranks: Array, most: Numeric = np.inf) -> Array:
