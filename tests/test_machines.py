@@ -19,6 +19,8 @@ from xlperf.calibrate.kernel_measurements import machine_lines, measurements, pr
 from xlperf.calibrate.published_errors import errors_of, plans_of, plans_to_fit, rows_of_machines
 from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.parse import table_from_columns
+from xlperf.engine import evaluate
 
 DATE = "2026-01-31"
 LINES = {"cdna", "gaudi", "tpu", "trainium"}
@@ -204,3 +206,15 @@ def test_cores_of_a_chip_keep_copies_of_what_tensor_parallelism_does_not_split()
     assert two.number("memory_kv_cache").tolist() == (2.0 * one.number("memory_kv_cache")).tolist()
     longer = two.number("ttft") / one.number("ttft")
     assert (longer > 1.02).all() and (longer < 1.2).all()
+
+
+def test_servers_of_cores_pad_heads_that_their_ranks_do_not_divide() -> None:
+    """40 heads of Llama 4 Scout on 16 Trainium2 of four ranks: 64 are kept, as Neuron's engines do; GPUs refuse."""
+    row = {"model": "Llama-4-Scout-17B-16E-Instruct", "num_accelerators": 16, "tensor_parallel": 16,
+           "prompt_length": 1000, "output_length": 100, "precision": "bf16", "batch_size": 1}  # fmt: skip
+    rows = [{**row, "accelerator": name} for name in ("Trainium2", "H100-SXM-80GB")]
+    cells = {name: np.array([each[name] for each in rows], dtype=object) for name in rows[0]}
+    served = evaluate(table_from_columns("inference", cells, lambda _, column: column), catalog())
+    padded, refused = served.text("reason")
+    assert "does not divide" not in padded and served.number("tpot")[0] > 0.0
+    assert "tensor parallel 16 does not divide the 40 attention heads" in refused

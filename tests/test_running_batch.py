@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 
 from xlperf.base.arrays import Array
+from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
 from xlperf.calibrate.published_pools import recipe_settings
-from xlperf.catalog.catalog import load_catalog
+from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.launch import launch_lines, read_launch
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
@@ -22,12 +24,12 @@ SERVED = {
 POOLS = {**SERVED, "mode": "disaggregated", "num_accelerators": 16, "prefill_accelerators": 8}
 
 
-def found(row: dict[str, Any], *changes: dict[str, Any]) -> Table:
+def found(row: dict[str, Any], *changes: dict[str, Any], catalog: Catalog | None = None) -> Table:
     rows = [{**row, **change} for change in changes]
     names = list(dict.fromkeys(name for each in rows for name in each))
     cells = [[each.get(name) for name in names] for each in rows]
     plans = table_from_rows("inference", names, cells, lambda _, column: column)
-    return evaluate(plans, load_catalog())
+    return evaluate(plans, catalog or load_catalog())
 
 
 @pytest.mark.parametrize("row", [SERVED, POOLS])
@@ -58,6 +60,20 @@ def test_the_largest_rate_is_that_of_the_places() -> None:
     served = found(SERVED, *rates)
     assert served.number("running_batch")[0] < 8.0
     assert "more than the deployment can serve" in served.text("reason")[1]
+
+
+@pytest.mark.parametrize("row", [SERVED, POOLS])
+def test_an_engine_compiled_for_one_batch_computes_all_of_it(row: dict[str, Any]) -> None:
+    """A few requests of a batch of 32: a step takes nearly what 32 take; an engine that pads nothing takes less."""
+    constant = FittedConstant("serving_load", "any", "any", "compiled", "whole_batch", 1.0, "", 0, math.nan, "", "")
+    known = load_catalog()
+    padding = known.with_tables([joined_tables(known.tables["calibration"], calibration_table([constant]))])
+    few = {**row, "software": "compiled", "concurrency": 4}
+    changes = {}, {"max_running_batch": 32}, {"max_running_batch": 32, "concurrency": 200}
+    free, plain, _ = found(few, *changes, catalog=known).number("decode_time")
+    unlimited, padded, full = found(few, *changes, catalog=padding).number("decode_time")
+    assert free == plain == unlimited
+    assert 1.05 * free < padded < full
 
 
 @pytest.mark.parametrize("row", [SERVED, POOLS])

@@ -124,8 +124,9 @@ def engine_default(engine: str, text: dict[str, str], column: str) -> tuple[str,
 def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
     """Turn published inference rows into plans.
 
-    A serving row with one request in flight is a static batch of one; other serving rows are continuous batching at
-    their concurrency. A precision that is not stated is the one in the model's name, else 16 bits.
+    A serving row with one request in flight is a static batch of one unless the engine's limit is stated; other serving
+    rows are continuous batching at their concurrency. A precision that is not stated is the one in the model's name,
+    else 16 bits.
 
     ``published``: rows of kind ``inference``. Returns plans, and why the other rows are none.
     """
@@ -506,7 +507,7 @@ def _mode(plan: dict[str, object], text: dict[str, str], number: dict[str, float
     elif mode.startswith("serving") or "agg" in mode:
         if math.isnan(requests):
             requests = _in_flight(plan, batch, 1.0, said)
-        if requests == 1.0:
+        if requests == 1.0 and "max_running_batch" not in _settings(text["settings"]):
             plan["batch_size"] = 1.0
             said.append("one request in flight: a static batch of 1")
         else:

@@ -276,9 +276,10 @@ def engine_constants(
 
 
 def with_copied_groups(model: Model, plan: InferencePlan, ranks: Array) -> Model:
-    """The models with as many key and value groups as the ranks of all accelerators keep, copies included.
+    """The models with as many heads and groups as the ranks of all accelerators keep, copies and padding included.
 
-    A group is not split: where a replica has more ranks than the model has groups, each keeps a whole one.
+    A group is not split: where a replica has more ranks than the model has groups, each keeps a whole one. Query heads
+    that the ranks do not divide are padded to their next multiple.
 
     Parameters
     ----------
@@ -297,22 +298,31 @@ def with_copied_groups(model: Model, plan: InferencePlan, ranks: Array) -> Model
     References
     ----------
     .. [1] AWS Neuron documentation, Transformers NeuronX developer guide, grouped-query attention: REPLICATED_HEADS.
+    .. [2] Optimum Neuron 0.4, attention/gqa.py and vllm/platform.py: heads are padded (Llama 4 Scout, 32 ranks).
 
     Examples
     --------
-    The 8 groups of Llama 3.1 on 16 accelerators of two cores each: 32 ranks keep one each.
+    The 8 groups of Llama 3.1 on 16 accelerators of two cores each: 32 ranks keep one each. Its 32 query heads on 20
+    ranks: 40 are kept.
 
     >>> from types import SimpleNamespace
     >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
     >>> plan = SimpleNamespace(attention_parallel=np.array([16.0]))
     >>> with_copied_groups(llama, plan, np.array([2.0])).num_query_groups.tolist()
     [32.0]
+    >>> plan = SimpleNamespace(attention_parallel=np.array([10.0]))
+    >>> with_copied_groups(llama, plan, np.array([2.0])).num_attention_heads.tolist()
+    [40.0]
     """
     if np.all(ranks == 1.0):
         return model
     all_ranks = plan.attention_parallel * ranks
-    kept = all_ranks * np.ceil(model.num_query_groups / all_ranks)
-    return replace(model, num_query_groups=np.where(ranks == 1.0, model.num_query_groups, kept))
+    kept = {
+        name: np.where(ranks == 1.0, values, all_ranks * np.ceil(values / all_ranks))
+        for name in ("num_attention_heads", "num_query_groups")
+        for values in (getattr(model, name),)
+    }
+    return replace(model, **kept)
 
 
 class Batching(NamedTuple):
@@ -392,6 +402,46 @@ def batching_of(plan: InferencePlan) -> Batching:
     parts = np.where(cut & (plan.micro_batch_size >= 2.0 * replicas), 2.0, 1.0)
     sequences = np.ceil(plan.micro_batch_size / parts)
     return Batching(plan.num_micro_batches, rounds, prompts, own, passes * halves, sequences, halves, parts)
+
+
+def computed_batching(plan: InferencePlan, batching: Batching, whole_batch: Array) -> Batching:
+    """Batching with the sequences that a decode step computes: those that run, or all that the engine may run.
+
+    Engines that are compiled for one batch pad fewer sequences to it; what is padded costs as much as what runs.
+
+    Parameters
+    ----------
+    plan : InferencePlan
+        Degrees and the most requests of a replica that run together, NaN where that is not stated, (rows,).
+    batching : Batching
+        How its batch is split, (rows,). [-]
+    whole_batch : Array
+        1 where steps compute the whole batch, else 0, (rows,). [-]
+
+    Returns
+    -------
+    Batching
+        The same where the limit is not stated. [-]
+
+    References
+    ----------
+    .. [1] AWS Neuron documentation, NxD Inference API guide: batch_size is a compile-time option.
+
+    Examples
+    --------
+    Three sequences of an engine compiled for 32, and of one that is not:
+
+    >>> from types import SimpleNamespace
+    >>> plan = SimpleNamespace(max_running_batch=np.array([32.0, 32.0]), pipeline_parallel=np.ones(2))
+    >>> running = Batching(*np.ones((5, 2)), np.array([3.0, 3.0]), *np.ones((2, 2)))
+    >>> computed_batching(plan, running, np.array([1.0, 0.0])).sequences.tolist()
+    [32.0, 3.0]
+    """
+    padded = (whole_batch > 0.0) & ~np.isnan(plan.max_running_batch)
+    if not some(padded):
+        return batching
+    whole = np.ceil(np.where(padded, plan.max_running_batch, 0.0) / plan.pipeline_parallel / batching.decode_split)
+    return batching._replace(sequences=np.maximum(batching.sequences, whole))
 
 
 def serving_shape(plan: InferencePlan, batching: Batching, favoured_share: Array) -> ServingShape:

@@ -37,7 +37,7 @@ from xlperf.equations.serving.communication import (
     hidden_exchange,
     serving_messages,
 )
-from xlperf.equations.serving.deployment import Batching, Deployment, batching_of, serving_shape
+from xlperf.equations.serving.deployment import Batching, Deployment, batching_of, computed_batching, serving_shape
 from xlperf.equations.serving.kernels import KernelTimes, attention_kernels, by_phase, of_part, product_times
 from xlperf.equations.serving.memory import rank_weights_size
 
@@ -269,7 +269,8 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
     (2.60e-05, 4.00e-06)
     """
     plan, architecture = deployment.plan, deployment.architecture
-    batching = batching_of(plan)
+    running = batching_of(plan)
+    batching = computed_batching(plan, running, deployment.software["whole_batch"][:, 0])
     favoured = np.ones_like(plan.batch_size)
     if architecture.experts:
         favoured = deployment.kernels["serving_experts"]["favoured_share"][:, 0]
@@ -282,7 +283,7 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
     messages = serving_messages(deployment, shape, batching, phases)
     launched = kernels.gemms.layer_calls() + kernels.vectors.layer_calls() + kernels.attention.layer_calls()
     between = kernels.attention.layer_calls()
-    host = _host(deployment, shape, batching, launched + total(messages.calls)[:, None], between, phases)
+    host = _host(deployment, shape, running, launched + total(messages.calls)[:, None], between, phases)
     exposed = messages.time
     if PREFILL in phases and some(plan.context_parallel > 1.0):
         hiding = total(kernels.attention.time[:, 0] * kernels.attention.calls[:, 0])
