@@ -346,6 +346,8 @@ def test_settings_that_a_source_states_are_columns_of_the_plan(inference: Publis
     assert found == [77.0, 0.5, 0.0, 64.0]
     alone = inference_plans(edited(inference, "I00077", settings="run_requests=77; graphs=no"), catalog).plans
     assert np.isnan(alone["run_requests"][0]) and alone["graphs"][0] == 0.0, "a static batch is no run"
+    served = inference_plans(edited(inference, "I00077", settings="max running batch=32"), catalog).plans
+    assert (served["mode"][0], served["concurrency"][0], served["max_running_batch"][0]) == ("continuous", 1.0, 32.0)
     for wrong, words in (("speed=3", "is no column of a plan"), ("graphs=maybe", "needs a number")):
         refused = inference_plans(edited(inference, "I00078", settings=wrong), catalog)
         assert words in refused.reasons[0]
