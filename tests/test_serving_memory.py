@@ -58,7 +58,7 @@ def test_vllm_on_one_h100_has_room_for_about_9500_tokens_of_70b_in_fp8() -> None
 
 
 def test_engines_by_hand() -> None:
-    """With activations too small to matter: 71.2, 79.6 and 78.6 GiB, and weights of 67.7."""
+    """With activations too small to matter: 71.2, 79.6 and 78.6 GiB, and weights of 67.7; 0.6 of NIM's one rank."""
     found = results(
         *({**ONE_H100, "software": name, "prefill tokens": 128} for name in ("vllm", "sglang", "nim", "turbomind"))
     )
@@ -69,7 +69,7 @@ def test_engines_by_hand() -> None:
     by_hand = [
         0.9 * shown - weights - vllm,
         shown - (1.0 + 0.125 + 128 * 1.5 / 1024.0) * GIB - weights,
-        0.9 * (free - activations[2]),
+        0.9 * (free - 6.19e8 - activations[2]),
         0.8 * free,
     ]
     np.testing.assert_array_equal(found.number("max_batch_size"), np.floor(np.array(by_hand) / (100 * TOKEN)))
@@ -189,7 +189,9 @@ def test_the_ranks_of_tensorrt_llm_hold_memory_of_one_accelerator() -> None:
     plans = table_from_rows("inference", header, [[row[name] for name in header] for row in rows])
     without = catalog.with_tables([table.take(np.flatnonzero(~counted))])
     more = evaluate(plans, without).number("max_batch_size") - places(*rows)
-    assert (more * 100.0 * TOKEN * 2.0).tolist() == pytest.approx((0.9 * 6.19e8 * np.array([1.0, 4.0, 16.0, 64.0])).tolist(), rel=0.1)
+    assert (more * 100.0 * TOKEN * 2.0).tolist() == pytest.approx(
+        (0.9 * 6.19e8 * np.array([1.0, 4.0, 16.0, 64.0])).tolist(), rel=0.1
+    )
 
 
 def test_an_engine_that_admits_by_the_blocks_in_use_runs_more_requests() -> None:
