@@ -399,6 +399,13 @@ def test_tokens_of_a_pass_may_be_a_prompt_and_some_more(inference: Published, ca
         assert np.array_equal(found, [more], equal_nan=True)
 
 
+def test_flags_of_a_run_may_make_another_engine_of_its_version(inference: Published, catalog: Catalog) -> None:
+    """vLLM schedules ahead since 0.14 by itself; before that where its flag was given, as ML.ENERGY's files have it."""
+    for source, engine in (("mlenergy_v3", "vllm"), ("somebody", "vllm-0.8")):
+        row = edited(inference, "I00078", framework="vLLM 0.11.1", source_id=source)
+        assert inference_plans(row, catalog).plans["software"][0] == engine
+
+
 def test_a_doubtful_row_is_no_plan(inference: Published, catalog: Catalog) -> None:
     said = "doubtful: two of its figures contradict each other"
     assert inference_plans(edited(inference, "I00078", quality=said), catalog).reasons.tolist() == [said]

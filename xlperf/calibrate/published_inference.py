@@ -109,9 +109,9 @@ def engine_default(engine: str, text: dict[str, str], column: str) -> tuple[str,
     ``engine``: serving engine. ``text``: the row as printed. ``column``: setting: a column of inference plans,
     ``length_share`` (mean of the lengths over the stated ones), ``run_waves`` (requests of a run over those in flight),
     ``draft_tokens_copies`` (tokens drafted where the attention layers have copies), ``expert_mapping`` (what a script
-    spreads over all ranks by itself: experts, ``ranks``, or copies of the attention layers too, ``copies``) or
-    ``batch_wait_steps`` (steps that a prompt waits for a full pass). Returns value and where it is documented; "" for
-    none.
+    spreads over all ranks by itself: experts, ``ranks``, or copies of the attention layers too, ``copies``),
+    ``batch_wait_steps`` (steps that a prompt waits for a full pass) or ``software`` (the engine that a run's flags make
+    of the one its version names). Returns value and where it is documented; "" for none.
     """
     for row in _defaults():
         if row["column"] != column or not fnmatch.fnmatchcase(engine, row["software"]):
@@ -187,6 +187,10 @@ def _plan(
     if _FIRST_XQA.match(text["framework"].casefold()) and _head_size(models, model) not in _HEADS_OF_XQA:
         engine = "tensorrt-llm-0"
         said.append("heads that the first kernels for grouped queries do not know: engine of the releases before them")
+    named, why = engine_default(engine, text, "software")
+    if named:
+        engine = named
+        said.append(f"engine {named}: {why}")
     mixture = models.number(model, "num_experts") > 0.0
     _workers(text, number, mixture, said)
     if mixture:
