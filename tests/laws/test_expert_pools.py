@@ -205,7 +205,7 @@ def test_step_3_with_two_nodes_for_attention_and_two_for_experts(
     assert low < rate[kept].max() / 4039.0 < high
     if own:
         shares = [results.number(name)[kept][-1] for name in SHARES[:2]]
-        assert min(shares) > 0.9, "the paper's division of the nodes is balanced here too"
+        assert min(shares) > 0.88, "the paper's division of the nodes is balanced here too"
 
 
 def test_micro_batches_bring_what_megascale_infer_prints() -> None:

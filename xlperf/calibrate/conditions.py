@@ -19,6 +19,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.calibrate.bands import SHARE, bands_left_out
+from xlperf.calibrate.comparison import FIRST_TOKEN
 from xlperf.calibrate.cross_validation import left_out_together
 from xlperf.calibrate.published import Published, PublishedPlans
 from xlperf.calibrate.published_errors import QUANTITIES, Errors, configuration_weights, plans_to_fit, weighted_quantile
@@ -47,7 +48,9 @@ def conditions_table(published: Published, catalog: Catalog) -> tuple[tuple[str,
     bands = np.log(bands_left_out(replace(entries, by_models=errors[_MODEL])).high)
     anything = np.array([""], dtype=object)
     constants = catalog.calibration.constants("serving_band", anything, anything, anything)[0]
-    widening, dense, mixture = (float(constants[name][0, 0]) for name in ("widening", "source", "mixture_source"))
+    widening, dense, mixture, first = (
+        float(constants[name][0, 0]) for name in ("widening", "source", "mixture_source", "first_source")
+    )
     source = np.where([name.endswith("/nan") for name in entries.model.tolist()], dense, mixture)
     read = _measured_by_others(plans, entries)
     every = np.full(len(entries), True)
@@ -56,7 +59,8 @@ def conditions_table(published: Published, catalog: Catalog) -> tuple[tuple[str,
         for name, error in [*errors.items(), (_READ, errors[_SOURCE])]:
             own = {_SOURCE: ~read, _READ: read}.get(name, every)
             known = own & (entries.quantity == quantity) & ~np.isnan(error + bands)
-            new = source[known] * (name in (_SOURCE, _SOFTWARE))
+            least = first if quantity == FIRST_TOKEN else 0.0
+            new = np.maximum(source[known], least) * (name in (_SOURCE, _SOFTWARE))
             wide = band_end(bands[known], np.full(known.sum(), 1.0 + widening * distance_of(name)), new)
             lines.append((quantity, name, *_cells(entries.take(known), error[known], bands[known], wide)))
     return HEADER, lines

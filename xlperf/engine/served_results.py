@@ -105,7 +105,11 @@ def _bands(served: Served, mode: str, results: Mapping[str, Array], distance: Ar
     width = 1.0 + setting.bands["serving_band"]["widening"][:, 0] * distance
     mixture = setting.deployment.architecture.experts
     source = setting.bands["serving_band"]["mixture_source" if mixture else "source"][:, 0] * unread
-    time, first = (exp(band_of_time(mode, full, setting.bands, width, prefix, source)) for prefix in ("", "first_"))
+    late = np.maximum(source, setting.bands["serving_band"]["first_source"][:, 0] * unread)
+    time, first = (
+        exp(band_of_time(mode, full, setting.bands, width, prefix, more))
+        for prefix, more in (("", source), ("first_", late))
+    )
     memory = exp(band_ends(setting.bands["serving_band"], "memory", width))
     given = ~np.isnan(served.stated.request_rate)
     decoding = results["latency"] - results["ttft"]
