@@ -18,7 +18,9 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
 from xlperf.calibrate.published import POWER, Published, PublishedPlans, package_rows, published_columns
-from xlperf.calibrate.published_inference import engine_default, engine_of, inference_plans
+from xlperf.calibrate.published_engines import engine_of
+from xlperf.calibrate.published_inference import inference_plans
+from xlperf.calibrate.published_rules import default_of
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
@@ -366,7 +368,7 @@ def served_rows(published: Published) -> tuple[Published, list[str]]:
         if _WEIGHTS_IN_FOUR_BITS in text["precision"][row]:
             text["precision"][row] += " weights"
         own = {name: text[name][row] for name in text}
-        prompt = engine_default(engine_of(own["framework"]), own, "prompt_length")[0]
+        prompt = default_of("inference", {**own, "software": engine_of(own["framework"])}, "prompt_length")[0]
         if math.isnan(number["isl"][row]) and prompt:
             number["isl"][row] = float(prompt)
         if math.isnan(number["tp"][row]):
