@@ -24,20 +24,12 @@ FILE = "published_defaults.csv"
 _PATTERNS = ("software", "source_id", "source", "model", "gpu", "notes")
 _HEADER = ("table", *_PATTERNS, "row", "settings", "reference")
 _RANGE = re.compile(r"(?P<low>[\d.]*?)(?:\.\.(?P<high>[\d.]*))?")
-_FURTHER = {
-    "training": ("num_layers",),
-    "inference": (
-        "length_share",
-        "run_waves",
-        "draft_tokens_copies",
-        "expert_mapping",
-        "batch_wait_steps",
-        "scheduler_limits",
-    ),
-}
+_FURTHER = frozenset(
+    "num_layers length_share run_waves draft_tokens_copies expert_mapping batch_wait_steps scheduler_limits".split()
+)
 """Settings that are no columns of a plan: :func:`default_of` says what they mean."""
 _RELEASE = "release"
-"""Of a row, beside its columns: that of its software, where its stack puts one into the source."""
+"""Of a training row, beside its columns: the release of its stack that its source names."""
 
 Condition = tuple[str, "re.Pattern[str] | tuple[float, float]"]
 
@@ -122,12 +114,13 @@ def _rule(line: Mapping[str, str]) -> Rule:
     if blank:
         raise ValueError(f"{blank[0]} is blank")
     patterns = tuple((name, _pattern(line[name])) for name in _PATTERNS if line[name] != "*")
-    lists = [part for part in line["row"].split("|") if line["row"]]
+    lists = line["row"].split("|") if line["row"] else []
     rows = tuple(tuple(_condition(kind, *pair) for pair in _pairs(part)) for part in lists)
-    settings = dict(_pairs(line["settings"]))
-    if len(settings) < len(_pairs(line["settings"])):
+    pairs = _pairs(line["settings"])
+    settings = dict(pairs)
+    if len(settings) < len(pairs):
         raise ValueError("gives a setting twice")
-    columns = {column.name for column in table_schema(kind).columns} | set(_FURTHER[kind])
+    columns = {column.name for column in table_schema(kind).columns} | _FURTHER
     for name in settings:
         if name.partition(" of ")[0] not in columns:
             raise ValueError(f'setting "{name}" is no column of a plan')
