@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from training_samples import plans, results
-
 from test_training_overlap import with_constant
+from training_samples import plans, results
 
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
