@@ -66,9 +66,18 @@ DEFAULTED = (
     "recompute_layers",
     "activation_storage",
     "stage_dealing",
+    "offload_activations",
 )
 _NUMBERS = frozenset(
-    ("zero_group_size", "train_mtp", "expert_capacity", "dispatch_nodes", "dispatch_ranks", "recompute_layers")
+    (
+        "zero_group_size",
+        "train_mtp",
+        "expert_capacity",
+        "dispatch_nodes",
+        "dispatch_ranks",
+        "recompute_layers",
+        "offload_activations",
+    )
 )
 _PLAIN = {
     "tensor_parallel": "tp",
@@ -259,9 +268,13 @@ def _plan(
             plan[column] = _FLAGS[value] if value in _FLAGS else float(value) if column in _NUMBERS else value
     if math.isnan(models.number(model, "num_mtp_layers")):
         plan.pop("train_mtp", None)
-    if not models.number(model, "num_experts") > 0.0:
+    mixture = models.number(model, "num_experts") > 0.0
+    if not mixture:
         plan.pop("expert_capacity", None)
-    plan["recompute_modules"] = plan.get("recompute_modules") or _MODULES.get(text["recompute"].casefold(), "")
+    modules = str(plan.get("recompute_modules") or _MODULES.get(text["recompute"].casefold(), ""))
+    if not mixture:
+        modules = " ".join(name for name in modules.split() if name != "moe")
+    plan["recompute_modules"] = modules
     if plan["recompute"] != "selective":
         plan["recompute_modules"] = ""
     _sharding(plan, where)

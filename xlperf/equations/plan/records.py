@@ -186,7 +186,7 @@ class Recompute:
 class CrossEntropy:
     """Kernels of the loss."""
 
-    FUSED, PLAIN, GATHERED = 1.0, 2.0, 3.0
+    FUSED, PLAIN, GATHERED, CHUNKED = 1.0, 2.0, 3.0, 4.0
 
 
 class LossPrecision:
