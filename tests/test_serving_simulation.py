@@ -198,9 +198,9 @@ def test_equal_requests_come_in_groups(prompt: float, base: float, steps: float,
     """Those of one pass end together, and most groups wait for the pass of the group before."""
     seen = groups(prompt, base, 3e-5, steps, requests, group, 0.003, 10)
     number, taken = np.array([float(requests)]), np.array([float(min(group, requests))])
-    columns = (taken * prompt, ONE * prompt, ONE * base, ONE * 3e-5, ONE * steps, NONE, 0.5 * ONE)
-    every = Service(*columns)
-    found = in_turn(closed_state(every, number, number, 0.003), every, taken, number)
+    every = service(prompt, base, 3e-5, steps)
+    steady = closed_state(every, number, number, 0.003)
+    found = in_turn(every, steady, taken * prompt, taken, number)
     assert found.first_token[0] == pytest.approx(seen, rel=0.3)
 
 

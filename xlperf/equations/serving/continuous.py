@@ -352,13 +352,12 @@ def operating(deployment: Deployment) -> Operation:
         run = plan.run_requests / replicas
         starting = closed_state(early, requests, places, outside)
         # Where prompts do not go first, requests of equal length stay in the groups of one pass.
-        grouped = early._replace(burst_fraction=service.burst_fraction)
-        chain = in_turn(closed_state(grouped, requests, places, outside), grouped, burst, active)
+        grouped = in_turn(service, steady, passes[1], burst, active)
         together, passed = (
             staying_together(service.decode_steps, first, plan.output_variation)
             for first in (plan.prefill_first, 1.0 - plan.prefill_first)
         )
-        steady = run_state(chain, steady, passed, 0.0 * passed, plan.run_requests)
+        steady = run_state(grouped, steady, passed, 0.0 * passed, plan.run_requests)
         # Only those that there is room for start at once.
         first = first_of_run(run, active)
         uneven = (first + (1.0 - first) * together) * _uneven(early, starting, active, plan)

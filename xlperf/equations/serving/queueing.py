@@ -529,7 +529,7 @@ def staying_together(steps: Array, prefill_first: Array, output_variation: Array
     return np.asarray(array(prefill_first) / np.maximum(spread, 1.0))
 
 
-def in_turn(grouped: Steady, service: Service, group: Array, requests: Array) -> Steady:
+def in_turn(service: Service, steady: Steady, pass_time: Array, group: Array, requests: Array) -> Steady:
     r"""Requests of equal length that keep coming in groups: those whose prompts a pass takes together.
 
     Requests of one pass end in one step, and those that follow them share a pass again. The groups of a burst got
@@ -544,10 +544,12 @@ def in_turn(grouped: Steady, service: Service, group: Array, requests: Array) ->
 
     Parameters
     ----------
-    grouped : Steady
-        State with passes of a group, (rows,).
     service : Service
-        Times with such passes, (rows,).
+        Times of a replica, (rows,).
+    steady : Steady
+        Its state where prompts come at any time, (rows,).
+    pass_time : Array
+        Time t_p of a pass with the prompts of a group, (rows,). [s]
     group : Array
         Requests g of a pass, (rows,). [-]
     requests : Array
@@ -556,7 +558,7 @@ def in_turn(grouped: Steady, service: Service, group: Array, requests: Array) ->
     Returns
     -------
     Steady
-        The same with that wait, which no decode step has any more, (rows,).
+        The same cycle with a later first token: what is waited for is no step of decoding any more, (rows,).
 
     References
     ----------
@@ -564,21 +566,20 @@ def in_turn(grouped: Steady, service: Service, group: Array, requests: Array) ->
 
     Two requests of eight to a pass of 0.4 s, steps of 20 ms: three groups of four wait 0.42 s for another one.
 
-    >>> grouped = Steady(*np.array([[8.0], [0.4], [0.0], [5.0], [0.0], [1.5]]))
-    >>> service = Service(*np.array([[0.4], [0.2], [0.02], [0.0], [100.0], [0.0]]))
-    >>> found = in_turn(grouped, service, np.array([2.0]), np.array([8.0]))
+    >>> service = Service(*np.array([[0.2], [0.2], [0.02], [0.0], [100.0], [0.0]]))
+    >>> steady = Steady(*np.array([[8.0], [0.21], [0.0], [4.0], [0.0], [1.9]]))
+    >>> found = in_turn(service, steady, np.array([0.4]), np.array([2.0]), np.array([8.0]))
     >>> [round(float(times[0]), 6) for times in (found.first_token, found.prefill_wait, found.decode_time)]
-    [0.715, 0.315, 4.685]
+    [0.725, 0.315, 3.485]
     """
-    step = service.step_time(grouped.running)
-    before = service.prefill_time + step - group * service.saving
-    before = before * np.maximum(1.0 - group / np.maximum(requests, 1.0), 0.0)
-    steps = service.decode_steps * step
-    later = np.minimum(np.maximum(before - grouped.prefill_wait, 0.0), np.maximum(grouped.decode_time - steps, 0.0))
-    return grouped._replace(
-        first_token=grouped.first_token + later,
-        prefill_wait=grouped.prefill_wait + later,
-        decode_time=grouped.decode_time - later,
+    step = service.step_time(steady.running)
+    wait = (pass_time + step - group * service.saving) * np.maximum(1.0 - group / np.maximum(requests, 1.0), 0.0)
+    wait = np.maximum(wait, steady.prefill_wait)
+    later = np.maximum(pass_time - service.prefill_time + wait - steady.prefill_wait, 0.0)
+    later = np.minimum(later, np.maximum(steady.decode_time - service.decode_steps * step, 0.0))
+    waited = np.minimum(wait, steady.prefill_wait + later)
+    return steady._replace(
+        first_token=steady.first_token + later, prefill_wait=waited, decode_time=steady.decode_time - later
     )
 
 
