@@ -386,6 +386,8 @@ def _uneven(early: Service, starting: Steady, active: Array, plan: InferencePlan
 
     ``early``: times of a replica with passes of a burst. ``starting``: its state. ``active``: requests that start.
     """
+    if not some(plan.output_variation > 0.0):
+        return np.zeros_like(active)
     stall = 2.0 * np.maximum(starting.decode_time - early.decode_steps * early.step_time(active), 0.0)
     longest = np.where(plan.prefill_first > 0.0, np.inf, np.minimum(early.longest, early.prefill_time))
     return uneven_time(stall, np.maximum(early.decode_steps, 1.0), longest, plan.output_variation)
