@@ -17,6 +17,7 @@ from xlperf.calibrate.published_training import Refusal, plan_table, precision_c
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of
 from xlperf.catalog.schema import table_schema, unit_of
+from xlperf.equations.plan.records import PRECISIONS
 
 _OF_AN_ENGINE = ("prefill_expert_parallel", "graphs", "graph_tokens", "sorted_sampling")
 _OF_A_SERVICE = (
@@ -141,6 +142,7 @@ def _plan(
         "precision": _precision(text, said),
         "kv_precision": _kv_precision(text) or _default(engine, text, "kv_precision")[0],
     }
+    _scales(plan, text, models, said)
     if _WEIGHTS_ONLY in text["precision"].casefold():
         given, why = _default(engine, text, "activation_precision")
         plan["activation_precision"], plan["kv_precision"] = given or "bf16", plan["kv_precision"] or "bf16"
@@ -157,6 +159,17 @@ def _plan(
     _scheduler(plan, text, models, memory[text["gpu"].casefold()], said)
     plan.update(stated)
     return plan, said
+
+
+def _scales(plan: dict[str, object], text: dict[str, str], models: ModelNames, said: list[str]) -> None:
+    """How FP8 weights are scaled: as a source's checkpoints are, else as the published one of the model is."""
+    if plan["precision"] == "fp8":
+        blocks = models.number(str(plan["model"]), "fp8_blocks") > 0.0
+        found, why = _default(str(plan["software"]), text, "precision of fp8")
+        plan["precision"] = found or ("fp8-block" if blocks else "fp8")
+        said += (
+            [f"fp8 taken as {found} ({why})"] if found else ["fp8-block: the published checkpoint"] if blocks else []
+        )
 
 
 def _head_size(models: ModelNames, model: str) -> float:
@@ -311,7 +324,8 @@ def _mapping(text: dict[str, str], number: dict[str, float], said: list[str]) ->
 
 def _narrow_weights(plan: dict[str, object], said: list[str], narrow: set[str]) -> None:
     """FP4 on accelerators without FP4 units: weights are stored in 4 bits and widened before the product."""
-    published = str(plan["model"]).casefold().startswith(_FOUR_BITS) and plan["precision"] in ("fp8", "bf16")
+    around = str(plan["precision"]).startswith(("fp8", "bf16"))
+    published = str(plan["model"]).casefold().startswith(_FOUR_BITS) and around
     if (plan["precision"] == "fp4" or published) and str(plan["accelerator"]).casefold() not in narrow:
         plan["precision"] = "int4"
         plan["kv_precision"] = plan["kv_precision"] or "bf16"
@@ -330,7 +344,7 @@ def _scheduler(
     tensor, stages, prompt, output = (float(str(value)) for value in size.values())
     if limits == "tuned":
         model = str(plan["model"])
-        narrow = {"fp4": 0.5, "fp8": 1.0}.get(str(plan["precision"]), 2.0)
+        narrow = {"fp4": 0.5, "fp8": 1.0}.get(PRECISIONS[str(plan["precision"])].peak, 2.0)
         cache = 2.0 if plan["kv_precision"] == "bf16" or narrow == 2.0 else 1.0
         layers, heads, groups, hidden, head, parameters = (
             models.number(model, name)
