@@ -129,6 +129,16 @@ def test_each_expert_of_a_rank_waits_for_its_launches(catalog: Catalog) -> None:
     assert again == pytest.approx(2 * 58 * 4 * 4 * 1e-4, rel=1e-9)
 
 
+def test_experts_with_a_capacity_have_no_counts_to_wait_for(catalog: Catalog) -> None:
+    """The host knows how many tokens each expert takes and keeps its lead, forward and where it computes again."""
+    none, some = (with_constant(catalog, "training_software", "layer_overhead_time", value) for value in (0.0, 1e-3))
+    row = {**MIXTURE, "pipeline_parallel": 1, "num_accelerators": 64, "global_batch_size": 128}
+    for recompute in ("none", "full"):
+        padded = [time(known, row, "time_overhead", recompute=recompute, expert_capacity=1) for known in (none, some)]
+        assert padded[0] == pytest.approx(padded[1], rel=1e-12)
+        assert padded[1] < time(some, row, "time_overhead", recompute=recompute)
+
+
 def test_a_layer_of_experts_waits_for_the_counts_of_tokens(catalog: Catalog) -> None:
     """Then for the launches of one layer: in each forward pass of 58 mixtures, two micro-batches; not backward."""
     some = with_constant(catalog, "training_software", "layer_overhead_time", 1e-3)
