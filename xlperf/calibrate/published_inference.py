@@ -164,12 +164,9 @@ def _plan(
 def _scales(plan: dict[str, object], text: dict[str, str], models: ModelNames, said: list[str]) -> None:
     """How FP8 weights are scaled: as a source's checkpoints are, else as the published one of the model is."""
     if plan["precision"] == "fp8":
-        blocks = models.number(str(plan["model"]), "fp8_blocks") > 0.0
         found, why = _default(str(plan["software"]), text, "precision of fp8")
-        plan["precision"] = found or ("fp8-block" if blocks else "fp8")
-        said += (
-            [f"fp8 taken as {found} ({why})"] if found else ["fp8-block: the published checkpoint"] if blocks else []
-        )
+        plan["precision"] = found or ("fp8-block" if models.number(str(plan["model"]), "fp8_blocks") > 0.0 else "fp8")
+        said.append(f"scales of {plan['precision']}: {why or 'published checkpoint of the model'}")
 
 
 def _head_size(models: ModelNames, model: str) -> float:
@@ -324,9 +321,9 @@ def _mapping(text: dict[str, str], number: dict[str, float], said: list[str]) ->
 
 def _narrow_weights(plan: dict[str, object], said: list[str], narrow: set[str]) -> None:
     """FP4 on accelerators without FP4 units: weights are stored in 4 bits and widened before the product."""
-    around = str(plan["precision"]).startswith(("fp8", "bf16"))
-    published = str(plan["model"]).casefold().startswith(_FOUR_BITS) and around
-    if (plan["precision"] == "fp4" or published) and str(plan["accelerator"]).casefold() not in narrow:
+    stored = str(plan["precision"])
+    published = str(plan["model"]).casefold().startswith(_FOUR_BITS) and stored.startswith(("fp8", "bf16"))
+    if (stored == "fp4" or published) and str(plan["accelerator"]).casefold() not in narrow:
         plan["precision"] = "int4"
         plan["kv_precision"] = plan["kv_precision"] or "bf16"
         said.append("no FP4 units: 4-bit weights, 16-bit products")
