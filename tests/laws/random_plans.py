@@ -196,6 +196,10 @@ def _training_row(draw: Draw, number: int) -> Row:
         row["cross_entropy"] = "gathered"
     if row["zero_stage"] == 3 and draw.later.random() < 0.2:
         row["gradient_accumulation"] = "whole"
+    if draw.later.random() < 0.1:
+        row["cross_entropy"] = "chunked"
+    if draw.later.random() < 0.1:
+        row["software"] = "torchtune"
     return row
 
 
