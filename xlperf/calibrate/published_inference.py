@@ -142,7 +142,10 @@ def _plan(
         "precision": _precision(text, said),
         "kv_precision": _kv_precision(text) or _default(engine, text, "kv_precision")[0],
     }
-    _scales(plan, text, models, said)
+    scales, why = _default(engine, text, "precision of fp8")
+    if plan["precision"] == "fp8" and scales:
+        plan["precision"] = scales
+        said.append(f"fp8 taken as {scales} ({why})")
     if _WEIGHTS_ONLY in text["precision"].casefold():
         given, why = _default(engine, text, "activation_precision")
         plan["activation_precision"], plan["kv_precision"] = given or "bf16", plan["kv_precision"] or "bf16"
@@ -159,14 +162,6 @@ def _plan(
     _scheduler(plan, text, models, memory[text["gpu"].casefold()], said)
     plan.update(stated)
     return plan, said
-
-
-def _scales(plan: dict[str, object], text: dict[str, str], models: ModelNames, said: list[str]) -> None:
-    """How FP8 weights are scaled: as a source's checkpoints are, else as the published one of the model is."""
-    if plan["precision"] == "fp8":
-        found, why = _default(str(plan["software"]), text, "precision of fp8")
-        plan["precision"] = found or ("fp8-block" if models.number(str(plan["model"]), "fp8_blocks") > 0.0 else "fp8")
-        said.append(f"scales of {plan['precision']}: {why or 'published checkpoint of the model'}")
 
 
 def _head_size(models: ModelNames, model: str) -> float:
