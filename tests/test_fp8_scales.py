@@ -124,7 +124,7 @@ def test_published_rows_are_scaled_as_their_checkpoints(catalog: Catalog) -> Non
     header, rows = names.split(), [line.split() for line in lines]
     printed = published_rows(header, rows, lambda row, column: f"row {row} {column}")
     made = inference_plans(printed, published_as(catalog, 1.0, "Qwen3-235B-A22B"))
-    assert made.plans.text("precision").tolist() == ["fp8-tensor", "fp8-block", "fp8"]
+    assert made.plans.text("precision").tolist() == ["fp8-tensor", "fp8", "fp8"]
     assert stored_precision(made) == ["fp8", "fp8", "fp8"]
 
 
