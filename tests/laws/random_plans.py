@@ -305,6 +305,8 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
     row["wide_attention"] = (None, None, "no", "yes", None, None, None)[number % 7]
     row["attention_tile_rows"] = (None, None, None, 16, 64, 128, None, None)[number % 8]
     row["load_by_hour"] = (None, "2 " * 12 + "1 " * 12, "1 " * 8 + "3 " * 16)[number % 3]
+    if row["precision"] == "fp8":
+        row["precision"] = ("fp8", "fp8-block", "fp8-tensor", "fp8")[number % 4]
     return row
 
 

@@ -380,13 +380,14 @@ def preference_variance(num_experts: Array, top_k: Array, held: Array, favoured_
     >>> preference_variance(np.array([64.0]), np.array([4.0]), np.array([8.0]), 0.5).tolist()
     [0.0625]
     """
-    share, visited = array(favoured_share), divide(top_k, np.maximum(num_experts, 1.0))
+    experts, own, share = array(num_experts), array(held), array(favoured_share)
+    visited = divide(top_k, np.maximum(experts, 1.0))
     preferred = 3.0 - 3.0 * share + share * share
     other = (1.0 - share) * (1.0 - share)
     spread = share * (preferred * preferred) + (1.0 - share) * (other * other) - 1.0
-    spread = np.where(preferred * visited > 1.0, 0.0, spread)
-    left = np.maximum(num_experts - held, 0.0) / np.maximum(num_experts - 1.0, 1.0)
-    return np.asarray(np.maximum(spread, 0.0) / np.maximum(held, 1.0) * left)
+    spread = np.where(preferred * visited <= 1.0, np.maximum(spread, 0.0), 0.0 * preferred * visited)
+    left = np.maximum(experts - own, 0.0) / np.maximum(experts - 1.0, 1.0)
+    return np.asarray(spread / np.maximum(own, 1.0) * left)
 
 
 def busiest_rank_load(mean: Array, ranks: Array, most: Numeric = np.inf, lasting: Numeric = 0.0) -> Array:
@@ -424,6 +425,7 @@ def busiest_rank_load(mean: Array, ranks: Array, most: Numeric = np.inf, lasting
     >>> busiest_rank_load(np.array([16.0, 32.0]), np.array([8.0, 8.0]), 32.0).round(1).tolist()
     [20.0, 32.0]
     """
-    left = np.maximum(1.0 - mean / array(most), 0.0)
-    variance = mean * left + array(lasting) * (mean * mean)
-    return np.asarray(np.minimum(mean + largest_of(ranks) * np.sqrt(variance), most))
+    load = array(mean)
+    left = np.maximum(1.0 - load / array(most), 0.0)
+    variance = load * left + array(lasting) * (load * load)
+    return np.asarray(np.minimum(load + largest_of(ranks) * np.sqrt(variance), most))
