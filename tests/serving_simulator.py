@@ -276,3 +276,40 @@ def burst(
             now += base + slope * len(running)
             running = running[running > 1] - 1
     return now, waited / number
+
+
+def groups(
+    prompt: float, base: float, slope: float, steps: float, requests: int, group: int, late: float, waves: int
+) -> float:
+    """Mean time to the first token of all requests but those of the first burst, of equal requests.
+
+    Each step decodes a token of all that run and takes the prompts of a group of those that wait, ``prompt`` s each.
+    A request is followed by a new one that comes ``late`` s after its end.
+    """
+    now, first, sent = 0.0, [], requests
+    waiting, coming = [0.0] * requests, list[float]()
+    running = np.zeros(0, dtype=np.int64)
+    began = 0
+    while began < waves * requests:
+        waiting += [came for came in coming if came <= now]
+        coming = [came for came in coming if came > now]
+        if not waiting and not len(running):
+            now = min(coming)
+            continue
+        taken, waiting = waiting[:group], waiting[group:]
+        now += base + slope * len(running) + prompt * len(taken)
+        ended = int((running == 1).sum())
+        running = np.append(running[running > 1] - 1, np.full(len(taken), int(steps)))
+        first += [now - came + late for came in taken if began >= requests]
+        began += len(taken)
+        coming += [now + late] * min(ended, waves * requests - sent)
+        sent += min(ended, waves * requests - sent)
+    return float(np.mean(first))
+
+
+def tokens_of_a_burst(stall: float, longest: float, steps: float, variation: float, seed: int) -> float:
+    """Mean over requests of the time per token that prefills of a burst add, lengths lognormal."""
+    random = np.random.default_rng(seed)
+    width = np.sqrt(np.log1p(variation**2))
+    length = np.maximum(steps * np.exp(width * random.standard_normal(400_000) - 0.5 * width**2), 1.0)
+    return float(np.minimum(random.random(len(length)) * stall / length, longest).mean())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import csv
 import json
 import os
 import re
@@ -195,6 +196,15 @@ def _reexported(name: str, trees: dict[Path, ast.Module], named: set[str]) -> bo
                     if last in passed and f"{package}.{passed[last]}" in named:
                         return True
     return False
+
+
+def test_every_row_of_a_data_table_has_a_value_for_each_column() -> None:
+    """A comma without quotes makes two fields of one, and what stands behind it is lost."""
+    for path in _tracked():
+        if path.suffix == ".csv":
+            with path.open(encoding="utf-8", newline="") as file:
+                rows = list(csv.reader(file))
+            assert not [number for number, row in enumerate(rows, 1) if len(row) != len(rows[0])], path
 
 
 def test_no_file_names_this_machine_or_a_registry() -> None:

@@ -446,7 +446,7 @@ def test_wide_expert_parallelism_wins_where_decoding_is_bound_by_weights(catalog
     }  # fmt: skip
     found = search(plan(base, *SHARDS, "concurrency"), catalog, top=5)
     assert found.plans["expert_parallel"][0] >= 16.0
-    assert found.plans["data_parallel_attention"][0] >= 8.0
+    assert found.plans["data_parallel_attention"][0] >= 4.0
     assert found.num_tried == found.num_legal > 1000
     assert (found.results["tpot"] <= 0.05).all()
     assert_as_evaluated(found, catalog)

@@ -214,7 +214,7 @@ def test_tokens_are_drafted_as_the_recipe_of_the_image_has_it(
 ) -> None:
     table, said = plan_of(catalog, framework=framework, notes=f"source_file=2026-04-06.csv; {notes}", dp_attn=copies)
     assert table.filled("draft_tokens")[0] == drafted
-    assert ("tokens drafted" in said) == (drafted > 0.0)
+    assert ("draft tokens" in said) == (drafted > 0.0)
 
 
 @pytest.mark.parametrize(

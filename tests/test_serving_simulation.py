@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from serving_simulator import Outcome, burst, pools, replica, run_of_pools
+from serving_simulator import Outcome, burst, groups, pools, replica, run_of_pools, tokens_of_a_burst
 
 from xlperf.base.arrays import Array
 from xlperf.equations.serving.continuous import Replicas
@@ -18,10 +18,12 @@ from xlperf.equations.serving.queueing import (
     Steady,
     closed_state,
     first_of_run,
+    in_turn,
     run_rate,
     run_state,
     run_wait,
     spread_quantiles,
+    uneven_time,
 )
 
 # Time of a prefill, of a step without requests, of one more request in it; mean steps of a request.
@@ -185,6 +187,30 @@ def test_all_requests_at_once(
     assert first[0] == pytest.approx(waited, rel=0.25 if varied else 0.08)
     time = number / run_rate(every, room, requests, steady.rate, room / steady.rate, varied)[0]
     assert time == pytest.approx(seen, rel=0.15 if varied else 0.01)
+
+
+@pytest.mark.parametrize("requests", [8, 16, 64, 128])
+@pytest.mark.parametrize(
+    ("prompt", "base", "steps", "group"),
+    [(0.057, 0.017, 512.0, 8), (0.057, 0.017, 512.0, 2), (0.23, 0.017, 512.0, 2), (0.01, 0.03, 200.0, 4)],
+)
+def test_equal_requests_come_in_groups(prompt: float, base: float, steps: float, group: int, requests: int) -> None:
+    """Those of one pass end together, and most groups wait for the pass of the group before."""
+    seen = groups(prompt, base, 3e-5, steps, requests, group, 0.003, 10)
+    number, taken = np.array([float(requests)]), np.array([float(min(group, requests))])
+    every = service(prompt, base, 3e-5, steps)
+    steady = closed_state(every, number, number, 0.003)
+    found = in_turn(every, steady, taken * prompt, taken, number)
+    assert found.first_token[0] == pytest.approx(seen, rel=0.3)
+
+
+@pytest.mark.parametrize("variation", [0.1, 0.6, 1.4])
+@pytest.mark.parametrize("longest", [0.05, 0.5, np.inf])
+def test_mean_time_per_token_of_a_burst(longest: float, variation: float) -> None:
+    stall, steps = 10.0, 200.0
+    seen = [tokens_of_a_burst(stall, longest, steps, each, 3) for each in (0.0, variation)]
+    found = uneven_time(stall, steps, longest, variation)
+    assert found == pytest.approx(seen[1] - seen[0], rel=0.05, abs=0.02 * seen[0])
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from test_training_overlap import with_constant
 from training_samples import plans, results
 
 from xlperf.catalog.catalog import Catalog
@@ -225,12 +226,76 @@ def test_an_explanation_with_modules_accounts_for_the_step(catalog: Catalog) -> 
 
 
 def test_kernels_of_the_loss_differ_by_their_copies(catalog: Catalog) -> None:
-    assert logits_size(1.0, 2.0, 4.0, [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]).tolist() == [2.0, 6.0, 14.0]
+    sizes = logits_size(1.0, 2.0, 4.0, [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0], [0.0, 1.0, 0.0, 1.0])
+    assert sizes.tolist() == [2.0, 6.0, 14.0, 18.0]
     alone = {**DENSE, "num_accelerators": 1, "tensor_parallel": 1, "pipeline_parallel": 1, "global_batch_size": 4}
     found = results(catalog, *({**alone, "cross_entropy": way} for way in ("fused", "parallel", "plain")))
     steps = np.diff(found["memory"]) / (8192 * 128256)
     np.testing.assert_allclose(steps, [4.0, 8.0], rtol=1e-12)
     assert found["step_time"][0] < found["step_time"][1]
+
+
+def test_a_chunked_loss_has_an_eighth_of_the_logits_and_a_compiled_one_a_gradient_beside_them(catalog: Catalog) -> None:
+    alone = {**DENSE, "num_accelerators": 1, "tensor_parallel": 1, "pipeline_parallel": 1, "global_batch_size": 4}
+    ways = {"cross_entropy": "plain"}, {"cross_entropy": "chunked"}, {"cross_entropy": "fused"}
+    compiled = {"cross_entropy": "fused", "compiled": "yes"}
+    memory = results(catalog, *({**alone, "software": "torchtitan", **way} for way in (*ways, compiled)))["memory"]
+    np.testing.assert_allclose((memory - memory[2]) / (8192 * 128256), [12.0, 14.0 / 8.0 - 2.0, 0.0, 2.0], atol=1e-9)
+
+
+def test_a_plain_loss_split_over_ranks_keeps_one_tensor_more(catalog: Catalog) -> None:
+    """Per logit 14 bytes whole on every rank, 18 on an eighth of the vocabulary."""
+    base = {**DENSE, "tensor_parallel": 8, "pipeline_parallel": 1, "num_accelerators": 8, "global_batch_size": 4}
+    found = results(catalog, *({**base, "cross_entropy": way} for way in ("gathered", "plain", "parallel")))
+    whole, part = 8192 * 128256, 8192 * 128256 / 8
+    steps = -np.diff(found["memory"])
+    np.testing.assert_allclose(steps, [14.0 * whole - 18.0 * part, 12.0 * part], rtol=1e-12)
+
+
+def test_gradients_of_autograd_are_not_there_when_the_loss_has_its_logits(catalog: Catalog) -> None:
+    """Of one micro-batch the peak is in the loss without gradients or behind it with them; of two both together."""
+    freed = with_constant(catalog, "training_memory", "freed_gradients", 1.0)
+    alone = {**DENSE, "num_accelerators": 1, "tensor_parallel": 1, "pipeline_parallel": 1, "global_batch_size": 1}
+    alone |= {"micro_batch_size": 1, "zero_stage": 0, "cross_entropy": "fused"}
+    twice, full = {**alone, "global_batch_size": 2}, {**alone, "recompute": "full"}
+    kept, made = (results(one, alone, twice, full) for one in (catalog, freed))
+    assert made["memory"][1] == kept["memory"][1] and kept["memory"][0] == kept["memory"][1]
+    parts = ("memory_weights", "memory_gradients", "memory_optimizer", "memory_activations")
+    for row in range(3):
+        assert sum(made[name][row] for name in parts) == pytest.approx(made["memory"][row], rel=1e-12)
+    assert made["memory_gradients"][0] in (0.0, kept["memory_gradients"][0])
+    assert made["memory_gradients"][2] == kept["memory_gradients"][2]  # little is kept: the peak is at the end
+    assert (made["memory"][[0, 2]] < kept["memory"][[0, 2]]).all()
+
+
+def test_sharded_gradients_keep_room_of_their_own(catalog: Catalog) -> None:
+    freed = with_constant(catalog, "training_memory", "freed_gradients", 1.0)
+    base = {**DENSE, "tensor_parallel": 1, "pipeline_parallel": 1, "num_accelerators": 8, "zero_stage": 3}
+    base |= {"global_batch_size": 64, "micro_batch_size": 8, "sequence_length": 8192}
+    kept, made = results(catalog, base), results(freed, base)
+    assert kept["memory"][0] - made["memory"][0] == pytest.approx(kept["memory_gradients"][0], rel=1e-12)
+    assert made["memory_reserved"][0] == pytest.approx(kept["memory_reserved"][0], rel=1e-12)
+
+
+def test_what_nothing_fuses_is_kept(catalog: Catalog) -> None:
+    """Each of two norms keeps its input in FP32 in place of 16 bits, and the gate its output; none of it recomputed."""
+    alone = {**DENSE, "num_accelerators": 1, "tensor_parallel": 1, "pipeline_parallel": 1, "global_batch_size": 1}
+    alone |= {"micro_batch_size": 1, "sequence_length": 4096, "compiled": "yes"}
+    eager = {**alone, "compiled": "no"}
+    again = [{**one, "recompute": "selective", "recompute_modules": "norm activation"} for one in (alone, eager)]
+    kept = results(catalog, alone, eager, *again)["memory_layer_activations"]
+    assert kept[1] - kept[0] == pytest.approx(32 * 4096 * (2 * 4 * 4096 + 2 * 14336), rel=1e-12)
+    assert kept[3] == kept[2]
+    layer_norms = {**alone, "model": "GPT3-175B", "sequence_length": 2048}
+    same = results(catalog, layer_norms, {**layer_norms, "compiled": "no"})["memory_layer_activations"]
+    assert same[0] == same[1]
+
+
+def test_a_mixture_that_is_recomputed_whole_keeps_its_input_whatever_products_are_kept(catalog: Catalog) -> None:
+    mixture = {**DENSE, "model": "Mixtral-8x7B-v0.1", "recompute": "selective", "num_accelerators": 64}
+    ways = "products", "products moe", "moe"
+    kept = results(catalog, *({**mixture, "recompute_modules": way} for way in ways))["memory_layer_activations"]
+    assert kept[1] < 0.6 * kept[0] and kept[1] == pytest.approx(kept[2], rel=0.1)  # attention keeps other products
 
 
 def test_a_loss_in_16_bits_has_no_wide_copies(catalog: Catalog) -> None:

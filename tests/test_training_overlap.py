@@ -13,10 +13,10 @@ from training_samples import result as time
 from xlperf.base.resources import workbook
 from xlperf.calibrate.fit import kernels_of_stacks
 from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
-from xlperf.calibrate.published import package_rows, published_columns, published_rows, read_published
-from xlperf.calibrate.published_training import recipe_settings, training_plans
+from xlperf.calibrate.published import published_columns, published_rows, read_published
+from xlperf.calibrate.published_rules import default_of
+from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import table_schema
 from xlperf.engine import evaluate, explain
 
 H100 = "H100-SXM-80GB"
@@ -129,6 +129,16 @@ def test_each_expert_of_a_rank_waits_for_its_launches(catalog: Catalog) -> None:
     assert again == pytest.approx(2 * 58 * 4 * 4 * 1e-4, rel=1e-9)
 
 
+def test_experts_with_a_capacity_have_no_counts_to_wait_for(catalog: Catalog) -> None:
+    """The host knows how many tokens each expert takes and keeps its lead, forward and where it computes again."""
+    none, some = (with_constant(catalog, "training_software", "layer_overhead_time", value) for value in (0.0, 1e-3))
+    row = {**MIXTURE, "pipeline_parallel": 1, "num_accelerators": 64, "global_batch_size": 128}
+    for recompute in ("none", "full"):
+        padded = [time(known, row, "time_overhead", recompute=recompute, expert_capacity=1) for known in (none, some)]
+        assert padded[0] == pytest.approx(padded[1], rel=1e-12)
+        assert padded[1] < time(some, row, "time_overhead", recompute=recompute)
+
+
 def test_a_layer_of_experts_waits_for_the_counts_of_tokens(catalog: Catalog) -> None:
     """Then for the launches of one layer: in each forward pass of 58 mixtures, two micro-batches; not backward."""
     some = with_constant(catalog, "training_software", "layer_overhead_time", 1e-3)
@@ -235,6 +245,7 @@ def test_rows_of_a_block_keep_their_bits(catalog: Catalog) -> None:
         ("26.04", "GPT-OSS-120B", "GB300-NVL72", "bf16", "graphs", "layers"),
         ("26.06", "DeepSeek-V3", "B200-SXM-180GB", "mxfp8", "expert_overlap", "yes"),
         ("26.04", "DeepSeek-V3", "B200-SXM-180GB", "mxfp8", "expert_overlap", "no"),
+        ("26.04.01", "DeepSeek-V3", "B200-SXM-180GB", "mxfp8", "expert_overlap", "yes"),
         ("26.04", "a model without recipe", "B200-SXM-180GB", "mxfp8", "graphs", ""),
     ],
 )
@@ -242,8 +253,9 @@ def test_recipes_of_a_release_fill_what_a_row_leaves_out(
     release: str, model: str, gpu: str, precision: str, column: str, value: str
 ) -> None:
     """A release that is newer than the newest recipe is taken to follow that; an unknown model gets no setting."""
-    source = f"docs [{release} NeMo Container / Pre-Training]"
-    assert recipe_settings("nemo-bridge", source, model, gpu, precision).get(column, "") == value
+    row = dict.fromkeys(published_columns()["training"], "") | {"model": model, "gpu": gpu, "precision": precision}
+    row |= {"software": "nemo-bridge", "release": release}
+    assert default_of("training", row, column)[0] == value
 
 
 @pytest.mark.parametrize(
@@ -273,18 +285,6 @@ def test_settings_follow_the_stack_whatever_the_source(
     wanted = {"step": "once", "layers": "once"}.get(graphs, "copies")
     fused = "fused" if software in ("nemo", "nemo-bridge") else "parallel" if software == "nemo-2022" else ""
     assert found == [software, graphs, wanted, fused]
-
-
-def test_recipes_hold_settings_that_plans_know() -> None:
-    columns = {column.name: column for column in table_schema("training").columns}
-    rows = package_rows("published_recipes.csv")
-    for row in rows:
-        for name in ("token_dispatch", "graphs", "recompute"):
-            assert row[name] in columns[name].choices, row
-        assert row["expert_overlap"] in ("yes", "no") and row["reference"]
-        assert bool(row["recompute_modules"]) == (row["recompute"] == "selective"), row
-    keys = [tuple(row[name] for name in ("release", "model", "gpu", "precision")) for row in rows]
-    assert len(set(keys)) == len(keys)
 
 
 def test_kernels_of_a_stack_are_those_of_its_attention_library() -> None:

@@ -102,3 +102,12 @@ def test_a_ratio_to_measured_products_is_unknown_without_them() -> None:
     assert _beside_measured(table, row, measured, known)
     assert _beside_measured(table, row, measured.without("B300-SXM", known), known)
     assert not _beside_measured(table, row, measured.without("blackwell", known), known)
+
+
+def test_what_gradients_take_over_the_same_forward_is_known_without_measured_products() -> None:
+    """Partial sums in more bits: both products are predicted, and neither was measured for the other."""
+    known, measured = load_catalog(), read_measured()
+    table = known.tables["calibration"]
+    row = table.text("constant").tolist().index("gradient_slowdown")
+    assert table.text("generation")[row] == "hopper"
+    assert _beside_measured(table, row, measured.without("hopper", known), known)

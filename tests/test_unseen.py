@@ -13,12 +13,19 @@ from xlperf.calibrate.fit import read_measured
 from xlperf.calibrate.published import Published, package_rows, read_published
 from xlperf.calibrate.published_errors import UNSEEN, inference_plans, plans_to_fit, seen_rows, training_plans
 from xlperf.calibrate.unseen import HEADER, first_predictions, unseen_table
+from xlperf.calibrate.validate import records_of
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine.conditions import layers_of
 from xlperf.engine.trust import measured_runs, model_traits
 
-FIRST, SECOND, THIRD = "546f768f", "6a360860", "8d98cb2d"
-"""Trees that predicted the three readings before anything was changed."""
+FIRST, SECOND, THIRD, FOURTH = "546f768f", "6a360860", "8d98cb2d", "f6a9927b"
+"""Trees that predicted the readings before anything was changed."""
+THEN = {
+    ("training_band", "source"): 0.24,
+    ("serving_band", "source"): 0.15,
+    ("serving_band", "mixture_source"): 0.57,
+}
+"""Half-widths of new sources in the bands of the third and fourth reading."""
 
 
 @pytest.fixture(scope="module")
@@ -137,43 +144,45 @@ def unread_rows(rows: Published, catalog: Catalog) -> set[tuple[str, bool]]:
 
 @pytest.mark.parametrize(
     ("kind", "experts", "readings"),
-    [("training", None, (FIRST, SECOND)), ("inference", False, (SECOND,)), ("inference", True, (FIRST, SECOND))],
+    [
+        ("training", None, (FIRST, SECOND, THIRD, FOURTH)),
+        ("inference", False, (SECOND, THIRD, FOURTH)),
+        ("inference", True, (FIRST, SECOND, THIRD, FOURTH)),
+    ],
 )
 def test_the_band_of_a_new_source_holds_eighty_percent_of_runs_that_were_read_later(
     published: list[Published], catalog: Catalog, kind: str, experts: bool | None, readings: tuple[str, ...]
 ) -> None:
-    """Their bands as first predicted and the half-width of a new source hold 80 % of each reading. The first reading of
-    dense models in serving showed faults that are mended: it says nothing.
+    """Their bands as first predicted, less the half-width of a new source that they had then, and today's half-width
+    hold 80 % of the runs. The first reading of dense models in serving showed faults that are mended: it says nothing.
     """
     rows = next(one for one in published if one.kind == kind)
     family, word = {"training": "training_band", "inference": "serving_band"}[kind], np.array(["any"], dtype=object)
     name = "mixture_source" if experts else "source"
     source = float(catalog.calibration.constants(family, word, word, word)[0][name][0, 0])
+    then = dict.fromkeys((THIRD, FOURTH), THEN[family, name])
     chosen = {row for row, mixture in unread_rows(unseen_of(rows), catalog) if experts in (None, mixture)}
-    inside: dict[str, list[bool]] = {reading: [] for reading in readings}
+    inside: dict[str, bool] = {}
     for line in package_rows("unseen_first.csv"):
-        if line["commit"] in readings and line["row_id"] in chosen and line["metric"] not in ("ttft_ms", "peak_mem_gb"):
+        if line["commit"] not in readings or line["row_id"] not in chosen or not line["low"]:
+            continue
+        if line["metric"] not in ("ttft_ms", "peak_mem_gb") and line["row_id"] not in inside:
             error = math.log(float(line["measured"]) / float(line["predicted"]))
             band = math.log(float(line["high" if error > 0.0 else "low"]) / float(line["predicted"]))
-            inside[line["commit"]].append(abs(error) <= math.hypot(band, source))
-    for reading, some in inside.items():
-        assert len(some) > 20 and 0.76 <= np.mean(some) <= 0.88, (reading, len(some), np.mean(some))
+            own = math.sqrt(max(band**2 - then.get(line["commit"], 0.0) ** 2, 0.0))
+            inside[line["row_id"]] = abs(error) <= math.hypot(own, source)
+    assert len(inside) > 40 and 0.78 <= np.mean(list(inside.values())) <= 0.83, (len(inside), inside)
 
 
 def test_the_band_of_a_first_token_holds_eighty_percent_of_all_runs_that_were_read_later(
     published: list[Published], catalog: Catalog
 ) -> None:
-    """Bands as first predicted; those of the third reading had the half-width of a new source's step already."""
-    rows = next(one for one in published if one.kind == "inference")
-    word = np.array(["any"], dtype=object)
-    constants = catalog.calibration.constants("serving_band", word, word, word)[0]
-    dense, mixture, late = (float(constants[name][0, 0]) for name in ("source", "mixture_source", "first_source"))
-    chosen = dict(unread_rows(unseen_of(rows), catalog))
-    inside = []
-    for line in package_rows("unseen_first.csv"):
-        if line["row_id"] in chosen and line["metric"] == "ttft_ms":
-            error = math.log(float(line["measured"]) / float(line["predicted"]))
-            band = math.log(float(line["high" if error > 0.0 else "low"]) / float(line["predicted"]))
-            had = (mixture if chosen[line["row_id"]] else dense) if line["commit"] == THIRD else 0.0
-            inside.append(abs(error) <= math.sqrt(band * band - had * had + late * late))
-    assert len(inside) > 80 and 0.76 <= np.mean(inside) <= 0.84
+    """As predicted today, by the model as it is: 78 % of 86, whose standard error is 5 %."""
+    rows = unseen_of(next(one for one in published if one.kind == "inference"))
+    chosen = {row for row, _ in unread_rows(rows, catalog)}
+    inside = [
+        one.low <= one.measured <= one.high
+        for one in records_of([rows], catalog)
+        if one.row_id in chosen and one.metric == "ttft_ms" and not math.isnan(one.predicted)
+    ]
+    assert len(inside) > 80 and 0.68 <= np.mean(inside) <= 0.9

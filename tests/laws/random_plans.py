@@ -196,6 +196,10 @@ def _training_row(draw: Draw, number: int) -> Row:
         row["cross_entropy"] = "gathered"
     if row["zero_stage"] == 3 and draw.later.random() < 0.2:
         row["gradient_accumulation"] = "whole"
+    if draw.later.random() < 0.1:
+        row["cross_entropy"] = "chunked"
+    if draw.later.random() < 0.1:
+        row["software"] = "torchtune"
     return row
 
 
@@ -301,6 +305,8 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
     row["wide_attention"] = (None, None, "no", "yes", None, None, None)[number % 7]
     row["attention_tile_rows"] = (None, None, None, 16, 64, 128, None, None)[number % 8]
     row["load_by_hour"] = (None, "2 " * 12 + "1 " * 12, "1 " * 8 + "3 " * 16)[number % 3]
+    if row["precision"] == "fp8":
+        row["precision"] = ("fp8", "fp8-block", "fp8-tensor", "fp8")[number % 4]
     return row
 
 

@@ -19,7 +19,8 @@ from xlperf.equations.model.model import Model
 from xlperf.equations.model.parameters import matrix_parameters
 
 ROUNDING = 1.0 - 1e-9
-WEIGHT_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5, "int4": 0.5}
+WEIGHT_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp8-block": 1.0, "fp8-tensor": 1.0, "int8": 1.0,
+                "fp4": 0.5, "int4": 0.5}  # fmt: skip
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -18,7 +18,9 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
 from xlperf.calibrate.published import POWER, Published, PublishedPlans, package_rows, published_columns
-from xlperf.calibrate.published_inference import engine_default, engine_of, inference_plans
+from xlperf.calibrate.published_engines import engine_of
+from xlperf.calibrate.published_inference import inference_plans
+from xlperf.calibrate.published_rules import default_of
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
@@ -218,9 +220,9 @@ class _Predictions:
         if metric.startswith("tokens") and published.kind == "inference":
             sense = published.text["tokens_per_s_kind"][row]
             if sense.casefold() == "input" and metric == "tokens_per_s_per_gpu":
-                return (self._prompt_rate(plan), math.nan, math.nan, "")
+                return self._banded(self._prompt_rate(plan), "ttft", plan)
             if published.text["mode"][row].casefold() == "decode" and metric == "tokens_per_s_per_gpu":
-                return (self._decoding_rate(plan), math.nan, math.nan, "")
+                return self._banded(self._decoding_rate(plan), "tpot", plan)
             if sense.casefold() not in ("output", "output total"):
                 return (*_NOTHING, f'tokens/s counts "{sense}"')
         if published.kind == "inference" and metric in ("mfu_pct", "hfu_pct"):
@@ -244,6 +246,11 @@ class _Predictions:
         """Ends of the band of a result over the result."""
         low, middle, high = (self._value(f"{column}{end}", plan) for end in ("_low", "", "_high"))
         return low / middle, high / middle
+
+    def _banded(self, rate: float, column: str, plan: int) -> tuple[float, float, float, str]:
+        """A rate, and the ends of its band: those of the time that it is the inverse of."""
+        high, low = (rate / end for end in self._ends(column, plan))
+        return rate, low, high, ""
 
     def _prompt_rate(self, plan: int) -> float:
         """Tokens of prompts that one accelerator takes per second in the prefill. [token/s]"""
@@ -366,7 +373,7 @@ def served_rows(published: Published) -> tuple[Published, list[str]]:
         if _WEIGHTS_IN_FOUR_BITS in text["precision"][row]:
             text["precision"][row] += " weights"
         own = {name: text[name][row] for name in text}
-        prompt = engine_default(engine_of(own["framework"]), own, "prompt_length")[0]
+        prompt = default_of("inference", {**own, "software": engine_of(own["framework"])}, "prompt_length")[0]
         if math.isnan(number["isl"][row]) and prompt:
             number["isl"][row] = float(prompt)
         if math.isnan(number["tp"][row]):

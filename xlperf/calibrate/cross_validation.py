@@ -276,8 +276,13 @@ def _bands_of_others(table: Table, kept: Measured, catalog: Catalog) -> Table:
 
 
 def _beside_measured(table: Table, row: int, kept: Measured, catalog: Catalog) -> bool:
-    """Whether what a documented constant of products is a ratio to remains: measured products of its generation."""
+    """Whether what a documented constant of products is a ratio to remains: measured products of its generation.
+
+    What products of gradients take over the same forward is no ratio to what was measured: both are predicted.
+    """
     family, generation = table.text("family")[row], str(table.text("generation", ANY)[row])
+    if table.text("constant")[row] == "gradient_slowdown":
+        return True
     if family != "gemm" and (family != "serving_experts" or generation == ANY):
         return True
     own = accelerators_of(generation, catalog)

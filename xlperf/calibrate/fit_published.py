@@ -154,7 +154,7 @@ def _within(one: Parameter) -> Array:
     return np.asarray(np.clip(trial_values(one.family, one.constant, one.first), *one.bounds))
 
 
-MOST_CONSTANTS = {"training": 42, "inference": 52}
+MOST_CONSTANTS = {"training": 39, "inference": 52}
 """Constants that the times of published rows may be given."""
 OF_SOFTWARE, MOST_OF_SOFTWARE = ("training_software", "serving_software"), 4
 """Constants of one software in its own family."""

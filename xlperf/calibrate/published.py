@@ -53,9 +53,16 @@ def published_columns() -> dict[str, dict[str, str]]:
 
 
 def package_rows(name: str) -> list[dict[str, str]]:
-    """Rows of a data table that lies beside this module."""
-    lines = files("xlperf.calibrate").joinpath(name).read_text(encoding="utf-8").splitlines()
-    return list(csv.DictReader(lines))
+    """Rows of a data table that lies beside this module; InputError where one has not a value for each column."""
+    header, *rows = csv.reader(files("xlperf.calibrate").joinpath(name).read_text(encoding="utf-8").splitlines())
+    faults = [
+        Fault(f"{name} [line {line}]", f"has {len(row)} values for {len(header)} columns")
+        for line, row in enumerate(rows, 2)
+        if len(row) != len(header)
+    ]
+    if faults:
+        raise InputError(faults)
+    return [dict(zip(header, row, strict=True)) for row in rows]
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from xlperf.calibrate.fitter import FittedConstant, Parameter, Problem, calibrat
 from xlperf.calibrate.published import POWER, Published, PublishedPlans
 from xlperf.calibrate.published_inference import inference_plans
 from xlperf.calibrate.published_training import training_plans
-from xlperf.catalog.calibration import ANY, Calibration, precision_key
+from xlperf.catalog.calibration import ANY, Calibration, shared_precision
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.join import software_words
@@ -405,4 +405,4 @@ def colours_of(parameters: Sequence[Parameter]) -> np.ndarray:
 
 def stored_precision(plans: PublishedPlans) -> list[str]:
     """Precision that the constants of each plan are kept under."""
-    return [precision_key(str(name)) for name in plans.plans.filled("precision").tolist()]
+    return [shared_precision(str(name)) for name in plans.plans.filled("precision").tolist()]

@@ -59,7 +59,7 @@ def _batch_utilization(
     prompt, output, latency = (number[name][plans.index] for name in ("isl", "osl", "latency_s"))
     wide = size.number("hidden_size")[models] * size.number("num_layers")[models]
     flop = table.number("batch_size") * prompt * (2.0 * parameters + 2.0 * prompt * wide)
-    stored = np.array([PRECISIONS[str(name)].weight_size for name in table.filled("precision").tolist()])
+    stored = np.array([PRECISIONS[str(name)].served_size for name in table.filled("precision").tolist()])
     ranks = table.number("num_accelerators")
     read = parameters * stored / (ranks * catalog.tables["accelerators"].number("memory_bandwidth")[accelerators])
     left = np.where(table.filled("mode") == "static", latency - (output - 1.0) * read, np.nan)

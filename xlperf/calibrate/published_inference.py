@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import re
 from collections.abc import Mapping
-from functools import cache
 
 import numpy as np
 
-from xlperf.calibrate.published import ModelNames, Published, PublishedPlans, package_rows
+from xlperf.calibrate.published import ModelNames, Published, PublishedPlans
+from xlperf.calibrate.published_engines import engine_of
 from xlperf.calibrate.published_feasible import without_infeasible
 from xlperf.calibrate.published_pools import recipe_settings
+from xlperf.calibrate.published_rules import default_of
 from xlperf.calibrate.published_training import Refusal, plan_table, precision_choice
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of
 from xlperf.catalog.schema import table_schema, unit_of
+from xlperf.equations.plan.records import PRECISIONS
 
-_ENGINES = (
-    ("nim", "nim"),
-    ("nemo", "nemo"),
-    ("tensorrt-llm", "tensorrt-llm"),
-    ("trtllm", "tensorrt-llm"),
-    ("vllm", "vllm"),
-    ("sglang", "sglang"),
-    ("turbomind", "turbomind"),
-    ("jax", "jax"),
-    ("deepseek", "deepseek"),
-)
-_MATCHED = ("source_id", "source", "model", "gpu", "notes")
+_OF_AN_ENGINE = ("prefill_expert_parallel", "graphs", "graph_tokens", "sorted_sampling")
 _OF_A_SERVICE = (
     "polling_steps",
     "gathering_steps",
@@ -51,74 +41,15 @@ _WEIGHTS_ONLY = "weights"
 """Word of a printed precision that only weights are stored in."""
 _TUNED_SHARE = 0.95
 """Share of the free memory that the benchmark of TensorRT-LLM counts on for the KV cache. [-]"""
-_FIRST_TENSORRT = re.compile(r"tensorrt-llm v?0\.[0-7](\.| |$)")
-"""Before XQA, whose warps share the keys of grouped queries: TensorRT-LLM blog of January 2024, release 0.8."""
 _FIRST_XQA = re.compile(r"tensorrt-llm v?0\.[89](\.| |$)")
 _HEADS_OF_XQA = (128.0, 256.0)
 """Its first releases know no other heads: decoderXQARunner.h of TensorRT-LLM 0.8 and 0.9."""
-_FIRST_VLLM = re.compile(r"vllm 0\.[0-5](\.|$)")
-_VLLM_BEFORE_V1 = re.compile(r"vllm 0\.[67](\.| |$)")
-_VLLM_IN_TURN = re.compile(r"vllm 0\.([89]|1[0-3])(\.| |$)")
-"""One step at a time: asynchronous scheduling is the default from 0.14 on [vLLM release notes, v0.14.0]."""
-_FIRST_SGLANG = re.compile(r"sglang v?0\.([0-3]|4\.[0-4])(\.| |$)")
-"""Before FlashAttention-3 decodes latent attention by default: SGLang pull request 5571, since 0.4.5.post1."""
-_OF_AMD = "amd's build"
 _PROMPT = re.compile(r"prompt(?: and (?P<more>\d+))?$")
 """Default of the tokens of a pass: as many as a prompt has, or so many more."""
 _DOUBTFUL = "doubtful"
 """How the quality of a row begins whose own figures, or those beside it in its source, cannot all be right."""
 _INFERRED = "n_gpus inferred from parallel sizes"
 _OWN_PRECISION = re.compile(r"(?P<precision>NVFP4|MXFP4|FP8|FP4|INT4|INT8)(?![a-z0-9])", re.IGNORECASE)
-
-
-def engine_of(framework: str) -> str:
-    """Serving engine, without its version, as the calibration calls it.
-
-    >>> engine_of("trtllm 1.0.0rc3"), engine_of("NeMo/TRT-LLM"), engine_of("vLLM"), engine_of("abc 2")
-    ('tensorrt-llm', 'nemo', 'vllm', 'abc')
-    >>> engine_of("TensorRT-LLM 0.5"), engine_of("vLLM 0.5.4"), engine_of("vLLM 0.6.3"), engine_of("vLLM 0.12.0")
-    ('tensorrt-llm-0', 'vllm-0', 'vllm-0.6', 'vllm-0.8')
-    >>> engine_of("TensorRT-LLM 0.9.0"), engine_of("SGLang 0.4.3"), engine_of("SGLang 0.4.6.post1")
-    ('tensorrt-llm', 'sglang-0.4', 'sglang')
-    """
-    words = framework.casefold()
-    if _FIRST_TENSORRT.match(words):
-        return "tensorrt-llm-0"  # the versions of 2023 have neither the kernels nor the runtime of later ones
-    if _FIRST_VLLM.match(words):
-        return "vllm-0"  # until 0.5 one process handled every token of every request between two steps
-    if _VLLM_BEFORE_V1.match(words) and _OF_AMD not in words:
-        return "vllm-0.6"  # its second scheduler is the default from 0.8 on; AMD's builds had what came to AMD later
-    if _VLLM_IN_TURN.match(words):
-        return "vllm-0.8"
-    if _FIRST_SGLANG.match(words):
-        return "sglang-0.4"
-    for start, engine in _ENGINES:
-        if words.startswith(start):
-            return engine
-    return words.split()[0] if words else ""
-
-
-@cache
-def _defaults() -> tuple[dict[str, str], ...]:
-    return tuple(row for row in package_rows("published_defaults.csv") if row["table"] == "inference")
-
-
-def engine_default(engine: str, text: dict[str, str], column: str) -> tuple[str, str]:
-    """Default of an engine or a benchmark where a published row does not state a setting, with its reference.
-
-    ``engine``: serving engine. ``text``: the row as printed. ``column``: setting: a column of inference plans,
-    ``length_share`` (mean of the lengths over the stated ones), ``run_waves`` (requests of a run over those in flight),
-    ``draft_tokens_copies`` (tokens drafted where the attention layers have copies), ``expert_mapping`` (what a script
-    spreads over all ranks by itself: experts, ``ranks``, or copies of the attention layers too, ``copies``),
-    ``batch_wait_steps`` (steps that a prompt waits for a full pass) or ``software`` (the engine that a run's flags make
-    of the one its version names). Returns value and where it is documented; "" for none.
-    """
-    for row in _defaults():
-        if row["column"] != column or not fnmatch.fnmatchcase(engine, row["software"]):
-            continue
-        if all(fnmatch.fnmatchcase(text[name].casefold(), row[name].casefold()) for name in _MATCHED):
-            return row["value"], row["reference"]
-    return "", ""
 
 
 def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
@@ -187,7 +118,7 @@ def _plan(
     if _FIRST_XQA.match(text["framework"].casefold()) and _head_size(models, model) not in _HEADS_OF_XQA:
         engine = "tensorrt-llm-0"
         said.append("heads that the first kernels for grouped queries do not know: engine of the releases before them")
-    named, why = engine_default(engine, text, "software")
+    named, why = _default(engine, text, "software")
     if named:
         engine = named
         said.append(f"engine {named}: {why}")
@@ -209,10 +140,14 @@ def _plan(
         "prompt_length": number["isl"],
         "output_length": number["osl"],
         "precision": _precision(text, said),
-        "kv_precision": _kv_precision(text) or engine_default(engine, text, "kv_precision")[0],
+        "kv_precision": _kv_precision(text) or _default(engine, text, "kv_precision")[0],
     }
+    scales, why = _default(engine, text, "precision of fp8")
+    if plan["precision"] == "fp8" and scales:
+        plan["precision"] = scales
+        said.append(f"fp8 taken as {scales} ({why})")
     if _WEIGHTS_ONLY in text["precision"].casefold():
-        given, why = engine_default(engine, text, "activation_precision")
+        given, why = _default(engine, text, "activation_precision")
         plan["activation_precision"], plan["kv_precision"] = given or "bf16", plan["kv_precision"] or "bf16"
         said.append(f"{given} activations ({why})" if given else "weights alone are narrow: 16-bit products")
     if "tokens" in number:
@@ -260,7 +195,7 @@ def _settings(printed: str) -> dict[str, object]:
 def _unsaid(plan: dict[str, object], text: dict[str, str], said: list[str]) -> None:
     """Lengths as the benchmark of the source draws them, tokens drafted as its recipes have it."""
     engine = str(plan["software"])
-    share, why = engine_default(engine, text, "length_share")
+    share, why = _default(engine, text, "length_share")
     if share:
         for name in ("prompt_length", "output_length"):
             value = plan[name]
@@ -270,31 +205,25 @@ def _unsaid(plan: dict[str, object], text: dict[str, str], said: list[str]) -> N
         if plan["mode"] != "static":
             spread = (1.0 - float(share)) / (math.sqrt(3.0) * float(share))  # evenly, up to the stated lengths
             plan["prompt_variation"] = plan["output_variation"] = round(spread, 4)
-    dispatch, why = engine_default(engine, text, "expert_dispatch")
+    dispatch, why = _default(engine, text, "expert_dispatch")
     if dispatch and plan["mode"] == "static" and plan["expert_parallel"] != 1.0:
         plan["expert_dispatch"], plan["two_batch_overlap"] = dispatch, 1.0
         said.append(f"tokens go to {dispatch} once, behind half of a batch ({why})")
     copies = plan["data_parallel_attention"] != 1.0
-    waves, why = engine_default(engine, text, "run_waves")
+    waves, why = _default(engine, text, "run_waves")
     requests = plan.get("concurrency")
     if waves and isinstance(requests, float):
         plan["run_requests"] = float(waves) * requests
         said.append(f"{waves} times as many requests as in flight, all of those sent at once at the start ({why})")
-    together, why = engine_default(engine, text, "prefill_expert_parallel")
-    if together and plan["mode"] == "disaggregated":
-        plan["prefill_expert_parallel"] = float(together)
-        said.append(f"experts of the prefill pool on {together} ranks ({why})")
-    graphs, why = engine_default(engine, text, "graphs")
-    if graphs:
-        plan["graphs"] = float(graphs)
-        said.append(f"steps are launched kernel by kernel ({why})")
-    replayed, why = engine_default(engine, text, "graph_tokens")
-    if replayed:
-        plan["graph_tokens"] = float(replayed)
-        said.append(f"graphs of passes of up to {replayed} tokens ({why})")
+    drafted = "draft_tokens_copies" if copies else "draft_tokens"
+    for column, setting in (*((column, column) for column in _OF_AN_ENGINE), ("draft_tokens", drafted)):
+        value, why = _default(engine, text, setting)
+        if value and (plan["mode"] == "disaggregated" or not column.startswith("prefill")):
+            plan[column] = float(value)
+            said.append(f"{column.replace('_', ' ')} {value} ({why})")
     for column in _OF_A_SERVICE:
-        alone = column == "gathering_steps" and plan["data_parallel_attention"] == 1.0
-        value, why = engine_default(engine, text, "batch_wait_steps" if alone else column)
+        alone = column == "gathering_steps" and not copies
+        value, why = _default(engine, text, "batch_wait_steps" if alone else column)
         if column == "prefill_first" and "run_requests" not in plan:
             continue
         if value and plan["mode"] == "continuous":
@@ -303,14 +232,6 @@ def _unsaid(plan: dict[str, object], text: dict[str, str], said: list[str]) -> N
             assert isinstance(length, float)
             plan[column] = length + float(of_prompt["more"] or 0.0) if of_prompt else float(value)
             said.append(f"{column.replace('_', ' ')} {value} ({why})")
-    sorted_sampling, why = engine_default(engine, text, "sorted_sampling")
-    if sorted_sampling:
-        plan["sorted_sampling"] = float(sorted_sampling)
-        said.append(f"tokens sampled by sorting the logits ({why})")
-    drafted, why = engine_default(engine, text, "draft_tokens_copies" if copies else "draft_tokens")
-    if drafted:
-        plan["draft_tokens"] = float(drafted)
-        said.append(f"{drafted} tokens drafted ({why})")
 
 
 def _production(number: dict[str, float], text: dict[str, str], said: list[str]) -> None:
@@ -355,7 +276,7 @@ def _experts(text: dict[str, str], number: dict[str, float], engine: str, said: 
 
     A script that chooses by itself what a dump does not record is believed before the dump.
     """
-    chosen, why = engine_default(engine, text, "expert_mapping")
+    chosen, why = _default(engine, text, "expert_mapping")
     if chosen and number["tp"] > 1.0:
         number["ep"] = number["tp"]
         text["dp_attn"] = f"{number['tp']:g}" if chosen == "copies" else text["dp_attn"]
@@ -364,7 +285,7 @@ def _experts(text: dict[str, str], number: dict[str, float], engine: str, said: 
         return
     if not math.isnan(number["ep"]) or text["dp_attn"]:
         return
-    found, why = engine_default(engine, text, "data_parallel_attention")
+    found, why = _default(engine, text, "data_parallel_attention")
     if found == "ranks":
         number["ep"] = number["tp"]
         text["dp_attn"] = f"{number['tp']:g}"
@@ -395,8 +316,9 @@ def _mapping(text: dict[str, str], number: dict[str, float], said: list[str]) ->
 
 def _narrow_weights(plan: dict[str, object], said: list[str], narrow: set[str]) -> None:
     """FP4 on accelerators without FP4 units: weights are stored in 4 bits and widened before the product."""
-    published = str(plan["model"]).casefold().startswith(_FOUR_BITS) and plan["precision"] in ("fp8", "bf16")
-    if (plan["precision"] == "fp4" or published) and str(plan["accelerator"]).casefold() not in narrow:
+    stored = str(plan["precision"])
+    published = str(plan["model"]).casefold().startswith(_FOUR_BITS) and stored.startswith(("fp8", "bf16"))
+    if (stored == "fp4" or published) and str(plan["accelerator"]).casefold() not in narrow:
         plan["precision"] = "int4"
         plan["kv_precision"] = plan["kv_precision"] or "bf16"
         said.append("no FP4 units: 4-bit weights, 16-bit products")
@@ -406,7 +328,7 @@ def _scheduler(
     plan: dict[str, object], text: dict[str, str], models: ModelNames, memory: float, said: list[str]
 ) -> None:
     """Limits of the scheduler where a benchmark sets them by itself: requests of a rank, tokens of a pass."""
-    limits, why = engine_default(str(plan["software"]), text, "scheduler_limits")
+    limits, why = _default(str(plan["software"]), text, "scheduler_limits")
     requests = plan.get("concurrency")
     if not limits or plan["mode"] != "continuous" or not isinstance(requests, float):
         return
@@ -414,7 +336,7 @@ def _scheduler(
     tensor, stages, prompt, output = (float(str(value)) for value in size.values())
     if limits == "tuned":
         model = str(plan["model"])
-        narrow = {"fp4": 0.5, "fp8": 1.0}.get(str(plan["precision"]), 2.0)
+        narrow = {"fp4": 0.5, "fp8": 1.0}.get(PRECISIONS[str(plan["precision"])].peak, 2.0)
         cache = 2.0 if plan["kv_precision"] == "bf16" or narrow == 2.0 else 1.0
         layers, heads, groups, hidden, head, parameters = (
             models.number(model, name)
@@ -448,6 +370,10 @@ def tuned_limits(capacity: float, ratio: float, stages: float) -> tuple[float, f
     step = 32.0 if requests < 256.0 else 128.0 if requests < 1024.0 else 256.0
     part = 256.0 if tokens < 4096.0 else 512.0 if tokens < 8192.0 else 1024.0
     return max(64.0, step * math.ceil(requests / step)), max(2048.0, part * math.ceil(tokens / part))
+
+
+def _default(engine: str, text: Mapping[str, str], setting: str) -> tuple[str, str]:
+    return default_of("inference", {**text, "software": engine}, setting)
 
 
 def _at_least_one(value: float) -> float:
@@ -499,8 +425,7 @@ def _mode(plan: dict[str, object], text: dict[str, str], number: dict[str, float
         plan["mode"], plan["concurrency"] = "disaggregated", requests
         _recipe(plan, workers, said)
     elif text["group"] == "max-throughput" and math.isnan(batch):
-        shape = {**text, "notes": f"{text['notes']}; {number['isl']:g}x{number['osl']:g}"}
-        offered, why = engine_default(str(plan["software"]), shape, "run_requests")
+        offered, why = _default(str(plan["software"]), text, "run_requests")
         plan["mode"], plan["concurrency"] = "continuous", float(offered) if offered else _BATCH_OF_MAXIMUM
         if offered:
             plan["run_requests"] = float(offered)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from xlperf.calibrate.published import package_rows
+from xlperf.equations.plan.records import PRECISIONS
 
 SETTINGS = ("max_running_batch", "prefill_tokens")
 _SAME = {
@@ -36,7 +37,7 @@ def recipe_settings(plan: Mapping[str, object], workers: tuple[float, float]) ->
     that prefill and those that decode.
     """
     gpu = str(plan["accelerator"]).casefold().split("-")[0]
-    stated = (str(plan["software"]), gpu, str(plan["precision"]))
+    stated = (str(plan["software"]), gpu, PRECISIONS[str(plan["precision"])].peak)
     named = ("software", "gpu", "precision")
     counts = dict(zip(("prefill_workers", "decode_workers"), workers, strict=True))
     own = counts | {name: float(str(plan[column])) for name, column in _SAME.items()}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import re
-from functools import cache, lru_cache
+from collections.abc import Mapping
 
 import numpy as np
 
-from xlperf.calibrate.published import ModelNames, Published, PublishedPlans, package_rows
+from xlperf.calibrate.published import ModelNames, Published, PublishedPlans
+from xlperf.calibrate.published_rules import default_of
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
@@ -66,9 +66,18 @@ DEFAULTED = (
     "recompute_layers",
     "activation_storage",
     "stage_dealing",
+    "offload_activations",
 )
 _NUMBERS = frozenset(
-    ("zero_group_size", "train_mtp", "expert_capacity", "dispatch_nodes", "dispatch_ranks", "recompute_layers")
+    (
+        "zero_group_size",
+        "train_mtp",
+        "expert_capacity",
+        "dispatch_nodes",
+        "dispatch_ranks",
+        "recompute_layers",
+        "offload_activations",
+    )
 )
 _PLAIN = {
     "tensor_parallel": "tp",
@@ -84,8 +93,6 @@ _PLAIN = {
     "zero_stage": "zero_stage",
     "sequence_parallel": "sp",
 }
-_MATCHED = ("software", "source_id", "source", "model", "gpu", "notes")
-_RECIPE_KEYS = ("software", "release", "model", "gpu", "precision")
 _FLAGS = {"yes": 1.0, "no": 0.0, "auto": math.nan}
 _RELEASE = re.compile(r"(?<![\d.])2\d\.(?:0[1-9]|1[0-2])(?:\.\d\d)?(?![\d.]*\d)")
 _NEMO = (("22.11", "nemo-2022"), ("25.09", "nemo"))
@@ -95,6 +102,7 @@ _NEWEST_NEMO = "nemo-bridge"
 _NAMED_NEMO = ("nemo", "megatron-bridge", "megatron bridge", _NEWEST_NEMO)
 _AS_TENSOR = "tensor"
 _AS_PRINTED = "fsdp"
+_HALF = "half"
 _PER_REPLICA = "per_replica"
 _ROUNDED = 0.1
 """Most that a printed global batch may be off a whole number of micro-batches. [-]"""
@@ -150,49 +158,6 @@ def recipe_choice(printed: str) -> str:
     return next((recipe for spelling, recipe in _RECIPES.items() if words.startswith(spelling)), "") or (
         precision_choice(printed)
     )
-
-
-@cache
-def _defaults() -> tuple[dict[str, str], ...]:
-    return tuple(row for row in package_rows("published_defaults.csv") if row["table"] == "training")
-
-
-@lru_cache(maxsize=65536)
-def software_default(
-    software: str, source_id: str, source: str, model: str, gpu: str, notes: str, column: str
-) -> tuple[str, str, bool]:
-    """Default of a software for a setting that a row does not state; its reference; whether it is of that source.
-
-    ``software``, ``source_id``, ``source``, ``model``, ``gpu``, ``notes``: as the row prints them. ``column``: column
-    of training plans. Returns value ("" for none), where it is documented, and whether the entry names the source.
-    """
-    for row in _defaults():
-        if row["column"] != column:
-            continue
-        patterns = [row[name] for name in _MATCHED]
-        found = (software, source_id, source, model, gpu, notes)
-        if all(fnmatch.fnmatchcase(a.casefold(), b.casefold()) for a, b in zip(found, patterns, strict=True)):
-            return row["value"], row["reference"], row["source_id"] != "*" or row["source"] != "*"
-    return "", "", False
-
-
-@lru_cache(maxsize=4096)
-def recipe_settings(software: str, source: str, model: str, gpu: str, precision: str) -> dict[str, str]:
-    """What the recipe of a stack sets that publishes recipes for its fastest runs, "" where that is nothing.
-
-    The recipes of ``published_recipes.csv`` are read from the files that it names, whole: for every accelerator,
-    precision and release, whether there are measured runs of them or not. The first that fits counts; without a
-    release that of the newest.
-
-    ``software``: as plans have it. ``source``, ``model``, ``gpu``: as the row prints them. ``precision``: as plans have
-    it. By column of training plans; "reference" says where the recipe is.
-    """
-    release = f"{nemo_release(source)} "
-    for row in package_rows("published_recipes.csv"):
-        pairs = ((release, row["release"]), (model, row["model"]), (gpu, row["gpu"]), (precision, row["precision"]))
-        if software == row["software"] and all(fnmatch.fnmatchcase(a.casefold(), b.casefold()) for a, b in pairs):
-            return {name: value for name, value in row.items() if name not in _RECIPE_KEYS}
-    return {}
 
 
 class Refusal(Exception):
@@ -262,8 +227,8 @@ def _plan(
         raise Refusal(refused)
     if text["gpu"].casefold() not in accelerators:
         raise Refusal(f'accelerator "{text["gpu"]}" is not in the catalog')
-    where = tuple(text[name] for name in _MATCHED)
-    layers, reference, _ = software_default(*where, "num_layers")
+    where = {**text, "release": nemo_release(text["source"])}
+    layers, reference = _default(where, "num_layers")
     model, note, missing = models.name(published, row, {"num_layers": float(layers)} if layers else None)
     if missing:
         raise Refusal(missing)
@@ -276,41 +241,43 @@ def _plan(
         "accelerator": text["gpu"],
         **{name: float(published.number[column][row]) for name, column in _PLAIN.items()},
     }
-    plan["software"] = software_default(*where, "software")[0] or _stack(text)
-    where = (str(plan["software"]), *where[1:])
+    plan["software"] = where["software"] = _default(where, "software")[0] or _stack(text)
     for column in ("tensor_parallel", "pipeline_parallel", "expert_parallel", "expert_tensor_parallel"):
-        ranks, reference, _ = software_default(*where, column)
+        ranks, reference = _default(where, column)
         if ranks and math.isnan(_value(plan, column)):
             plan[column] = plan["tensor_parallel"] if ranks == _AS_TENSOR else float(ranks)
             said.append(f"{column.replace('_', ' ')} not stated: {plan[column]:g} ({reference})")
     _degrees(plan, published, row)
-    network = software_default(*where, "network")[0]
+    network = _default(where, "network")[0]
     if network.casefold() in models.networks:
         plan["network"] = network
     plan["precision"] = _choice(text, "precision", recipe_choice(text["precision"]), where, said)
     _recipe(plan, text, where, said)
-    recipe = recipe_settings(where[0], *where[2:5], str(plan["precision"]))
-    if recipe:
-        said.append(f"settings of the recipe ({recipe['reference']})")
-    stated = _RECOMPUTE.get(text["recompute"].casefold(), "") or recipe.get("recompute", "")
-    plan["recompute"] = _choice(text, "recompute", stated, where, said)
-    plan["recompute"] = software_default(*where, f"recompute of {plan['recompute']}")[0] or plan["recompute"]
-    plan["attention"] = software_default(*where, "attention")[0] or "flash"
+    where["precision"] = str(plan["precision"])
+    plan["recompute"] = _choice(text, "recompute", _RECOMPUTE.get(text["recompute"].casefold(), ""), where, said)
+    plan["recompute"] = _default(where, f"recompute of {plan['recompute']}")[0] or plan["recompute"]
+    plan["attention"] = _default(where, "attention")[0] or "flash"
     if plan["attention"] == "standard":
         said.append("standard attention")
     for column in DEFAULTED:
-        value = recipe.get(column, "") or software_default(*where, column)[0]
-        if value:
+        value = _default(where, column)[0]
+        if value == _HALF:
+            plan[column] = models.number(model, "num_layers") / 2.0
+        elif value:
             value = text["fsdp"] if value == _AS_PRINTED else value
             plan[column] = _FLAGS[value] if value in _FLAGS else float(value) if column in _NUMBERS else value
     if math.isnan(models.number(model, "num_mtp_layers")):
         plan.pop("train_mtp", None)
-    if not models.number(model, "num_experts") > 0.0:
+    mixture = models.number(model, "num_experts") > 0.0
+    if not mixture:
         plan.pop("expert_capacity", None)
-    plan["recompute_modules"] = plan.get("recompute_modules") or _MODULES.get(text["recompute"].casefold(), "")
+    modules = str(plan.get("recompute_modules") or _MODULES.get(text["recompute"].casefold(), ""))
+    if not mixture:
+        modules = " ".join(name for name in modules.split() if name != "moe")
+    plan["recompute_modules"] = modules
     if plan["recompute"] != "selective":
         plan["recompute_modules"] = ""
-    _sharding(plan, text, where)
+    _sharding(plan, where)
     for column in ("virtual_pipeline", "sequence_parallel", "micro_batch_size"):
         if math.isnan(_value(plan, column)):
             _fill(plan, column, where, said)
@@ -318,9 +285,9 @@ def _plan(
         said.append(f"interleave {_value(plan, 'virtual_pipeline'):g} of a pipeline of one stage left out")
         plan["virtual_pipeline"] = 1.0
     if text["metric_kind"] == "throughput_lora":
-        rank, reference, _ = software_default(*where, "adapter_rank")
+        rank, reference = _default(where, "adapter_rank")
         plan["adapter_rank"] = float(rank)
-        plan["adapter_modules"] = software_default(*where, "adapter_modules")[0]
+        plan["adapter_modules"] = _default(where, "adapter_modules")[0]
         said.append(f"rank of the adapters not stated: {rank} ({reference})")
     if text["metric_kind"] in ("throughput_sft", "throughput_lora"):
         said.append("sequences are taken as packed to the full length: attention as of one document")
@@ -345,23 +312,27 @@ def _whole_batch(plan: dict[str, object], text: dict[str, str], said: list[str])
         said.append(f"global batch {batch:g} is no whole number of micro-batches: {whole:g}")
 
 
-def _recipe(plan: dict[str, object], text: dict[str, str], where: tuple[str, ...], said: list[str]) -> None:
+def _recipe(plan: dict[str, object], text: dict[str, str], where: Mapping[str, str], said: list[str]) -> None:
     """What a source makes of plain FP8, what it keeps narrow, how it adds gradients, which layers it leaves wide."""
     printed = str(plan["precision"])
-    value, reference, _ = software_default(*where, f"precision of {printed}")
+    value, reference = _default(where, f"precision of {printed}")
     if value:
         plan["precision"] = value
         said.append(f"{printed} taken as {value} ({reference})")
     recipe = plan["precision"]
-    copies = software_default(*where, f"quantized_copies of {recipe}")[0]
+    copies = _default(where, f"quantized_copies of {recipe}")[0]
     if copies:
         plan["quantized_copies"] = copies
-    gradients = software_default(*where, f"gradient_precision of {text['precision'].casefold()}")[0]
+    gradients = _default(where, f"gradient_precision of {text['precision'].casefold()}")[0]
     if gradients:
         plan["gradient_precision"] = gradients
-    wide = software_default(*where, f"wide_layers of {recipe}")[0]
+    wide = _default(where, f"wide_layers of {recipe}")[0]
     if wide:
         plan["wide_layers"] = float(wide)
+
+
+def _default(where: Mapping[str, str], column: str) -> tuple[str, str]:
+    return default_of("training", where, column)
 
 
 def _value(plan: dict[str, object], column: str) -> float:
@@ -392,33 +363,29 @@ def _degrees(plan: dict[str, object], published: Published, row: int) -> None:
             raise Refusal(f"the {words} is not stated")
 
 
-def _choice(text: dict[str, str], column: str, found: str, where: tuple[str, ...], said: list[str]) -> str:
+def _choice(text: dict[str, str], column: str, found: str, where: Mapping[str, str], said: list[str]) -> str:
     if found:
         return found
     if text[column]:
         raise Refusal(f'{column} "{text[column]}" is not modelled')
-    value, reference, _ = software_default(*where, column)
+    value, reference = _default(where, column)
     if not value:
         raise Refusal(f"{column} is not stated")
     said.append(f"{column} not stated: {value} ({reference})")
     return value
 
 
-def _sharding(plan: dict[str, object], text: dict[str, str], where: tuple[str, ...]) -> None:
-    """ZeRO stage: as printed; else of that source; else 3 where weights are sharded; else the software's default.
-
-    What overlaps with a pass may depend on it.
-    """
+def _sharding(plan: dict[str, object], where: Mapping[str, str]) -> None:
+    """ZeRO stage as printed, else the default; what overlaps with a pass may depend on it."""
     if math.isnan(_value(plan, "zero_stage")):
-        value, _, of_source = software_default(*where, "zero_stage")
-        plan["zero_stage"] = 3.0 if text["data_sharding"] == "fsdp" and not of_source else float(value)
-    overlap = software_default(*where, f"data_overlap of zero {_value(plan, 'zero_stage'):g}")[0]
+        plan["zero_stage"] = float(_default(where, "zero_stage")[0])
+    overlap = _default(where, f"data_overlap of zero {_value(plan, 'zero_stage'):g}")[0]
     if overlap:
         plan["data_overlap"] = _FLAGS[overlap]
 
 
-def _fill(plan: dict[str, object], column: str, where: tuple[str, ...], said: list[str]) -> None:
-    value, reference, _ = software_default(*where, column)
+def _fill(plan: dict[str, object], column: str, where: Mapping[str, str], said: list[str]) -> None:
+    value, reference = _default(where, column)
     if value == _PER_REPLICA:
         plan[column] = _value(plan, "global_batch_size") / _value(plan, "data_parallel")
     elif value in ("yes", "no", "auto"):

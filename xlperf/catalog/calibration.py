@@ -30,7 +30,7 @@ SOFTWARE_FAMILIES = (
     "serving_load",
     "engine_all_reduce",
 )
-_PRECISIONS = {"fp16": "bf16"}
+_PRECISIONS = {"fp16": "bf16", "fp8-block": "fp8_block", "fp8-tensor": "fp8"}
 _MOVED = {("serving_software", "memory_fraction"): "serving_memory"}
 """Constants that older sheets have in another family. [-]"""
 _BROADER = {"mxfp8": "fp8", "fp8_block": "fp8"}
@@ -126,9 +126,23 @@ def _keys(generation: str, precision: str, software: str) -> tuple[str, str, str
 
 
 def precision_key(value: str) -> str:
-    """Name of a stored format in the calibration sheet: FP16 takes the constants of BF16."""
+    """Name of a stored format in the calibration sheet: FP16 takes the constants of BF16.
+
+    >>> precision_key("FP16"), precision_key("fp8-block"), precision_key("fp8-tensor")
+    ('bf16', 'fp8_block', 'fp8')
+    """
     key = _key(value)
     return _PRECISIONS.get(key, key)
+
+
+def shared_precision(value: str) -> str:
+    """The same where kinds of FP8 share what is fitted on published runs: ratios to the products of their own kind.
+
+    >>> shared_precision("fp8-block"), shared_precision("int4")
+    ('fp8', 'int4')
+    """
+    key = precision_key(value)
+    return _BROADER.get(key, key)
 
 
 class _Single(dict[tuple[str, str, str, str], Found]):

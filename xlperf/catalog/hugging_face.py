@@ -162,6 +162,8 @@ def model_row(config: Mapping[str, Any], name: str, source: str) -> ModelRow:
     if not found.refused and (unread := inner.unread()):
         left_out.append(f"entries that may change its layers are not read: {', '.join(sorted(unread))}")
     left_out += _towers(config)
+    if _scaled_by_blocks(config.get("quantization_config")):
+        row["fp8_blocks"] = "yes"
     refused = "; ".join(dict.fromkeys(found.refused))
     notes = [*(f"not expressed: {refused}" for _ in range(bool(refused))), *left_out]
     row |= {"source": source, "kind": "datasheet", "notes": "; ".join(notes)}
@@ -439,6 +441,25 @@ def _needed(row: Mapping[str, object], name: str, source: str, refused: bool) ->
         problem = f"has {experts:g} experts, {chosen:g} of them for each token"
     if problem and not refused:
         raise InputError(Fault(source or name, problem))
+
+
+def _scaled_by_blocks(narrow: object) -> bool:
+    """Whether the weights of a quantised checkpoint have a scale for each block of rows and columns.
+
+    >>> _scaled_by_blocks({"quant_method": "fp8", "weight_block_size": [128, 128]}), _scaled_by_blocks(None)
+    (True, False)
+    >>> _scaled_by_blocks({"config_groups": {"group_0": {"weights": {"strategy": "channel"}}}})
+    False
+    """
+    if not isinstance(narrow, Mapping):
+        return False
+    groups = narrow.get("config_groups")
+    weights = [
+        group["weights"]
+        for group in (groups.values() if isinstance(groups, Mapping) else ())
+        if isinstance(group, Mapping) and isinstance(group.get("weights"), Mapping)
+    ]
+    return bool(narrow.get("weight_block_size")) or any(one.get("strategy") == "block" for one in weights)
 
 
 def _towers(config: Mapping[str, Any]) -> list[str]:

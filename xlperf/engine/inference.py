@@ -208,11 +208,27 @@ def serving_setting(
     return ServingSetting(deployment, bands, power, extrapolated, joined.rules, *facts)
 
 
+def as_published(plans: Table, catalog: Catalog, named: Named) -> Table:
+    """Plans whose FP8 is that of the published checkpoint: scaled by blocks where the sheet models says so.
+
+    ``plans``: inference plans. Returns the same with precision fp8-block in place of fp8 for these models.
+    """
+    models = catalog.tables["models"]
+    if "fp8_blocks" not in models or "precision" not in plans:
+        return plans
+    stated = plans.filled("precision")
+    blocks = (stated == "fp8") & (models.filled("fp8_blocks")[named.models] > 0.0)
+    if not blocks.any():
+        return plans
+    return replace(plans, columns={**plans.columns, "precision": np.where(blocks, "fp8-block", stated)})
+
+
 def served_plans(plans: Table, catalog: Catalog, named: Named, architecture: Architecture, mode: str) -> Served:
     """Plans of one mode with the setting of their replicas or pools.
 
     ``plans``: inference plans of one mode. ``mode``: static, continuous or disaggregated.
     """
+    plans = as_published(plans, catalog, named)
     stated = plan_columns(plans, InferencePlan)
     if mode != "disaggregated":
         served = Served(stated, serving_setting(plans, stated, catalog, named, architecture))

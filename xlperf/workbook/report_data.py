@@ -13,6 +13,7 @@ from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter
 
 from xlperf.base.errors import XlperfError
+from xlperf.catalog.calibration import precision_key, shared_precision
 from xlperf.catalog.schema import CATALOG_TABLES, Column, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import accelerators_of
@@ -288,6 +289,8 @@ def calibration_rows(report: Report) -> np.ndarray:
             keys[name].update(map(str, group.plans.text(name, default)))
     if {"fp16", "int4"} & {value.lower() for value in keys["precision"]}:
         keys["precision"].add("bf16")
+    for value in tuple(keys["precision"]):
+        keys["precision"] |= {precision_key(value), shared_precision(value)}
     keep = np.ones(len(table), dtype=bool)
     for name, values in keys.items():
         known = {value.casefold() for value in values} | {"any", ""}

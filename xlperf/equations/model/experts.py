@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, ones, power, side_by_side
+from xlperf.base.arrays import Array, Numeric, array, divide, ones, power, side_by_side
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.operators import Gemms, Vectors
 
@@ -344,13 +344,60 @@ def largest_of(number: Array) -> Array:
     return np.where(count <= 1.0, 0.0, found)
 
 
-def busiest_rank_load(mean: Array, ranks: Array, most: Numeric = np.inf) -> Array:
-    r"""Load of the busiest rank, mean over steps, for uniformly random routing.
+def preference_variance(num_experts: Array, top_k: Array, held: Array, favoured_share: Numeric) -> Array:
+    r"""Relative variance of the visits of ranks that comes with the experts they hold, however many tokens there are.
+
+    Experts lie on ranks as they are numbered, preferred ones (:func:`activated_experts`) by chance. A preferred expert
+    has a = 3 - 3 s + s^2 times the visits of the mean, another one b = (1 - s)^2, and a rank a sample of H of E:
+
+    .. math:: v = \frac{s a^2 + (1 - s) b^2 - 1}{H} \cdot \frac{E - H}{E - 1}
+
+    Parameters
+    ----------
+    num_experts : Array
+        Routed experts E of a layer. [-]
+    top_k : Array
+        Experts that each token visits. [-]
+    held : Array
+        Experts H of a rank. [-]
+    favoured_share : numeric
+        Share s of the experts that are preferred. [-]
+
+    Returns
+    -------
+    Array
+        0 where routing is even or a rank holds all experts. [-]
+
+    References
+    ----------
+    .. [1] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 3.4: experts of high load in
+       statistics of the service, and their copies that balance the ranks.
+
+    Examples
+    --------
+    Half of 64 experts preferred, 1.75 and 0.25 times the visits of the mean: 0.5625 / 8 x 56 / 63.
+
+    >>> preference_variance(np.array([64.0]), np.array([4.0]), np.array([8.0]), 0.5).tolist()
+    [0.0625]
+    """
+    experts, own, share = array(num_experts), array(held), array(favoured_share)
+    visited = divide(top_k, np.maximum(experts, 1.0))
+    preferred = 3.0 - 3.0 * share + share * share
+    other = (1.0 - share) * (1.0 - share)
+    spread = share * (preferred * preferred) + (1.0 - share) * (other * other) - 1.0
+    spread = np.where(preferred * visited <= 1.0, np.maximum(spread, 0.0), 0.0 * preferred * visited)
+    left = np.maximum(experts - own, 0.0) / np.maximum(experts - 1.0, 1.0)
+    return np.asarray(spread / np.maximum(own, 1.0) * left)
+
+
+def busiest_rank_load(mean: Array, ranks: Array, most: Numeric = np.inf, lasting: Numeric = 0.0) -> Array:
+    r"""Load of the busiest rank, mean over steps, for random routing.
 
     Visits fall on ranks as balls into bins: their number varies by the root of its mean. Of experts that are visited
-    or not there are E on a rank at most, and their number varies by less the more of them are:
+    or not there are E on a rank at most, and their number varies by less the more of them are. Where routers prefer
+    experts of some ranks, their loads differ by a variance v that stays however many visits there are:
 
-    .. math:: r = \mu + m_e \sqrt{\mu \left(1 - \frac{\mu}{E}\right)}
+    .. math:: r = \mu + m_e \sqrt{\mu \left(1 - \frac{\mu}{E}\right) + v \mu^2}
 
     Parameters
     ----------
@@ -360,11 +407,13 @@ def busiest_rank_load(mean: Array, ranks: Array, most: Numeric = np.inf) -> Arra
         Ranks e. [-]
     most : numeric, default infinite
         What can fall on a rank at most, E. [-]
+    lasting : numeric, default 0.0
+        Relative variance v between ranks, as in :func:`preference_variance`. [-]
 
     Returns
     -------
     Array
-        The mean for a single rank, and towards it in proportion with much load; at most ``most``. [-]
+        The mean for a single rank, and with even routing towards it in proportion with much load; at most ``most``. [-]
 
     References
     ----------
@@ -376,5 +425,7 @@ def busiest_rank_load(mean: Array, ranks: Array, most: Numeric = np.inf) -> Arra
     >>> busiest_rank_load(np.array([16.0, 32.0]), np.array([8.0, 8.0]), 32.0).round(1).tolist()
     [20.0, 32.0]
     """
-    left = np.maximum(1.0 - mean / array(most), 0.0)
-    return np.asarray(np.minimum(mean + largest_of(ranks) * np.sqrt(mean * left), most))
+    load = array(mean)
+    left = np.maximum(1.0 - load / array(most), 0.0)
+    variance = load * left + array(lasting) * (load * load)
+    return np.asarray(np.minimum(load + largest_of(ranks) * np.sqrt(variance), most))

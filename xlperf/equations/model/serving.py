@@ -19,6 +19,7 @@ from xlperf.equations.model.experts import (
     busiest_rank_load,
     expert_gemms,
     latent_gemms,
+    preference_variance,
     router_gemm,
 )
 from xlperf.equations.model.linear_attention import PROJECTIONS, linear_gemms, linear_widths
@@ -202,8 +203,10 @@ def _expert_gemms(model: Model, tokens: Array, shape: ServingShape, replica_toke
     hit = activated_experts(slots, model.top_k, tokens, shape.favoured_share) / ranks * share
     hit = busiest_rank_load(np.minimum(hit, held), ranks, held)
     copies = tokens * model.top_k / ranks * share
-    # Tokens bring their experts one by one: with many experts on a rank its load evens out.
-    copies = np.minimum(busiest_rank_load(copies, ranks), tokens * np.minimum(model.top_k, held))
+    # Tokens bring their experts one by one: even loads even out. Copies of experts beside them are placed to balance.
+    lasting = preference_variance(model.num_experts, model.top_k, held, shape.favoured_share)
+    lasting = np.where(shape.redundant_experts > 0.0, 0.0, lasting)
+    copies = np.minimum(busiest_rank_load(copies, ranks, lasting=lasting), tokens * np.minimum(model.top_k, held))
     ffn = model.expert_ffn_hidden_size / shape.expert_tensor_parallel
     shared = mlp_gemms(
         model, replica_tokens, np.maximum(model.shared_ffn_hidden_size / shape.attention_parallel, 1.0), "shared expert"

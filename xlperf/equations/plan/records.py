@@ -51,6 +51,8 @@ class Precision(NamedTuple):
         Whether the matrix units have to scale blocks, as those with an FP4 rate do.
     tensor_scaled : bool
         Whether one scale holds for a whole tensor, so that its rows and its columns are the same numbers.
+    stored_size : float
+        Bytes of a weight of a checkpoint, whose scales are fewer than those of what training casts; 0: the same. [B]
     """
 
     key: str
@@ -66,11 +68,18 @@ class Precision(NamedTuple):
     turns: float = 1.0
     block_scaled: bool = False
     tensor_scaled: bool = False
+    stored_size: float = 0.0
+
+    @property
+    def served_size(self) -> float:
+        """Bytes of a weight of a checkpoint that is served, its share of the scales included. [B]"""
+        return self.stored_size or self.weight_size
 
 
 _BLOCK_16 = 0.5 + 1.0 / 16.0  # 4 bits and one scale byte per block of 16
 _BLOCK_32 = 1.0 + 1.0 / 32.0  # 8 bits and one scale byte per block of 32
 _BLOCK_128 = 1.0 + 4.0 / 128.0  # 8 bits and one FP32 scale per 128 elements
+_TILE_128 = 1.0 + 4.0 / (128.0 * 128.0)  # of a checkpoint: one per 128 x 128
 PRECISIONS = {
     "fp32": Precision("fp32", "fp32", 4.0, 4.0, 4.0, products=("fp32",), wide="fp32"),
     "tf32": Precision("tf32", "tf32", 4.0, 4.0, 4.0, wide="tf32"),
@@ -100,7 +109,18 @@ PRECISIONS = {
     "int4": Precision("bf16", "bf16", _BLOCK_16, 2.0, products=("bf16", "fp16", "fp32", "fp8", "int8")),
     "fp8-current": Precision("fp8", "fp8", 1.0, 1.0, reads=2.0, tensor_scaled=True),
     "mxfp8": Precision("mxfp8", "fp8", _BLOCK_32, _BLOCK_32, turns=0.0, block_scaled=True),
-    "fp8-block": Precision("fp8_block", "fp8", _BLOCK_128, _BLOCK_128),
+    "fp8-block": Precision(
+        "fp8_block",
+        "fp8",
+        _BLOCK_128,
+        _BLOCK_128,
+        products=("fp8-block", "fp8", "fp16", "bf16", "fp32"),
+        cache="fp8",
+        stored_size=_TILE_128,
+    ),
+    "fp8-tensor": Precision(
+        "fp8", "fp8", 1.0, 1.0, products=("fp8-tensor", "fp8", "fp16", "bf16", "fp32"), cache="fp8", tensor_scaled=True
+    ),
 }
 PRECISION_NAMES = tuple(PRECISIONS)
 PRECISION_CODES = {name: code for code, name in enumerate(PRECISION_NAMES)}
@@ -186,7 +206,7 @@ class Recompute:
 class CrossEntropy:
     """Kernels of the loss."""
 
-    FUSED, PLAIN, GATHERED = 1.0, 2.0, 3.0
+    FUSED, PLAIN, GATHERED, CHUNKED = 1.0, 2.0, 3.0, 4.0
 
 
 class LossPrecision:

@@ -14,17 +14,17 @@ from xlperf.equations.plan.records import (
     derived,
 )
 
-SERVED_PRECISIONS = ("fp32", "fp16", "bf16", "fp8", "int8", "fp4", "int4")
-"""Precisions of weights and of the key-value cache, in the order of the sheet's choices."""
+SERVED_PRECISIONS = ("fp32", "fp16", "bf16", "fp8", "int8", "fp4", "int4", "fp8-block", "fp8-tensor")
+"""Precisions of weights and, but for kinds of FP8, of the key-value cache, in the order of the sheet's choices."""
 _SERVED = [PRECISIONS[name] for name in SERVED_PRECISIONS]
-_WEIGHT_SIZES = np.array([each.weight_size for each in _SERVED])
+_WEIGHT_SIZES = np.array([each.served_size for each in _SERVED])
 _INPUT_SIZES = np.array([each.input_size for each in _SERVED])
 _ELEMENT_SIZES = np.array([each.element_size for each in _SERVED])
 _CACHES = np.array([SERVED_PRECISIONS.index(each.cache) for each in _SERVED])
 _IN_TABLE = np.array([PRECISION_CODES[name] for name in SERVED_PRECISIONS])
 _PRODUCTS = np.array([[name in each.products for name in SERVED_PRECISIONS] for each in _SERVED])
 _FOUR_BITS = np.array([each.weight_size < 1.0 for each in _SERVED])
-_NARROW_FLOAT = np.array([name in ("fp8", "fp4") for name in SERVED_PRECISIONS])
+_NARROW_FLOAT = np.array([name.startswith("fp8") or name == "fp4" for name in SERVED_PRECISIONS])
 _NAMES = np.array(SERVED_PRECISIONS, dtype=object)
 _MULTIPLIED = np.array([", ".join(each.products) for each in _SERVED], dtype=object)
 _FP32, _BF16, _FP8 = (SERVED_PRECISIONS.index(name) for name in ("fp32", "bf16", "fp8"))

@@ -241,7 +241,7 @@ class TrainingPlan(PlanColumns):
     @derived
     def plain_loss(self) -> np.ndarray:
         """Where every step of the loss is a kernel with an output of its own. [-]"""
-        return np.asarray(self.cross_entropy >= CrossEntropy.PLAIN)
+        return np.asarray((self.cross_entropy == CrossEntropy.PLAIN) | (self.cross_entropy == CrossEntropy.GATHERED))
 
     @derived
     def narrow_loss(self) -> np.ndarray:

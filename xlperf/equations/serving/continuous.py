@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, divide, some
+from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.load import (
     UNBOUNDED,
@@ -25,10 +26,12 @@ from xlperf.equations.serving.queueing import (
     Steady,
     closed_state,
     first_of_run,
+    in_turn,
     run_rate,
     run_state,
     run_wait,
     staying_together,
+    uneven_time,
 )
 from xlperf.equations.serving.results import (
     arriving_latency,
@@ -273,6 +276,8 @@ class Operation(NamedTuple):
         Memory of a replica.
     times : BatchTimes
         Times that are known of it.
+    uneven : Array
+        What the mean time per token over requests is longer for outputs of a run that vary. [s]
     """
 
     service: Service
@@ -283,6 +288,7 @@ class Operation(NamedTuple):
     running: Deployment
     memory: ReplicaMemory
     times: BatchTimes
+    uneven: Array
 
 
 def operating(deployment: Deployment) -> Operation:
@@ -334,7 +340,7 @@ def operating(deployment: Deployment) -> Operation:
     )
     cycle, full = (Cycle(*(values[at] for values in cycles)) for at in (0, 1))
     service = workload.service(active, cycle, np.where(ends, steps[1], cycle.step))
-    outside = deployment.request_latency.time(requests)
+    outside, uneven = deployment.request_latency.time(requests), np.zeros_like(requests)
     steady = closed_state(service, requests, places, outside)
     capacity = places / _cycle_time(workload, full)
     if ends.any():
@@ -344,10 +350,18 @@ def operating(deployment: Deployment) -> Operation:
             passes[1], share, *line, service.decode_steps, one, service.turn_steps, service.saving, service.longest
         )
         run = plan.run_requests / replicas
-        together = staying_together(service.decode_steps, plan.prefill_first, plan.output_variation)
         starting = closed_state(early, requests, places, outside)
+        # Where prompts do not go first, requests of equal length stay in the groups of one pass.
+        grouped = in_turn(service, steady, passes[1], burst, active)
+        together, passed = (
+            staying_together(service.decode_steps, first, plan.output_variation)
+            for first in (plan.prefill_first, 1.0 - plan.prefill_first)
+        )
+        steady = run_state(grouped, steady, passed, 0.0 * passed, plan.run_requests)
         # Only those that there is room for start at once.
-        steady = run_state(starting, steady, first_of_run(run, active), together, plan.run_requests)
+        first = first_of_run(run, active)
+        uneven = (first + (1.0 - first) * together) * _uneven(early, starting, active, plan)
+        steady = run_state(starting, steady, first, together, plan.run_requests)
         steady = steady._replace(queue_time=run_wait(steady.queue_time, requests, run))
     if state is not None:
         service, capacity = (
@@ -364,7 +378,19 @@ def operating(deployment: Deployment) -> Operation:
         **batch_memory(memory.filled(loaded.plan), memory),
         "bound": step_bound(loaded.plan, running.bound),
     }
-    return Operation(service, steady, results, places, capacity, loaded, memory, times)
+    return Operation(service, steady, results, places, capacity, loaded, memory, times, uneven)
+
+
+def _uneven(early: Service, starting: Steady, active: Array, plan: InferencePlan) -> Array:
+    """Time per token that short answers of a burst take longer than long ones, mean over requests, (rows,). [s]
+
+    ``early``: times of a replica with passes of a burst. ``starting``: its state. ``active``: requests that start.
+    """
+    if not some(plan.output_variation > 0.0):
+        return np.zeros_like(active)
+    stall = 2.0 * np.maximum(starting.decode_time - early.decode_steps * early.step_time(active), 0.0)
+    longest = np.where(plan.prefill_first > 0.0, np.inf, np.minimum(early.longest, early.prefill_time))
+    return uneven_time(stall, np.maximum(early.decode_steps, 1.0), longest, plan.output_variation)
 
 
 def loaded_results(deployment: Deployment, operation: Operation) -> dict[str, Array]:
@@ -405,4 +431,5 @@ def loaded_results(deployment: Deployment, operation: Operation) -> dict[str, Ar
     busy = np.where(arriving, replicas, np.minimum(replicas, plan.concurrency))
     one = np.ones_like(replicas)
     results = streamed(plan, service, steady, operation.results, best, rate * busy, one, one)
+    results["tpot"] = results["tpot"] + operation.uneven
     return with_request_latency(results, plan, arriving_latency(plan, steady, deployment.request_latency))

@@ -209,6 +209,7 @@ def rank_weights_size(model: Model, plan: InferencePlan, architecture: Architect
     return serving_weights_size(layers, narrow, small + wide, tables, *sizes, plan.attention_parallel)
 
 
+_ROOT_OF_THREE = 1.7320508075688772
 _BUFFERED_LAYERS = 2.0
 _LEAST_MULTICAST = 2.0
 """Ranks up to which collectives do not add up in the switch. [-]"""
@@ -623,16 +624,17 @@ class ReplicaMemory(NamedTuple):
         return BatchMemory(self.weights, own * self.kv_cache_size + self.prefix_cache_size, activations, usable)
 
 
-def held_output(reserved_output: Numeric, together: Numeric) -> Array:
+def held_output(reserved_output: Numeric, together: Numeric, output_variation: Numeric = 0.0) -> Array:
     r"""Share of its output that a request in a stream of them takes room for, mean over its life.
 
     Requests that come at any time have written half of their outputs. An engine that admits by the blocks in use and
     preempts the latest request where they run out counts that alone; one that never evicts counts the whole output. In
     between it counts a share r of what is still to come. Requests that start together also grow together: those of a
     burst that stay are as many as fit when they end (heuristic, this work: what preempted requests compute again is
-    not counted).
+    not counted). Outputs that are spread evenly, with coefficient of variation v, end over the share
+    :math:`\sqrt{3}\,v` of the time that they all could take: the room of the first goes to others.
 
-    .. math:: h = \frac{1 + \max(r, f)}{2}
+    .. math:: h = \frac{1 + \max\left(r, f\,(1 - \min(\sqrt{3}\,v, 1))\right)}{2}
 
     Parameters
     ----------
@@ -640,6 +642,8 @@ def held_output(reserved_output: Numeric, together: Numeric) -> Array:
         Share r of the output still to come that is kept free, 0 to 1. [-]
     together : numeric
         Share f of the requests of a run that are sent at once at its start; 0 without end. [-]
+    output_variation : numeric, default 0.0
+        Coefficient of variation v of the outputs. [-]
 
     Returns
     -------
@@ -653,8 +657,11 @@ def held_output(reserved_output: Numeric, together: Numeric) -> Array:
 
     >>> held_output([0.0, 0.1, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]).tolist()
     [0.5, 0.55, 1.0, 1.0]
+    >>> held_output(0.0, 1.0, [0.0, 0.25, 1.0]).round(3).tolist()  # a burst; 1 - 0.433 of it still grows together
+    [1.0, 0.783, 0.5]
     """
-    return np.asarray(0.5 * (1.0 + np.maximum(array(reserved_output), array(together))))
+    grown = array(together) * (1.0 - np.minimum(_ROOT_OF_THREE * array(output_variation), 1.0))
+    return np.asarray(0.5 * (1.0 + np.maximum(array(reserved_output), grown)))
 
 
 def _cache_sizes(
@@ -776,7 +783,7 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     admitted = batch = fitting(cache)
     run = np.maximum(plan.run_requests, 1.0)
     together = np.where(np.isnan(plan.concurrency / run), 0.0, np.minimum(plan.concurrency / run, 1.0))
-    held = held_output(engine["reserved_output"], together)
+    held = held_output(engine["reserved_output"], together, plan.output_variation)
     if some(held < 1.0):
         mean, _, _ = _cache_sizes(model, plan, architecture, engine["whole_history"], held)
         # One whole request has to fit before any runs.

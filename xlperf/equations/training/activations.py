@@ -8,7 +8,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ones, some
 from xlperf.equations.model.linear_attention import linear_kept_widths
-from xlperf.equations.plan.records import AdapterModules, ContextMethod, Recompute
+from xlperf.equations.plan.records import WORD, AdapterModules, ContextMethod, Recompute
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.kernels import CORES, LAYER_PLACES
 from xlperf.equations.training.setting import MASK, STORED, STORED_OUTPUT, Part, Setting
@@ -325,6 +325,30 @@ def _widths(setting: Setting) -> _Widths:
     return _Widths(width, expanded, projected, scores)
 
 
+class _Unfused(NamedTuple):
+    """What kernels of PyTorch, one after the other, keep beyond fused ones, (rows,). [B]
+
+    A root-mean-square norm: its input in FP32 in place of 16 bits, and what it multiplies with its weights. A gated
+    activation function: its output before the product with the other half, each element between the products. Layer
+    norms and activation functions without a gate are one kernel there too.
+    """
+
+    norm: Array
+    element: Array
+
+
+def _unfused(setting: Setting) -> _Unfused | None:
+    """What norms and activation functions keep besides where no compiler fuses them; None where all are fused."""
+    model, plan = setting.model, setting.plan
+    own = setting.constants["training_memory"]["unfused_kernels"][:, 0]
+    unfused = np.where(np.isnan(plan.compiled), own, 1.0 - plan.compiled)
+    if not some(unfused > 0.0):
+        return None
+    ranks = np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
+    vectors = np.where(model.layer_norm > 0, 0.0, unfused) * plan.tokens * model.hidden_size / ranks
+    return _Unfused(vectors * np.maximum(WORD, plan.element_size), unfused * model.gated_mlp * plan.element_size)
+
+
 class _Kept(NamedTuple):
     """What blocks keep: attention, a dense feed-forward layer and a mixture of experts, (rows,). [B]
 
@@ -384,6 +408,12 @@ def _kept(setting: Setting, mixers: _Mixers, widths: _Widths) -> _Kept:
     if narrow is not None:
         attention, dense = attention + narrow.attention, dense + narrow.dense
         mixture = mixture + narrow.mixture
+    unfused = _unfused(setting)
+    if unfused is not None:
+        norm, activation = (1.0 - plan.again(name) for name in ("norm", "activation"))
+        attention = attention + norm * mixers.each * unfused.norm
+        dense = dense + norm * unfused.norm + activation * unfused.element * inner
+        mixture = mixture + norm * unfused.norm + activation * unfused.element * expert_inner
     output_size = before_size = element
     if some(plan.stores_fp8):
         stored = plan.stores_fp8
@@ -425,7 +455,8 @@ def _kept_again(setting: Setting, mixers: _Mixers, widths: _Widths, kept: _Kept,
         half = 0.5 * element * plan.tokens * (inputs / tensor + 2.0 * mixers.each * model.hidden_size)
         up = 0.5 * before_size * (1.0 + model.gated_mlp)
         attention = np.where(products, output + half, attention)
-        dense, mixture = np.where(products, up * inner, dense), np.where(products, up * expert_inner, mixture)
+        dense = np.where(products, up * inner, dense)
+        mixture = np.where(products & ~(again_moe > 0), up * expert_inner, mixture)
     return kept._replace(attention=attention, dense=dense, mixture=mixture)
 
 

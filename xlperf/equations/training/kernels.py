@@ -493,7 +493,8 @@ def _outside_layers(setting: Setting) -> Iterator[tuple[str, str, Vectors]]:
     """
     model, plan, element = setting.model, setting.plan, setting.plan.element_size
     vocab = plan.tokens * ceil_div(model.vocab_size, plan.loss_shards)
-    fused, plain = plan.cross_entropy == CrossEntropy.FUSED, plan.plain_loss
+    fused = (plan.cross_entropy == CrossEntropy.FUSED) | (plan.cross_entropy == CrossEntropy.CHUNKED)
+    plain = plan.plain_loss
     loss = np.where(fused, 3.0 * element, element + np.where(plain, 3.0, 9.0) * WORD)
     gradient = np.where(fused, 2.0 * element, element + np.where(plain, 5.0, 3.0) * WORD)
     if some(narrow := plan.narrow_loss):  # no copies: softmax of logits; its gradient is made, read beside it, replaced

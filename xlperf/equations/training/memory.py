@@ -15,6 +15,8 @@ _GATHERED_LAYERS = 2.0
 """Layers whose weights ZeRO-3 gathers at a time: one that computes and the next one. [-]"""
 _BUFFERED_LAYERS = 2.0
 """Layers whose activations are on their way to or from the host. [-]"""
+_LOSS_PARTS = 8.0
+"""Parts of the tokens whose logits a chunked loss makes one after the other (torchtitan and torchtune). [-]"""
 _MTP_STREAMS = 5.0
 """Tensors as large as the residual stream that an MTP module keeps: inputs of norms and of its projection. [-]"""
 
@@ -57,15 +59,17 @@ def logits_size(
     word_size: Numeric,
     fused: Numeric,
     plain: Numeric,
+    split: Numeric = 0.0,
 ) -> Array:
     r"""Bytes of the logits and their gradients at the peak of the cross-entropy.
 
-    .. math:: S = N \left(e + (1 - \phi) w + 2 \pi w\right)
+    .. math:: S = N \left(e + (1 - \phi) w + (2 + \sigma) \pi w\right)
 
     Fused: the gradient takes the place of the logits. Split over the vocabulary (Megatron): 16-bit logits and their
     FP32 softmax, which the gradient replaces. Plain: 16-bit logits, log-softmax, its gradient and that of the loss
     in FP32, or in 16 bits where nothing makes them wider (PyTorch computes them in the precision of the logits but
-    under autocast [3]_).
+    under autocast [3]_). A plain one that is split over the vocabulary keeps one FP32 tensor more: log-softmax, its
+    exponential, their sum with the gradient of the loss, and the product with that of the output [4]_.
 
     Parameters
     ----------
@@ -79,6 +83,8 @@ def logits_size(
         Phi: 1 where one kernel makes loss and gradient. [-]
     plain : numeric
         Pi: 1 where every step of the loss is a kernel with an output of its own. [-]
+    split : numeric, default 0
+        Sigma: 1 where such a loss is split over the vocabulary. [-]
 
     Returns
     -------
@@ -90,16 +96,17 @@ def logits_size(
     .. [1] M. Shoeybi et al., "Megatron-LM", 2019, arXiv:1909.08053, section 3 (loss split over the vocabulary).
     .. [2] W. Liang et al., "TorchTitan", 2024, arXiv:2410.06511 (losses in FP32 on 16-bit logits).
     .. [3] PyTorch documentation, Automatic Mixed Precision package, CUDA ops that autocast to float32.
+    .. [4] PyTorch, torch/distributed/tensor/parallel/loss.py, _nll_loss_and_log_softmax_backward.
 
     Examples
     --------
-    Split over the vocabulary, fused, plain: 6, 2 and 14 bytes per logit.
+    Split over the vocabulary, fused, plain, plain and split: 6, 2, 14 and 18 bytes per logit.
 
-    >>> logits_size(1.0, 2, 4, [0, 1, 0], [0, 0, 1]).tolist()
-    [6.0, 2.0, 14.0]
+    >>> logits_size(1.0, 2, 4, [0, 1, 0, 0], [0, 0, 1, 1], [1, 0, 0, 1]).tolist()
+    [6.0, 2.0, 14.0, 18.0]
     """
     element, word = array(element_size), array(word_size)
-    each = element + (1.0 - array(fused)) * word + 2.0 * array(plain) * word
+    each = element + (1.0 - array(fused)) * word + (2.0 + array(split)) * array(plain) * word
     return np.asarray(array(num_logits) * each)
 
 
@@ -198,11 +205,26 @@ def kept_activations(setting: Setting) -> Array:
     return _kept(setting.plan, layer_activations(setting), setting.contents.mirrored(setting.plan.dualpipe))[0]
 
 
-def _activations(setting: Setting, contents: StageContents, modules: Array) -> tuple[Array, Array]:
-    """Activations that the layers of each stage keep, and the peak with what passes beside them, (rows, 3). [B]
+def _logits(setting: Setting) -> Array:
+    """Bytes of the logits of a micro-batch and their gradients, (rows,).
+
+    A compiled loss is fused, but its backward pass is a graph of its own, which does not write over its inputs.
+    """
+    plan = setting.plan
+    chunked, fused = plan.cross_entropy == CrossEntropy.CHUNKED, plan.cross_entropy == CrossEntropy.FUSED
+    number = plan.tokens * ceil_div(setting.model.vocab_size, plan.loss_shards)
+    plain, split = plan.plain_loss | chunked, plan.loss_shards > 1.0
+    size = logits_size(number, plan.element_size, plan.loss_size, fused, plain, split)
+    size = size + np.where(fused & (plan.compiled > 0), number * plan.element_size, 0.0)
+    return np.asarray(size / np.where(chunked, _LOSS_PARTS, 1.0))
+
+
+def _activations(setting: Setting, contents: StageContents, modules: Array) -> tuple[Array, Array, Array]:
+    """Activations that the layers of each stage keep, the peak with what passes beside them, and the last of them.
 
     The peak is in the recomputation of layers or in the loss, with logits, their gradients, and the residual stream
-    before and after its gather. ``modules`` are the MTP modules of the stages.
+    before and after its gather. The last are those of one layer, at the end of the backward pass. ``modules`` are the
+    MTP modules of the stages. (rows, 3) [B]
     """
     model, plan = setting.model, setting.plan
     single = plan.pipeline_parallel < 2
@@ -215,19 +237,13 @@ def _activations(setting: Setting, contents: StageContents, modules: Array) -> t
     whole_stream = plan.tokens * model.hidden_size * plan.element_size
     stream = whole_stream / tensor_ranks
     layer_kept = layer_kept + in_flight * modules * (_MTP_STREAMS * stream)[:, None]
-    logits = logits_size(
-        plan.tokens * ceil_div(model.vocab_size, plan.loss_shards),
-        plan.element_size,
-        plan.loss_size,
-        plan.cross_entropy == CrossEntropy.FUSED,
-        plan.plain_loss,
-    )
     gathered = np.where(tensor_ranks > 1.0, whole_stream, 0.0)
-    loss = (1.0 + plan.mtp_layers) * logits + 2.0 * stream + whole_stream + gathered
+    loss = (1.0 + plan.mtp_layers) * _logits(setting) + 2.0 * stream + whole_stream + gathered
     mask = model.dropout * MASK * whole_stream / plan.element_size / tensor_ranks * in_flight[:, 0]
     pair = 2.0 * gathered  # the gathered input of a block and its gradient
     extra = side_by_side(mask + np.where(single, loss, pair), pair, loss)
-    return layer_kept, layer_kept + np.maximum(working, extra)
+    last = working + kept / np.maximum(contents.layers, 1.0)
+    return layer_kept, layer_kept + np.maximum(working, extra), last
 
 
 def _sharded(setting: Setting, size: Array, since: float, dense: Array, experts: Array) -> Array:
@@ -351,12 +367,22 @@ def memory_of(setting: Setting) -> dict[str, Array]:
     contents = contents.mirrored(plan.dualpipe)
     parameters = stage_parameters(setting.model, plan, held, contents)
 
-    layer_activations_kept, activations = _activations(setting, contents, modules)
+    layer_activations_kept, activations, last = _activations(setting, contents, modules)
     weights, optimizer = _weights(setting, contents, parameters), _optimizer_state(setting, parameters)
     gradients, passing = _gradients(setting, parameters, heads)
     if some(plan.regathers):
         passing = np.where(plan.regathers[:, None], _regathered(setting, contents, heads), passing)
-    activations = activations + passing
+    software = setting.constants["training_memory"]
+    freed = _frees_gradients(setting)
+    all_gradients = gradients
+    if some(freed):
+        before = activations + np.where(plan.regathers[:, None], passing, 0.0)
+        ends = freed & (gradients + last + passing > before)
+        gradients = np.where(freed & ~ends, 0.0, gradients)
+        layer_activations_kept = np.where(ends, np.minimum(layer_activations_kept, last), layer_activations_kept)
+        activations = np.where(freed, np.where(ends, last + passing, before), activations + passing)
+    else:
+        activations = activations + passing
     stage_total = weights + gradients + optimizer + activations
 
     stages, none = plan.pipeline_parallel, np.zeros(len(stage_total))
@@ -364,8 +390,10 @@ def memory_of(setting: Setting) -> dict[str, Array]:
     worst = np.argmax(np.where(np.isnan(stage_total), 0.0, stage_total) + present, axis=-1)
     rows = np.arange(len(worst))
     memory = stage_total[rows, worst]
-    software = setting.constants["training_memory"]
     first, middle, last_total = stage_total.T
+    # Sharded gradients are made by collectives on a stream of their own: no other may have that room again.
+    own_stream = np.where((plan.zero_stage > 1) & (plan.zero_shards > 1), 1.0, 0.0)
+    apart = own_stream * (all_gradients - gradients)[rows, worst]
     return {
         "memory": memory,
         "memory_first_stage": first,
@@ -377,11 +405,21 @@ def memory_of(setting: Setting) -> dict[str, Array]:
         "memory_activations": activations[rows, worst],
         "memory_layer_activations": layer_activations_kept[rows, worst],
         "memory_reserved": (
-            memory + software["gathered_share"][:, 0] * _gathered_inputs(setting, contents)[rows, worst]
+            memory + apart + software["gathered_share"][:, 0] * _gathered_inputs(setting, contents)[rows, worst]
         )
         * (1.0 + software["allocator_share"][:, 0])
         + software["allocator_base"][:, 0],
     }
+
+
+def _frees_gradients(setting: Setting) -> np.ndarray:
+    """Where gradients are made by the backward pass alone: nothing of them is there when it begins, (rows, 1). [-]
+
+    The first micro-batch leaves them for the next, and the first of a pipeline for those in flight.
+    """
+    plan, software = setting.plan, setting.constants["training_memory"]
+    once = (plan.num_micro_batches < 2) & (plan.pipeline_parallel < 2)
+    return np.asarray((software["freed_gradients"] > 0.0) & once[:, None])
 
 
 def _gathered_inputs(setting: Setting, contents: StageContents) -> Array:

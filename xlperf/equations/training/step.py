@@ -211,8 +211,10 @@ def _host_times(setting: Setting, contents: StageContents) -> tuple[Array, Array
 
     The first hides behind the kernels that run meanwhile; the others do not. Going forward the host waits for the
     counts of tokens of a layer before it launches the products of experts. Its lead over the kernels is then lost: the
-    launches of one layer have nothing to hide behind (heuristic, this work). Backward the host knows the counts.
-    Graphs are launched at once.
+    launches of one layer have nothing to hide behind (heuristic, this work). Backward the host knows the counts; with
+    experts filled and padded to a capacity it knows them before and waits for nothing (Megatron-Core 0.8 and later,
+    token_dispatcher.py: drop_and_pad makes the counts on the host, cuda_sync_point no_sync). Graphs are launched at
+    once.
     What the host needs for each rank of a collective, it needs in runs over several machines. Inputs of each expert
     are cast on their own, by a kernel beside that of the product, by two where the scale needs their largest element.
     """
@@ -232,7 +234,8 @@ def _host_times(setting: Setting, contents: StageContents) -> tuple[Array, Array
     host = host + launched * constants["experts"]["layer_overhead_time"]
     casts = np.where(plan.quantized, plan.cast_reads, 0.0)[:, None]
     launches = launched * experts * (1.0 + casts) * constants["experts"]["launch_time"]
-    relaunched = np.where((plan.graphs == Graphs.NONE)[:, None], mixtures, 0.0)
+    counted = np.isnan(plan.expert_capacity) & (plan.graphs == Graphs.NONE)
+    relaunched = np.where(counted[:, None], mixtures, 0.0)
     return host, launches, relaunched * software["layer_overhead_time"]
 
 
