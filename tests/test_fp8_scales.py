@@ -143,3 +143,13 @@ def test_preferred_experts_load_ranks_unevenly_however_many_tokens_there_are() -
     assert busiest_rank_load(np.full(1, 1e9), np.full(1, float(ranks)))[0] == pytest.approx(1e9, rel=1e-4)
     assert preference_variance(np.full(1, 8.0), np.full(1, 2.0), np.full(1, 8.0), share).tolist() == [0.0]
     assert largest_of(np.ones(1)).tolist() == [0.0]
+
+
+def test_activations_of_fp8_are_those_of_the_checkpoint(catalog: Catalog) -> None:
+    """Weights in FP8 whose products are FP8 have the times of weights in FP8 alone."""
+    known = published_as(catalog, 1.0, "Qwen3-32B")
+    for name in ("tpot", "ttft"):
+        alone, stated = found(
+            known, name, *({**DENSE, "precision": "fp8", "activation_precision": word} for word in ("", "fp8"))
+        )
+        assert alone == stated

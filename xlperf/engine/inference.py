@@ -211,7 +211,8 @@ def serving_setting(
 def as_published(plans: Table, catalog: Catalog, named: Named) -> Table:
     """Plans whose FP8 is that of the published checkpoint: scaled by blocks where the sheet models says so.
 
-    ``plans``: inference plans. Returns the same with precision fp8-block in place of fp8 for these models.
+    ``plans``: inference plans. Returns the same with precision fp8-block in place of fp8 for these models; an
+    activation precision of fp8 is then that of the weights, as where it is blank.
     """
     models = catalog.tables["models"]
     if "fp8_blocks" not in models or "precision" not in plans:
@@ -220,7 +221,11 @@ def as_published(plans: Table, catalog: Catalog, named: Named) -> Table:
     blocks = (stated == "fp8") & (models.filled("fp8_blocks")[named.models] > 0.0)
     if not blocks.any():
         return plans
-    return replace(plans, columns={**plans.columns, "precision": np.where(blocks, "fp8-block", stated)})
+    columns = {**plans.columns, "precision": np.where(blocks, "fp8-block", stated)}
+    if "activation_precision" in plans:
+        written = plans.filled("activation_precision")
+        columns["activation_precision"] = np.where(blocks & (written == "fp8"), "", written)
+    return replace(plans, columns=columns)
 
 
 def served_plans(plans: Table, catalog: Catalog, named: Named, architecture: Architecture, mode: str) -> Served:

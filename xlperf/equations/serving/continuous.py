@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, divide, some
+from xlperf.base.arrays import Array, divide, side_by_side, some
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.load import (
@@ -34,6 +34,7 @@ from xlperf.equations.serving.queueing import (
     uneven_time,
 )
 from xlperf.equations.serving.results import (
+    QUANTILE_NAMES,
     arriving_latency,
     batch_memory,
     batch_times,
@@ -277,7 +278,7 @@ class Operation(NamedTuple):
     times : BatchTimes
         Times that are known of it.
     uneven : Array
-        What the mean time per token over requests is longer for outputs of a run that vary. [s]
+        What times per token over requests are longer for outputs of a run that vary: mean and quantiles, (rows, 4). [s]
     """
 
     service: Service
@@ -340,7 +341,7 @@ def operating(deployment: Deployment) -> Operation:
     )
     cycle, full = (Cycle(*(values[at] for values in cycles)) for at in (0, 1))
     service = workload.service(active, cycle, np.where(ends, steps[1], cycle.step))
-    outside, uneven = deployment.request_latency.time(requests), np.zeros_like(requests)
+    outside, uneven = deployment.request_latency.time(requests), np.zeros((len(requests), 4))
     steady = closed_state(service, requests, places, outside)
     capacity = places / _cycle_time(workload, full)
     if ends.any():
@@ -354,13 +355,13 @@ def operating(deployment: Deployment) -> Operation:
         # Where prompts do not go first, requests of equal length stay in the groups of one pass.
         grouped = in_turn(service, steady, passes[1], burst, active)
         together, passed = (
-            staying_together(service.decode_steps, first, plan.output_variation)
-            for first in (plan.prefill_first, 1.0 - plan.prefill_first)
+            staying_together(service.decode_steps, in_step, plan.output_variation)
+            for in_step in (plan.prefill_first, 1.0 - plan.prefill_first)
         )
         steady = run_state(grouped, steady, passed, 0.0 * passed, plan.run_requests)
         # Only those that there is room for start at once.
         first = first_of_run(run, active)
-        uneven = (first + (1.0 - first) * together) * _uneven(early, starting, active, plan)
+        uneven = (first + (1.0 - first) * together)[:, None] * _uneven(early, starting, active, plan)
         steady = run_state(starting, steady, first, together, plan.run_requests)
         steady = steady._replace(queue_time=run_wait(steady.queue_time, requests, run))
     if state is not None:
@@ -382,15 +383,15 @@ def operating(deployment: Deployment) -> Operation:
 
 
 def _uneven(early: Service, starting: Steady, active: Array, plan: InferencePlan) -> Array:
-    """Time per token that short answers of a burst take longer than long ones, mean over requests, (rows,). [s]
+    """Time per token that short answers of a burst take longer than long ones, mean and quantiles, (rows, 4). [s]
 
     ``early``: times of a replica with passes of a burst. ``starting``: its state. ``active``: requests that start.
     """
     if not some(plan.output_variation > 0.0):
-        return np.zeros_like(active)
+        return np.zeros((len(active), 4))
     stall = 2.0 * np.maximum(starting.decode_time - early.decode_steps * early.step_time(active), 0.0)
     longest = np.where(plan.prefill_first > 0.0, np.inf, np.minimum(early.longest, early.prefill_time))
-    return uneven_time(stall, np.maximum(early.decode_steps, 1.0), longest, plan.output_variation)
+    return side_by_side(*uneven_time(stall, np.maximum(early.decode_steps, 1.0), longest, plan.output_variation))
 
 
 def loaded_results(deployment: Deployment, operation: Operation) -> dict[str, Array]:
@@ -431,5 +432,6 @@ def loaded_results(deployment: Deployment, operation: Operation) -> dict[str, Ar
     busy = np.where(arriving, replicas, np.minimum(replicas, plan.concurrency))
     one = np.ones_like(replicas)
     results = streamed(plan, service, steady, operation.results, best, rate * busy, one, one)
-    results["tpot"] = results["tpot"] + operation.uneven
+    for at, name in enumerate(("tpot", *(f"tpot_{quantile}" for quantile in QUANTILE_NAMES))):
+        results[name] = results[name] + operation.uneven[:, at]
     return with_request_latency(results, plan, arriving_latency(plan, steady, deployment.request_latency))

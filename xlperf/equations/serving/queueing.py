@@ -493,12 +493,13 @@ def run_wait(queue: Array, requests: Array, run_requests: Array) -> Array:
     return np.asarray(array(queue) * (1.0 - 0.5 * started))
 
 
-def staying_together(steps: Array, prefill_first: Array, output_variation: Array) -> Array:
+def staying_together(steps: Array, in_step: Array, output_variation: Array) -> Array:
     r"""Share of the requests of a run that keep coming in bursts, because those before them end in the same step.
 
-    Where what waits is prefilled before anything is decoded on, requests that come together take all their steps
-    together, and those of the same length end together. While prompts are prefilled no request ends: those that end in
-    different steps do not add to a burst. Lengths are spread evenly, with coefficient of variation v.
+    Requests that take all their steps together and have the same length end together: those of a burst where what
+    waits is prefilled before anything is decoded on, those of one pass where it is not. While prompts are prefilled no
+    request ends: those that end in different steps do not add to a burst. Lengths are spread evenly, with coefficient
+    of variation v.
 
     .. math:: s = \frac{1}{\max(2 \sqrt{3}\,v\,N, 1)}
 
@@ -506,8 +507,8 @@ def staying_together(steps: Array, prefill_first: Array, output_variation: Array
     ----------
     steps : Array
         Steps N of decoding that a request takes, (rows,). [-]
-    prefill_first : Array
-        1 where prompts go before all decoding, 0 where both share a step, (rows,). [-]
+    in_step : Array
+        1 where such requests take all their steps together, else 0, (rows,). [-]
     output_variation : Array
         Coefficient of variation of the outputs, (rows,). [-]
 
@@ -526,7 +527,7 @@ def staying_together(steps: Array, prefill_first: Array, output_variation: Array
     0.0289
     """
     spread = 2.0 * _ROOT_OF_THREE * array(output_variation) * array(steps)
-    return np.asarray(array(prefill_first) / np.maximum(spread, 1.0))
+    return np.asarray(array(in_step) / np.maximum(spread, 1.0))
 
 
 def in_turn(service: Service, steady: Steady, pass_time: Array, group: Array, requests: Array) -> Steady:
@@ -535,9 +536,10 @@ def in_turn(service: Service, steady: Steady, pass_time: Array, group: Array, re
     Requests of one pass end in one step, and those that follow them share a pass again. The groups of a burst got
     their passes one after the other, and so they end: in the step with the pass of one group the next group ends, and
     those that follow wait for another such step before their own. Only the first group finds none before it. A prompt
-    takes delta less with such a step of t than by itself.
+    takes delta less with such a step of t than by itself. Nobody waits less than where prompts come at any time, nor
+    longer than the cycle leaves beside its steps.
 
-    .. math:: w = \left(t_p + t - g\,\delta\right) \left(1 - \frac{g}{c}\right)
+    .. math:: w = \max\left(\left(t_p + t - g\,\delta\right) \left(1 - \frac{g}{c}\right),\; w_{steady}\right)
 
     Heuristic, this work, held against runs simulated step by step. Where those that follow come later than the step
     in which they are expected, groups grow, and wait longer.
@@ -583,8 +585,10 @@ def in_turn(service: Service, steady: Steady, pass_time: Array, group: Array, re
     )
 
 
-def uneven_time(stall: Numeric, steps: Numeric, longest: Numeric, output_variation: Numeric) -> Array:
-    r"""What the mean time per token over requests is longer for answers whose lengths vary, in a burst. [s]
+def uneven_time(
+    stall: Numeric, steps: Numeric, longest: Numeric, output_variation: Numeric
+) -> tuple[Array, Array, Array, Array]:
+    r"""What times per token are longer for answers of a burst whose lengths vary: mean over requests and quantiles.
 
     After its first token a request of a burst stands still while the others are prefilled, for U S on average S / 2.
     Benchmarks take the mean over requests of each one's time per token [1]_: few tokens share a stall as long as many
@@ -593,6 +597,8 @@ def uneven_time(stall: Numeric, steps: Numeric, longest: Numeric, output_variati
 
     .. math:: \Delta = G(v) - G(0), \qquad G = \mathrm{E}\left[\min\left(\frac{U S}{n}, p\right)\right] =
         \mathrm{E}\left[m - \frac{m^2 n}{2 S}\right], \qquad m = \min\left(\frac{S}{n}, p\right)
+
+    A quantile is that of a request as short as the quantile of lengths, which stands still for half of the stall.
 
     Parameters
     ----------
@@ -607,8 +613,14 @@ def uneven_time(stall: Numeric, steps: Numeric, longest: Numeric, output_variati
 
     Returns
     -------
-    Array
-        Time per token, 0 or more, (rows,). [s]
+    mean : Array
+        Added to the mean time per token, 0 or more, (rows,). [s]
+    median : Array
+        Added to the median, (rows,). [s]
+    ninetieth : Array
+        Added to the 90th percentile, (rows,). [s]
+    ninety_ninth : Array
+        Added to the 99th percentile, (rows,). [s]
 
     References
     ----------
@@ -617,8 +629,8 @@ def uneven_time(stall: Numeric, steps: Numeric, longest: Numeric, output_variati
     Prompts first, v = 1: the mean of 1 / n is 2 / N, so that a mean stall of 5 s over 100 steps counts twice.
 
     >>> found = uneven_time(np.array([10.0, 10.0]), np.array([100.0]), np.array([np.inf]), np.array([0.0, 1.0]))
-    >>> found.round(4).tolist()
-    [0.0, 0.05]
+    >>> [times.round(4).tolist() for times in found]
+    [[0.0, 0.05], [0.0, 0.0207], [0.0, 0.1555], [0.0, 0.4405]]
     """
     stall, steps, longest, variation = (array(values) for values in (stall, steps, longest, output_variation))
     width = np.sqrt(log(1.0 + variation * variation))
@@ -631,7 +643,14 @@ def uneven_time(stall: Numeric, steps: Numeric, longest: Numeric, output_variati
             found = found + weight * (most - divide(0.5 * most * most, each, 0.0))
         return found
 
-    return np.asarray(np.maximum(mean(width) - mean(0.0 * width), 0.0))
+    def short(normal: float) -> Array:
+        lengths = np.maximum(steps * exp(-width * (normal + 0.5 * width)), 1.0)
+        return np.asarray(np.maximum(np.minimum(0.5 * stall / lengths, longest) - even, 0.0))
+
+    even = np.minimum(0.5 * stall / np.maximum(steps, 1.0), longest)
+    longer = np.asarray(np.maximum(mean(width) - mean(0.0 * width), 0.0))
+    median, ninetieth, ninety_ninth = map(short, _NORMAL)
+    return longer, median, ninetieth, ninety_ninth
 
 
 def run_state(burst: Steady, steady: Steady, first: Array, together: Array, run_requests: Array) -> Steady:

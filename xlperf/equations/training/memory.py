@@ -373,11 +373,13 @@ def memory_of(setting: Setting) -> dict[str, Array]:
     if some(plan.regathers):
         passing = np.where(plan.regathers[:, None], _regathered(setting, contents, heads), passing)
     software = setting.constants["training_memory"]
-    freed = _frees_gradients(setting)
-    all_gradients = gradients
+    freed, apart = _frees_gradients(setting), 0.0 * gradients
     if some(freed):
         before = activations + np.where(plan.regathers[:, None], passing, 0.0)
         ends = freed & (gradients + last + passing > before)
+        # Sharded gradients are made by collectives on a stream of their own: neither has the room of the other again.
+        own_stream = freed & ((plan.zero_stage > 1) & (plan.zero_shards > 1))[:, None]
+        apart = np.where(own_stream, np.where(ends, np.maximum(before - last - passing, 0.0), gradients), 0.0)
         gradients = np.where(freed & ~ends, 0.0, gradients)
         layer_activations_kept = np.where(ends, np.minimum(layer_activations_kept, last), layer_activations_kept)
         activations = np.where(freed, np.where(ends, last + passing, before), activations + passing)
@@ -391,9 +393,6 @@ def memory_of(setting: Setting) -> dict[str, Array]:
     rows = np.arange(len(worst))
     memory = stage_total[rows, worst]
     first, middle, last_total = stage_total.T
-    # Sharded gradients are made by collectives on a stream of their own: no other may have that room again.
-    own_stream = np.where((plan.zero_stage > 1) & (plan.zero_shards > 1), 1.0, 0.0)
-    apart = own_stream * (all_gradients - gradients)[rows, worst]
     return {
         "memory": memory,
         "memory_first_stage": first,
@@ -405,7 +404,9 @@ def memory_of(setting: Setting) -> dict[str, Array]:
         "memory_activations": activations[rows, worst],
         "memory_layer_activations": layer_activations_kept[rows, worst],
         "memory_reserved": (
-            memory + apart + software["gathered_share"][:, 0] * _gathered_inputs(setting, contents)[rows, worst]
+            memory
+            + apart[rows, worst]
+            + software["gathered_share"][:, 0] * _gathered_inputs(setting, contents)[rows, worst]
         )
         * (1.0 + software["allocator_share"][:, 0])
         + software["allocator_base"][:, 0],
