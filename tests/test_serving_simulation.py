@@ -322,3 +322,11 @@ def test_a_run_goes_on_until_the_longest_of_its_last_requests_ends(
     assert found[0] == pytest.approx(seen, rel=0.1 if waves > 1 else 0.15)
     assert found[0] < rate[0], "without its end the run would be faster"
     assert pooled_run_rate(rate, running, 1e4 * run, steps, last, variation)[0] == pytest.approx(rate[0], rel=1e-3)
+
+
+@pytest.mark.parametrize("variation", [0.3, 1.0, 2.0])
+def test_the_mean_time_per_token_of_a_run_lies_below_its_last_percent(variation: float) -> None:
+    """Bursts of prompts whose answers vary: quantiles rise with the mean."""
+    found = uneven_time(np.array([1.0, 10.0]), 128.0, np.array([np.inf, 0.05]), variation)
+    mean, median, ninetieth, last = found
+    assert (median <= ninetieth).all() and (ninetieth <= last).all() and (mean <= last).all()

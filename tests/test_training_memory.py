@@ -365,3 +365,14 @@ def test_a_pipeline_keeps_gathered_weights_and_whole_gradients(catalog: Catalog)
     assert found["memory_weights"][1] > found["memory_weights"][0]
     assert found["memory_gradients"][1] == found["memory_gradients"][0]  # each is freed as it is scattered
     assert found["time_data_parallel"][1] == pytest.approx(found["time_data_parallel"][0], rel=0.5)
+
+
+def test_reserved_memory_of_sharded_gradients_does_not_jump_where_the_peak_moves_to_the_end(catalog: Catalog) -> None:
+    """Longer sequences move the peak from the end of the backward pass to the loss: memory and reserved grow evenly."""
+    row = {"model": "Meta-Llama-3.1-8B", "accelerator": "H100-SXM-80GB", "num_accelerators": 2, "zero_stage": 3,
+           "software": "torchtitan", "global_batch_size": 2, "recompute": "full", "cross_entropy": "plain"}  # fmt: skip
+    found = results(catalog, *({**row, "sequence_length": length} for length in range(7808, 8705, 64)))
+    memory, reserved = found["memory"], found["memory_reserved"]
+    slopes = np.diff(memory)
+    assert slopes.max() > 5.0 * slopes.min() > 0.0, "the peak moves among these lengths"
+    assert (np.abs(np.diff(reserved)) < 0.005 * reserved[1:]).all()
