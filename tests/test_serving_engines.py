@@ -45,12 +45,27 @@ def one(catalog: Catalog, result: str, **row: Any) -> float:
 
 
 def test_each_request_adds_its_time_on_the_host_to_every_step(catalog: Catalog) -> None:
-    slow, quick = (changed(catalog, "serving_software", "token_overhead_time", value) for value in (1e-4, 0.0))
+    in_turn = changed(catalog, "serving_load", "overlapped_host", 0.0)
+    slow, quick = (changed(in_turn, "serving_software", "token_overhead_time", value) for value in (1e-4, 0.0))
     host = catalog.calibration.constants("serving_host", *(np.array([w], dtype=object) for w in ("hopper", "fp8", "x")))
     beside = float(host[0]["host_slowdown"][0, 0])
     for batch in (1, 7, 64):
         added = one(slow, "tpot", batch_size=batch) - one(quick, "tpot", batch_size=batch)
         assert added == pytest.approx(beside * batch * 1e-4, rel=1e-9)
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_a_host_that_prepares_the_next_step_meanwhile_is_waited_for_only_where_it_is_slower(
+    catalog: Catalog, stages: int
+) -> None:
+    beside = changed(changed(catalog, "serving_load", "overlapped_host", 1.0), "serving_host", "host_slowdown", 1.0)
+    row = {"tensor_parallel": 8 // stages, "pipeline_parallel": stages}
+    quick, hidden, slow = (
+        one(changed(beside, "serving_software", "token_overhead_time", value), "tpot", batch_size=256, **row)
+        for value in (0.0, 1e-5, 1e-3)
+    )
+    assert 256 * 1e-5 < quick == hidden < 0.1
+    assert slow == pytest.approx(256 * 1e-3, rel=0.02)
 
 
 def test_a_prefill_waits_for_the_launches_of_its_kernels_and_a_step_does_not(catalog: Catalog) -> None:

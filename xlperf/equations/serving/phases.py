@@ -103,7 +103,7 @@ class ServingWork(NamedTuple):
     exposed_time : Array
         Time of the messages that is not overlapped, (rows, phases, 5). [s]
     pass_overhead : Array
-        Fixed cost of the software per pass or step, (rows, phases). [s]
+        Time of the software per pass or step that the accelerators wait for, (rows, phases). [s]
     parts : Array
         Time of a layer and of what runs once per pass, by part, (rows, phases, 2, 5). [s]
     layers, passes, transfers : Array
@@ -194,6 +194,7 @@ class _Host(NamedTuple):
     layer_overhead: Array
     layer_launches: Array
     pass_overhead: Array
+    request_overhead: Array
 
 
 def _host(
@@ -240,7 +241,7 @@ def _host(
         launches = np.where((plan.graphs[:, None] == 0.0) & (prefill == 0.0), waited, launches)
     sent = (plan.stage_ranks - 1.0)[:, None] * software["worker_overhead_time"]
     each_pass = prefill * software["prefill_overhead_time"] + sent
-    return _Host(layer_overhead, launches, each_pass + served * each_served)
+    return _Host(layer_overhead, launches, each_pass + 0.0 * served, served * each_served)
 
 
 def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) -> ServingWork:
@@ -295,12 +296,17 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
         share = deployment.kernels["serving_experts"]["exchange_share"] * (np.array(phases) == PREFILL)
         exposed = _overlapped(messages, exposed, parts, halves, share)
         # What a pass costs once is not paid for each half.
-        host = _Host(host.layer_overhead, host.layer_launches, host.pass_overhead / halves)
+        host = host._replace(pass_overhead=host.pass_overhead / halves, request_overhead=host.request_overhead / halves)
         parts = _parts(kernels, messages, exposed, host)
     if some(plan.kv_offload > 0.0):
         parts = _with_offload(deployment, kernels, shape, parts, phases)
+    # What the host does for each request of a step it does while a stage computes, or between two steps.
+    stage = (deployment.model.num_layers / plan.pipeline_parallel)[:, None]
+    computing = stage * total(parts[:, :, 0]) + total(parts[:, :, 1])
+    beside = np.where(np.array(phases) == DECODING, deployment.software["overlapped_host"], 0.0)
+    parts[:, :, 1, FIXED] += np.maximum(host.request_overhead - beside * computing, 0.0)
     path = _critical_path(deployment, batching, exposed, parts, phases)
-    return ServingWork(*kernels, messages, exposed, host.pass_overhead, parts, *path)
+    return ServingWork(*kernels, messages, exposed, parts[:, :, 1, FIXED], parts, *path)
 
 
 def _overlapped(messages: Messages, exposed: Array, parts: Array, halves: Array, share: Array) -> Array:
