@@ -130,12 +130,14 @@ def narrowed(results: Mapping[str, np.ndarray], share: Array) -> dict[str, np.nd
     return found
 
 
-def unread_by(unread: Array, found: Corrections | None) -> Array:
-    """Where no published run of the software, the model and the accelerator was read, nor one of the user's own.
+def source_width(unread: Array, found: Corrections | None, new: Array, read: Array) -> Array:
+    """Half-width that the source of a run adds to its band, as a logarithm: none for runs of the user's own.
 
-    ``unread``: 1 where none was published, (rows,). ``found``: corrections by own runs.
+    ``unread``: 1 where no run of the software, the model and the accelerator was published, (rows,). ``found``:
+    corrections by own runs. ``new``, ``read``: half-widths where none was published and where some were, (rows,). [-]
     """
-    return unread if found is None else np.where(found.num_runs > 0, 0.0, unread)
+    width = np.where(unread > 0.0, new, read)
+    return width if found is None else np.where(found.num_runs > 0, 0.0, width)
 
 
 def own_runs_note(found: Corrections, illegal: np.ndarray) -> Remark:

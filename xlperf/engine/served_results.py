@@ -18,7 +18,7 @@ from xlperf.engine.notes import (
     limit_notes,
     unpriced_notes,
 )
-from xlperf.engine.own_runs import narrowed, own_runs_note, unread_by
+from xlperf.engine.own_runs import Corrections, narrowed, own_runs_note, source_width
 from xlperf.engine.trust import NOT_SHOWN, band_ends, ends_together
 from xlperf.equations.cost.tokens import (
     ALL_IN,
@@ -75,7 +75,7 @@ def reported(
     whole |= {"fits": np.where(short, 0.0, results["fits"]), "tokens_per_second_per_user": 1.0 / results["tpot"]}
     whole |= _costs(served, whole)
     whole |= _shares(whole)
-    whole |= _bands(served, mode, whole, known["distance"], unread_by(known["unread"], own))
+    whole |= _bands(served, mode, whole, known, own)
     if own is not None:
         whole |= narrowed(whole, own.width)
         add_notes(reason, [own_runs_note(own, illegal)])
@@ -94,18 +94,23 @@ def reported(
     return {**whole, **words, "bound": bound, "cost_basis": basis, "reason": reason}
 
 
-def _bands(served: Served, mode: str, results: Mapping[str, Array], distance: Array, unread: Array) -> dict[str, Array]:
-    """Ends of the 80 % bands; those of rates, cost and energy from the parts that they are made of.
+def _bands(
+    served: Served, mode: str, results: Mapping[str, Array], known: Mapping[str, np.ndarray], own: Corrections | None
+) -> dict[str, Array]:
+    """Ends of the 80 % bands; those of rates, cost and energy are made of those of their parts.
 
-    At a given rate of requests a plan's output is that rate, in whatever time. ``distance``, ``unread``: as
-    :func:`xlperf.engine.trust.trust` has them, the latter 0 for runs of the user's own.
+    At a given rate of requests a plan's output is that rate, in whatever time. ``known``: as
+    :func:`xlperf.engine.trust.trust` has it. ``own``: corrections by runs of the user's own.
     """
     setting = served.setting
     full = full_cache(results["running_batch"], results["max_batch_size"])
-    width = 1.0 + setting.bands["serving_band"]["widening"][:, 0] * distance
-    mixture = setting.deployment.architecture.experts
-    source = setting.bands["serving_band"]["mixture_source" if mixture else "source"][:, 0] * unread
-    late = np.maximum(source, setting.bands["serving_band"]["first_source"][:, 0] * unread)
+    constants = {name: values[:, 0] for name, values in setting.bands["serving_band"].items()}
+    width = 1.0 + constants["widening"] * known["distance"]
+    new = constants["mixture_source" if setting.deployment.architecture.experts else "source"]
+    source = source_width(known["unread"], own, new, constants["read_source"])
+    late = source_width(
+        known["unread"], own, np.maximum(new, constants["first_source"]), constants["first_read_source"]
+    )
     time, first = (
         exp(band_of_time(mode, full, setting.bands, width, prefix, more))
         for prefix, more in (("", source), ("first_", late))

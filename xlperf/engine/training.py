@@ -41,7 +41,7 @@ from xlperf.engine.own_runs import (
     corrections,
     narrowed,
     own_runs_note,
-    unread_by,
+    source_width,
 )
 from xlperf.engine.trust import NOT_SHOWN, band_ends, coordinates, ends_together, trust
 from xlperf.equations.cost.tco import carbon_of_energy
@@ -274,14 +274,16 @@ def _slow_run(setting: Setting, results: Mapping[str, Array]) -> Array | float:
     return slow_run_ratio(machines, share, slowdown, messages / results["step_time"])
 
 
-def _bands(setting: Setting, results: Mapping[str, Array], distance: Array, unread: Array) -> dict[str, Array]:
-    """Ends of the 80 % bands; those of rates, cost and energy from the parts that they are made of.
+def _bands(
+    setting: Setting, results: Mapping[str, Array], known: Mapping[str, np.ndarray], own: Corrections | None
+) -> dict[str, Array]:
+    """Ends of the 80 % bands; those of rates, cost and energy are made of those of their parts.
 
-    ``distance``, ``unread``: as :func:`xlperf.engine.trust.trust` has them, the latter 0 for runs of the user's own.
+    ``known``: as :func:`xlperf.engine.trust.trust` has it. ``own``: corrections by runs of the user's own.
     """
     band, power = setting.constants["training_band"], setting.constants[_POWER]
-    width = 1.0 + band["widening"][:, 0] * distance
-    source = band["source"][:, 0] * unread
+    width = 1.0 + band["widening"][:, 0] * known["distance"]
+    source = source_width(known["unread"], own, band["source"][:, 0], band["read_source"][:, 0])
     log_time = band_ends(band, "mixture" if setting.architecture.experts else "step", width, source)
     log_time[1] = np.maximum(log_time[1], _slow_run(setting, results))
     time, memory = exp(log_time), exp(band_ends(band, "memory", width))
@@ -327,7 +329,7 @@ def _evaluate(
         at = coordinates(plans, results, plan.sequence_length)
         conditions = format_and_load(plans)
         known = trust("training", catalog, named.models, named.accelerators, joined.software, conditions, at)
-        results |= _bands(setting, results, known["distance"], unread_by(known["unread"], own))
+        results |= _bands(setting, results, known, own)
         if own is not None:
             results |= narrowed(results, own.width)
     sizes = gibibytes(results["memory_reserved"]), gibibytes(results["memory_capacity"])

@@ -9,9 +9,9 @@ there), a part for the software (2 where neither a published run nor a row of th
 each condition that it was never measured in and others were, :mod:`xlperf.engine.conditions`), 2 for each condition
 that nobody measured, and 1/4 for each doubling beyond what they ran at. Below 1/2 a plan is measured, below 1
 interpolated, else extrapolated. The 80 % bands are made for models never measured, by sources that were read; every
-other unit of distance widens their logarithm by the constant ``widening``. A model and an accelerator that the software
-of a plan has no published run of are unread: constants ``source`` are added to their bands, in serving by kind of
-layers (heuristic, this work).
+other unit of distance widens their logarithm by the constant ``widening``. A user's machine is a source that was never
+read: constants ``read_source`` are added to the bands. Where the software of a plan has no published run of the model
+on the accelerator it is unread, and the larger ``source`` is, in serving by kind of layers (heuristic, this work).
 """
 
 from __future__ import annotations

@@ -11,10 +11,9 @@ def band_end(end: Array, width: Array, source: Numeric = 0.0) -> Array:
     r"""End of a band over the prediction, as a logarithm.
 
     Distance widens the band of the constants. What a new source brings with it (its machines, releases and unstated
-    settings) errs independently of the model: the two add as squares. The larger of both is taken, since conditions are
-    measured at other sources.
+    settings) errs independently of the model: the two add as squares.
 
-    .. math:: \ln b = \operatorname{sgn}(\ln c)\,\max\left(w\,|\ln c|,\; \sqrt{\ln^2 c + s^2}\right)
+    .. math:: \ln b = \operatorname{sgn}(\ln c)\,\sqrt{w^2 \ln^2 c + s^2}
 
     Heuristic, this work.
 
@@ -39,6 +38,6 @@ def band_end(end: Array, width: Array, source: Numeric = 0.0) -> Array:
     >>> band_end([-0.2, 0.3], [1.5, 1.0], [0.0, 0.4]).tolist()
     [-0.3, 0.5]
     """
-    own, added = array(end), array(source)
-    size = np.maximum(np.abs(own) * array(width), np.sqrt(own * own + added * added))
+    own, added = array(end) * array(width), array(source)
+    size = np.sqrt(own * own + added * added)
     return np.asarray(np.where(own < 0.0, -size, size))
