@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 
 import numpy as np
 
 from xlperf.base.arrays import Array, exp, some, total
-from xlperf.catalog.calibration import Calibration
+from xlperf.catalog.calibration import COMPILED, Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.conditions import format_and_load
@@ -105,16 +106,21 @@ _POWER = "power"
 _SOFTWARE = ("training_software", _MEMORY_FAMILY, "training_calls", "training_band")
 
 
-def training_plan(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
+def training_plan(plans: Table, joined: Joined, memory: Mapping[str, Array]) -> TrainingPlan:
     """A table of training plans with its blanks filled.
 
-    ``gradient_size``: bytes of an element of the gradient buffer of their software, (rows,) [B]. Matrix units that
-    state an FP4 rate read 8 bits by rows and by columns (Transformer Engine, FP8 current scaling: "Transpose
-    handling"): where one scale holds for a whole tensor they need no second copy.
+    ``memory``: constants of the memory of their software, (rows, 1). Matrix units that state an FP4 rate read 8 bits by
+    rows and by columns (Transformer Engine, FP8 current scaling: "Transpose handling"): where one scale holds for a
+    whole tensor they need no second copy. A plan that does not say whether it is compiled is what its software is by
+    default; blank stays where a stack has fused kernels of its own.
     """
     reads, fused_reads, turns, whole = joined.casts
     read_both_ways = (whole > 0) & ~np.isnan(joined.peaks[:, FP4])
-    stated = plan_columns(plans, TrainingPlan).replaced(
+    stated = plan_columns(plans, TrainingPlan)
+    compiling = np.array([word.casefold() == COMPILED for word in joined.software.words])[joined.software.codes]
+    of_software = np.where(memory["unfused_kernels"][:, 0] > 0.0, 0.0, np.where(compiling, 1.0, math.nan))
+    stated = stated.replaced(
+        compiled=np.where(np.isnan(stated.compiled), of_software, stated.compiled),
         product_size=joined.product_size,
         element_size=joined.element_size,
         cast_reads=reads,
@@ -123,7 +129,7 @@ def training_plan(plans: Table, joined: Joined, gradient_size: Array) -> Trainin
         layouts=np.where(read_both_ways, ANY_LAYOUT, LAYOUTS),
         gathered_layouts=np.where(whole > 0, ANY_LAYOUT, LAYOUTS),
     )
-    return with_defaults(stated, joined.model, joined.max_sequence_length, gradient_size)
+    return with_defaults(stated, joined.model, joined.max_sequence_length, memory["gradient_size"][:, 0])
 
 
 def step_constants(
@@ -153,7 +159,7 @@ def training_setting(
     """
     joined = join(plans, catalog, named)
     constants, extrapolated = step_constants(catalog.calibration, joined, architecture, only_memory)
-    plan = training_plan(plans, joined, constants[_MEMORY_FAMILY]["gradient_size"][:, 0])
+    plan = training_plan(plans, joined, constants[_MEMORY_FAMILY])
     kernels = constants if only_memory else stack_constants(constants, input_casts=False)
     alike = (named.models * len(catalog.tables["accelerators"]) + named.accelerators) * len(joined.keys.distinct)
     machine = joined.model, joined.device, joined.wide_device, joined.network

@@ -240,8 +240,9 @@ class TrainingPlan(PlanColumns):
 
     @derived
     def plain_loss(self) -> np.ndarray:
-        """Where every step of the loss is a kernel with an output of its own. [-]"""
-        return np.asarray((self.cross_entropy == CrossEntropy.PLAIN) | (self.cross_entropy == CrossEntropy.GATHERED))
+        """Where every step of the loss is a kernel with an output of its own: also of its parts, not compiled. [-]"""
+        whole = (self.cross_entropy == CrossEntropy.PLAIN) | (self.cross_entropy == CrossEntropy.GATHERED)
+        return np.asarray(whole | (self.cross_entropy == CrossEntropy.CHUNKED) & (self.compiled == 0.0))
 
     @derived
     def narrow_loss(self) -> np.ndarray:

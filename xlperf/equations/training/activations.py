@@ -340,8 +340,7 @@ class _Unfused(NamedTuple):
 def _unfused(setting: Setting) -> _Unfused | None:
     """What norms and activation functions keep besides where no compiler fuses them; None where all are fused."""
     model, plan = setting.model, setting.plan
-    own = setting.constants["training_memory"]["unfused_kernels"][:, 0]
-    unfused = np.where(np.isnan(plan.compiled), own, 1.0 - plan.compiled)
+    unfused = np.where(np.isnan(plan.compiled), 0.0, 1.0 - plan.compiled)
     if not some(unfused > 0.0):
         return None
     ranks = np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)

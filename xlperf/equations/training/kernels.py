@@ -489,12 +489,13 @@ def _outside_layers(setting: Setting) -> Iterator[tuple[str, str, Vectors]]:
     """Look-up of the embedding, and the loss over the part of the vocabulary that a rank holds.
 
     Split over the vocabulary each step of the loss is a kernel on FP32 logits (Megatron-Core, cross_entropy.py): copy,
-    largest, subtraction, exponential, sum and division.
+    largest, subtraction, exponential, sum and division. A loss over parts of the tokens moves as much as one over all:
+    as a fused one where it is compiled, else as a plain one.
     """
     model, plan, element = setting.model, setting.plan, setting.plan.element_size
     vocab = plan.tokens * ceil_div(model.vocab_size, plan.loss_shards)
-    fused = (plan.cross_entropy == CrossEntropy.FUSED) | (plan.cross_entropy == CrossEntropy.CHUNKED)
     plain = plan.plain_loss
+    fused = (plan.cross_entropy == CrossEntropy.FUSED) | (plan.cross_entropy == CrossEntropy.CHUNKED) & ~plain
     loss = np.where(fused, 3.0 * element, element + np.where(plain, 3.0, 9.0) * WORD)
     gradient = np.where(fused, 2.0 * element, element + np.where(plain, 5.0, 3.0) * WORD)
     if some(narrow := plan.narrow_loss):  # no copies: softmax of logits; its gradient is made, read beside it, replaced
