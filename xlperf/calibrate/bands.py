@@ -30,7 +30,7 @@ from xlperf.calibrate.fit_unmeasured import and_constants
 from xlperf.calibrate.fitter import FEWEST_ROWS, FittedConstant, calibration_table, fit_set, joined_tables, rounded
 from xlperf.calibrate.kernel_measurements import machine_lines
 from xlperf.calibrate.published import Published
-from xlperf.calibrate.published_errors import QUANTITIES, Errors, configuration_weights, weighted_quantile
+from xlperf.calibrate.published_errors import QUANTITIES, READ_LATER, Errors, configuration_weights, weighted_quantile
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
@@ -341,7 +341,8 @@ def bands_of_machines(errors: Errors, order: Sequence[str], catalog: Catalog, da
 def machines_table(
     errors: Sequence[Errors], measured: Measured, catalog: Catalog
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """A line for each line of machines, kind of rows and quantity, with half of the sources left out at a time.
+    """A line for each line of machines, kind of rows and quantity, with half of the sources left out at a time; rows
+    that were read later have lines of their own.
 
     ``errors``: as :func:`xlperf.calibrate.fit_machines.errors_left_out` has them. ``measured``: the rows.
     """
@@ -352,8 +353,10 @@ def machines_table(
         for name, of in zip(rows.text["row_id"], rows.text["source_id"], strict=True)
     }
     for kind in errors:
-        own = by_line(kind, catalog)
-        for quantity in sorted(set(own.quantity.tolist())):
+        every = by_line(kind, catalog)
+        later = np.array([group.casefold().endswith(READ_LATER) for group in every.group.tolist()], dtype=bool)
+        parts = [(every.take(later == last), kind.kind + ", read later" * last) for last in (False, True)]
+        for own, rows, quantity in ((*part, name) for part in parts for name in sorted(set(part[0].quantity.tolist()))):
             names = sorted(set(own.generation[own.quantity == quantity].tolist()))
             for name in (*names, "all") if len(names) > 1 else names:
                 some = own.take((own.quantity == quantity) & ((own.generation == name) | (name == "all")))
@@ -361,7 +364,7 @@ def machines_table(
                 width = np.log(some.high)
                 lines.append(
                     (
-                        name, kind.kind, quantity, f"{len(some)}",
+                        name, rows, quantity, f"{len(some)}",
                         f"{len({source[row] for row in some.row_ids.tolist()})}",
                         *_statistics(logs), f"{100.0 * math.expm1(float(np.median(logs))):+.1f} %",
                         *_statistics(some.fitted), _share(some.covered(logs)),

@@ -2,7 +2,8 @@
 
 Rows of the groups ``other-*`` are fitted apart from those of NVIDIA machines, on top of all their constants: what a
 line of machines (cdna, tpu, gaudi, trainium) takes beyond them. ``machine_software.csv`` says which constants that is
-looked for in. A constant that the rows say little about stays as it is for any machine.
+looked for in. A constant that the rows say little about stays as it is for any machine. Serving on TPU had no row
+when the model was made: those of later readings (group ``other-tpu-later``) are fitted.
 """
 
 from __future__ import annotations
@@ -51,6 +52,10 @@ from xlperf.catalog.catalog import Catalog
 
 SOURCE = "published rows of other machines in validation.xlsx"
 """How the source of a constant begins that was fitted on published rows of machines by line."""
+
+
+_DIGITS = 3
+"""Ways to halve the sources, beside the one by the sum of digits. [-]"""
 
 
 @dataclass(frozen=True)
@@ -153,8 +158,8 @@ def _of_kernels(catalog: Catalog, kernels: Sequence[Row]) -> Catalog:
 
 
 def _halves(names: Sequence[str]) -> list[list[str]]:
-    """Halves of some names and the other halves: by each digit of their number in binary, and by their sum."""
-    digits = max(len(names) - 1, 1).bit_length()
+    """Halves of some names and the other halves: by the last digits of their number in binary, and by their sum."""
+    digits = min(max(len(names) - 1, 1).bit_length(), _DIGITS)
     parity = [[at >> digit & 1 for at in range(len(names))] for digit in range(digits)]
     parity.append([at.bit_count() & 1 for at in range(len(names))])
     return [

@@ -39,6 +39,8 @@ UNSEEN = "unseen-"
 in no fit, band, rule, table of what was measured or choice."""
 OTHER_MACHINES = "other-"
 """How the groups of rows on machines beyond NVIDIA begin: they are fitted by line (``fit_machines``)."""
+READ_LATER = "-later"
+"""How the groups of those end that were read after the model was made: first predicted as unseen rows, then fitted."""
 NEVER_FITTED_SOURCES = ("deepseek_infersim", "deepseek_infra")
 """Sources that are predicted and never fitted, beside the group of the papers."""
 NEVER_FITTED_ATTENTION = ("hybrid", "sparse")

@@ -1,8 +1,9 @@
 """Rows read after the model was made: what was predicted of them first beside what is predicted today.
 
-``unseen_first.csv`` holds a line per row and metric, written once, with the commit of the tree that predicted it,
-before anything was changed with the rows in sight. The first predictions are an honest error; those of today are not,
-where something was changed since that these rows pointed at.
+``unseen_first.csv`` holds a line per row and metric, written once, with the reading that it belongs to (``group``) and
+the commit of the tree that predicted it, before anything was changed with the rows in sight. The first predictions are
+an honest error; those of today are not, where something was changed since that these rows pointed at, or where rows of
+an earlier reading are in the fit of their machines.
 """
 
 from __future__ import annotations
@@ -27,35 +28,40 @@ _EVERY = "all"
 
 @dataclass(frozen=True)
 class Prediction:
-    """A prediction of a published value in its units: value and ends of the 80 % band; NaN where there is none."""
+    """A prediction of a published value in its units: value and ends of the 80 % band; NaN where there is none.
+
+    ``group``: the reading that its row belongs to.
+    """
 
     predicted: float
     low: float
     high: float
+    group: str = ""
 
 
 @cache
 def first_predictions() -> dict[tuple[str, str, str], Prediction]:
     """First predictions of unseen rows by (kind, row, metric)."""
-    return {
-        (row["kind"], row["row_id"], row["metric"]): Prediction(
-            *(float(row[name]) if row[name] else math.nan for name in ("predicted", "low", "high"))
-        )
-        for row in package_rows("unseen_first.csv")
-    }
+    found = {}
+    for row in package_rows("unseen_first.csv"):
+        value, low, high = (float(row[name]) if row[name] else math.nan for name in ("predicted", "low", "high"))
+        found[row["kind"], row["row_id"], row["metric"]] = Prediction(value, low, high, row["group"])
+    return found
 
 
 def unseen_table(records: Sequence[Record]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Errors of unseen rows by group, source and quantity, as first predicted and as predicted today.
+    """Errors of rows that were read later by reading, source and quantity, as first predicted and as predicted today.
 
-    ``records``: of all published rows; those of other groups are left out. Returns header and lines; a group of several
-    sources has a line of its own. A row without a first prediction counts in the column of today alone.
+    ``records``: of all published rows; those that no reading has are left out. Returns header and lines; a reading of
+    several sources has a line of its own. A row without a first prediction counts in the column of today alone.
     """
     found: dict[tuple[str, str, str], list[Record]] = {}
     for one in records:
-        if one.primary and one.group.casefold().startswith(UNSEEN):
+        given = first_predictions().get((one.kind, one.row_id, one.metric))
+        group = given.group if given is not None and given.group else one.group
+        if one.primary and group.casefold().startswith(UNSEEN):
             for source in (_EVERY, one.source_id):
-                found.setdefault((f"{one.kind}: {one.group}", one.quantity, source), []).append(one)
+                found.setdefault((f"{one.kind}: {group}", one.quantity, source), []).append(one)
     lines = []
     for (group, quantity, source), own in sorted(found.items(), key=lambda pair: (pair[0][0], pair[0][1], pair[0][2])):
         several = len({one.source_id for one in own}) > 1
