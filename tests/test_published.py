@@ -353,6 +353,20 @@ def test_settings_that_a_source_states_are_columns_of_the_plan(inference: Publis
         assert words in refused.reasons[0]
 
 
+def test_kernels_that_keep_other_activations_or_logits_than_their_stack(training: Published, catalog: Catalog) -> None:
+    """Products in NVFP4 are not those that torchtitan's selective recomputation keeps; Liger takes the loss in parts."""
+
+    def column(name: str, **cells: str) -> object:
+        return training_plans(edited(training, "T00855", **cells), catalog).plans[name][0]
+
+    wide, narrow = ({"precision": word} for word in ("bf16", "NVFP4"))
+    assert (column("recompute", **wide), column("recompute", **narrow)) == ("selective", "full")
+    assert column("recompute", software="megatron", **narrow) == "selective"
+    tuned = {"software": "transformers", "recompute": "full"}
+    assert column("cross_entropy", notes="FSDP", **tuned) == "plain"
+    assert column("cross_entropy", notes="FSDP; Liger kernels", **tuned) == "chunked"
+
+
 def test_settings_of_a_training_row_win_over_documented_defaults(training: Published, catalog: Catalog) -> None:
     """T00855 is torchtitan in BF16 that recomputes every second product: rules that its row is asked before."""
     row = "T00855"
