@@ -354,7 +354,7 @@ def test_settings_that_a_source_states_are_columns_of_the_plan(inference: Publis
 
 
 def test_kernels_that_keep_other_activations_or_logits_than_their_stack(training: Published, catalog: Catalog) -> None:
-    """Products in NVFP4 are not those that torchtitan's selective recomputation keeps; Liger takes the loss in parts."""
+    """torchtitan's selective recomputation keeps no product in NVFP4; Liger takes the loss in parts."""
 
     def column(name: str, **cells: str) -> object:
         return training_plans(edited(training, "T00855", **cells), catalog).plans[name][0]
