@@ -113,3 +113,19 @@ def test_validation_faults_name_the_sheet(tmp_path: Path) -> None:
     book.save(path)
     with pytest.raises(InputError, match="row_id"):
         read_parts(path)
+
+
+def test_a_column_of_published_rows_that_a_workbook_lacks_is_written_into_it(
+    published: dict[str, list[list[Any]]], tmp_path: Path
+) -> None:
+    """Settings of training rows, which the first sheets did not have; those that a sheet has are kept."""
+    path = tmp_path / "few.xlsx"
+    few = {sheet: rows[:5] for sheet, rows in published.items()}
+    at = few["training"][0].index("settings")
+    few["training"] = [[*row[:at], *row[at + 1 :]] for row in few["training"]]
+    path.write_bytes(validation_package(few))
+    again = read_parts(path)["training"]
+    assert again[0][-1] == "settings" and all(row[-1] is None for row in again[1:])
+    again[1][-1] = "compiled=yes"
+    path.write_bytes(validation_package({**few, "training": again}))
+    assert [row[-1] for row in read_parts(path)["training"]] == ["settings", "compiled=yes", None, None, None]

@@ -353,6 +353,53 @@ def test_settings_that_a_source_states_are_columns_of_the_plan(inference: Publis
         assert words in refused.reasons[0]
 
 
+def test_kernels_that_keep_other_activations_or_logits_than_their_stack(training: Published, catalog: Catalog) -> None:
+    """torchtitan's selective recomputation keeps no product in NVFP4; Liger takes the loss in parts."""
+
+    def column(name: str, **cells: str) -> object:
+        return training_plans(edited(training, "T00855", **cells), catalog).plans[name][0]
+
+    wide, narrow = ({"precision": word} for word in ("bf16", "NVFP4"))
+    assert (column("recompute", **wide), column("recompute", **narrow)) == ("selective", "full")
+    assert column("recompute", software="megatron", **narrow) == "selective"
+    tuned = {"software": "transformers", "recompute": "full"}
+    assert column("cross_entropy", notes="FSDP", **tuned) == "plain"
+    assert column("cross_entropy", notes="FSDP; Liger kernels", **tuned) == "chunked"
+
+
+def test_settings_of_a_training_row_win_over_documented_defaults(training: Published, catalog: Catalog) -> None:
+    """T00855 is torchtitan in BF16 that recomputes every second product: rules that its row is asked before."""
+    row = "T00855"
+    before = training_plans(one(training, row), catalog).plans
+    assert (before["recompute"][0], before["recompute_modules"][0]) == ("selective", "products")
+    said = "master_weights=none; moment precision=bf16; recompute=full; data_overlap=no; offload optimizer=0.5"
+    plans = training_plans(edited(training, row, settings=said), catalog).plans
+    names = ("master_weights", "moment_precision", "recompute", "recompute_modules", "data_overlap")
+    assert [plans[name][0] for name in names] == ["none", "bf16", "full", "", 0.0]
+    assert plans["offload_optimizer"][0] == 0.5 and plans["cross_entropy"][0] == before["cross_entropy"][0]
+    mapped = training_plans(edited(training, row, tp="", settings="tensor parallel=1; precision=fp8"), catalog).plans
+    assert (mapped["tensor_parallel"][0], mapped["precision"][0]) == (1.0, "fp8")
+    exact = training_plans(edited(training, row, settings="recompute_modules=core_attention mlp"), catalog).plans
+    assert exact["recompute_modules"][0] == "core_attention mlp"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("speed=3", "is no column of a plan"),
+        ("run_requests=3", "is no column of a plan"),
+        ("compiled=maybe", "needs a number"),
+        ("master_weights=bf16", "is none of fp32, remainder, none"),
+        ("compiled=yes; compiled=no", "gives a column twice"),
+    ],
+)
+def test_settings_of_a_training_row_that_say_nothing_are_refused(
+    wrong: str, words: str, training: Published, catalog: Catalog
+) -> None:
+    refused = training_plans(edited(training, "T00855", settings=wrong), catalog)
+    assert words in refused.reasons[0] and len(refused.plans) == 0
+
+
 @pytest.mark.parametrize("source", ["trtllm_v1.0", "whoever copied the table"])
 def test_a_benchmark_that_sets_its_own_limits_is_followed(source: str, inference: Published, catalog: Catalog) -> None:
     """Llama 3.1 8B in FP8 on an H200, 128 tokens in and out: room for more than 4,096 requests, 8,192 tokens a pass.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -247,7 +248,7 @@ def test_a_new_source_widens_the_band_until_a_run_of_it_is_known(tmp_path: Path)
     before = evaluate(read_plans(path)[0], shipped())
     chip, *any_other = (np.array([word], dtype=object) for word in ("hopper", "bf16", "megatron"))
     constants = shipped().calibration.constants("training_band", chip, *any_other)[0]
-    source = float(constants["source"][0, 0])
+    source, memory_source = (float(constants[name][0, 0]) for name in ("source", "memory_source"))
     own, shown = (
         [abs(float(one)) for one in ends]
         for ends in (
@@ -262,6 +263,35 @@ def test_a_new_source_widens_the_band_until_a_run_of_it_is_known(tmp_path: Path)
     after = evaluate(runs[0], shipped().with_tables([own_runs(runs, shipped())]))
     width = np.log(after.number("step_time_high") / after.number("step_time_low"))[0]
     assert 0.0 < width < 0.5 * sum(shown)
+    for end in ("low", "high"):
+        far, near = (float(np.log(one.number(f"memory_{end}") / one.number("memory"))[0]) for one in (before, after))
+        assert far**2 - near**2 == pytest.approx(memory_source**2, rel=1e-9)
+        assert near == pytest.approx(wider[0] * float(constants[f"log_memory_{end}"][0, 0]), rel=1e-9)
+
+
+def test_memory_of_a_plan_that_nobody_ran_has_the_wider_band_whatever_else_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same plans as if their software had runs of the model on the accelerator, and as if it had none."""
+    plans: list[dict[str, object]] = [
+        {**RUN, "accelerator": accelerator, "model": model, "software": software, "num_accelerators": count}
+        for accelerator in ("A100-SXM4-80GB", "H100-SXM-80GB", "B200-SXM-180GB", "MI300X", "TPU-v5p")
+        for model in ("Meta-Llama-3.1-70B", "Mixtral-8x7B-v0.1")
+        for software in ("megatron", "torchtitan", "somebody's")
+        for count in (64, 8192)
+    ]
+    widths = []
+    for unread in (0.0, 1.0):
+
+        def known(*given: Any, unread: float = unread) -> dict[str, np.ndarray]:
+            found = trust(*given)
+            return found | {"unread": np.full(len(found["unread"]), unread)}
+
+        monkeypatch.setattr("xlperf.engine.training.trust", known)
+        results = results_of("training", *plans)
+        ends = [np.log(results.number(f"memory_{end}") / results.number("memory")) for end in ("low", "high")]
+        widths.append(np.abs(ends))
+    assert (widths[0] > 0.0).all() and (widths[1] > widths[0]).all()
 
 
 def test_an_illegal_plan_has_no_badge() -> None:

@@ -13,10 +13,9 @@ from xlperf.calibrate.published_engines import engine_of
 from xlperf.calibrate.published_feasible import without_infeasible
 from xlperf.calibrate.published_pools import recipe_settings
 from xlperf.calibrate.published_rules import default_of
-from xlperf.calibrate.published_training import Refusal, plan_table, precision_choice
+from xlperf.calibrate.published_settings import Refusal, stated_settings
+from xlperf.calibrate.published_training import plan_table, precision_choice
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.cells import number_of
-from xlperf.catalog.schema import table_schema, unit_of
 from xlperf.equations.plan.records import PRECISIONS
 
 _OF_AN_ENGINE = ("prefill_expert_parallel", "graphs", "graph_tokens", "sorted_sampling")
@@ -153,7 +152,7 @@ def _plan(
     if "tokens" in number:
         plan["prefill_tokens"] = number["tokens"]
     _mode(plan, text, number, said)
-    stated = _settings(text["settings"])
+    stated = stated_settings("inference", text["settings"])
     if plan["mode"] == "static":
         stated = {name: value for name, value in stated.items() if name not in _OF_A_STREAM}
     plan.update(stated)
@@ -168,28 +167,6 @@ def _head_size(models: ModelNames, model: str) -> float:
     stated = models.number(model, "head_size")
     split = models.number(model, "hidden_size") / models.number(model, "num_attention_heads")
     return split if math.isnan(stated) else stated
-
-
-def _settings(printed: str) -> dict[str, object]:
-    """Columns of the plan that a row states by name.
-
-    >>> _settings("run_requests=500; output variation=0.7; graphs=no; software=vllm")
-    {'run_requests': 500.0, 'output_variation': 0.7, 'graphs': 0.0, 'software': 'vllm'}
-    """
-    columns = {column.name: column for column in table_schema("inference").columns}
-    stated: dict[str, object] = {}
-    for word in filter(None, map(str.strip, printed.split(";"))):
-        name, _, value = (part.strip() for part in word.partition("="))
-        column = columns.get(name.replace(" ", "_"))
-        if column is None or not value:
-            raise Refusal(f'settings: "{word}" is no column of a plan with its value')
-        given: object = value
-        if not column.is_text:
-            given = {"yes": 1.0, "no": 0.0}.get(value.casefold(), number_of(value)) * unit_of(column).factor
-            if math.isnan(given):
-                raise Refusal(f'settings: "{word}" needs a number')
-        stated[column.name] = given
-    return stated
 
 
 def _unsaid(plan: dict[str, object], text: dict[str, str], said: list[str]) -> None:
@@ -436,7 +413,7 @@ def _mode(plan: dict[str, object], text: dict[str, str], number: dict[str, float
     elif mode.startswith("serving") or "agg" in mode:
         if math.isnan(requests):
             requests = _in_flight(plan, batch, 1.0, said)
-        if requests == 1.0 and "max_running_batch" not in _settings(text["settings"]):
+        if requests == 1.0 and "max_running_batch" not in stated_settings("inference", text["settings"]):
             plan["batch_size"] = 1.0
             said.append("one request in flight: a static batch of 1")
         else:

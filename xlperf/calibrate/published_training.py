@@ -10,6 +10,7 @@ import numpy as np
 
 from xlperf.calibrate.published import ModelNames, Published, PublishedPlans
 from xlperf.calibrate.published_rules import default_of
+from xlperf.calibrate.published_settings import Refusal, stated_settings
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
@@ -160,10 +161,6 @@ def recipe_choice(printed: str) -> str:
     )
 
 
-class Refusal(Exception):
-    """Why a published row is not a plan, in words."""
-
-
 def training_plans(published: Published, catalog: Catalog) -> PublishedPlans:
     """Turn published training rows into plans.
 
@@ -241,7 +238,9 @@ def _plan(
         "accelerator": text["gpu"],
         **{name: float(published.number[column][row]) for name, column in _PLAIN.items()},
     }
-    plan["software"] = where["software"] = _default(where, "software")[0] or _stack(text)
+    stated = stated_settings("training", text["settings"])
+    plan.update(stated)
+    plan["software"] = where["software"] = str(stated.get("software") or _default(where, "software")[0] or _stack(text))
     for column in ("tensor_parallel", "pipeline_parallel", "expert_parallel", "expert_tensor_parallel"):
         ranks, reference = _default(where, column)
         if ranks and math.isnan(_value(plan, column)):
@@ -251,11 +250,14 @@ def _plan(
     network = _default(where, "network")[0]
     if network.casefold() in models.networks:
         plan["network"] = network
-    plan["precision"] = _choice(text, "precision", recipe_choice(text["precision"]), where, said)
+    if "precision" not in stated:
+        plan["precision"] = _choice(text, "precision", recipe_choice(text["precision"]), where, said)
     _recipe(plan, text, where, said)
+    plan.update(stated)
     where["precision"] = str(plan["precision"])
-    plan["recompute"] = _choice(text, "recompute", _RECOMPUTE.get(text["recompute"].casefold(), ""), where, said)
-    plan["recompute"] = _default(where, f"recompute of {plan['recompute']}")[0] or plan["recompute"]
+    if "recompute" not in stated:
+        plan["recompute"] = _choice(text, "recompute", _RECOMPUTE.get(text["recompute"].casefold(), ""), where, said)
+        plan["recompute"] = _default(where, f"recompute of {plan['recompute']}")[0] or plan["recompute"]
     plan["attention"] = _default(where, "attention")[0] or "flash"
     if plan["attention"] == "standard":
         said.append("standard attention")
@@ -266,6 +268,7 @@ def _plan(
         elif value:
             value = text["fsdp"] if value == _AS_PRINTED else value
             plan[column] = _FLAGS[value] if value in _FLAGS else float(value) if column in _NUMBERS else value
+    plan.update(stated)
     if math.isnan(models.number(model, "num_mtp_layers")):
         plan.pop("train_mtp", None)
     mixture = models.number(model, "num_experts") > 0.0
@@ -278,6 +281,7 @@ def _plan(
     if plan["recompute"] != "selective":
         plan["recompute_modules"] = ""
     _sharding(plan, where)
+    plan.update({name: value for name, value in stated.items() if name == "data_overlap"})
     for column in ("virtual_pipeline", "sequence_parallel", "micro_batch_size"):
         if math.isnan(_value(plan, column)):
             _fill(plan, column, where, said)
@@ -285,14 +289,20 @@ def _plan(
         said.append(f"interleave {_value(plan, 'virtual_pipeline'):g} of a pipeline of one stage left out")
         plan["virtual_pipeline"] = 1.0
     if text["metric_kind"] == "throughput_lora":
-        rank, reference = _default(where, "adapter_rank")
-        plan["adapter_rank"] = float(rank)
-        plan["adapter_modules"] = _default(where, "adapter_modules")[0]
-        said.append(f"rank of the adapters not stated: {rank} ({reference})")
+        _adapters(plan, where, said)
     if text["metric_kind"] in ("throughput_sft", "throughput_lora"):
         said.append("sequences are taken as packed to the full length: attention as of one document")
     _whole_batch(plan, text, said)
     return plan, said
+
+
+def _adapters(plan: dict[str, object], where: Mapping[str, str], said: list[str]) -> None:
+    """Fill rank and place of the adapters of a row that does not state them."""
+    plan.setdefault("adapter_modules", _default(where, "adapter_modules")[0])
+    if "adapter_rank" not in plan:
+        rank, reference = _default(where, "adapter_rank")
+        plan["adapter_rank"] = float(rank)
+        said.append(f"rank of the adapters not stated: {rank} ({reference})")
 
 
 def _stack(text: dict[str, str]) -> str:

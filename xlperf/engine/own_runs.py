@@ -130,7 +130,7 @@ def narrowed(results: Mapping[str, np.ndarray], share: Array) -> dict[str, np.nd
     return found
 
 
-def source_width(unread: Array, found: Corrections | None, new: Array, read: Array) -> Array:
+def source_width(unread: Array, found: Corrections | None, new: Array, read: Array | float) -> Array:
     """Half-width that the source of a run adds to its band, as a logarithm: none for runs of the user's own.
 
     ``unread``: 1 where no run of the software, the model and the accelerator was published, (rows,). ``found``:

@@ -292,7 +292,8 @@ def _bands(
     source = source_width(known["unread"], own, band["source"][:, 0], band["read_source"][:, 0])
     log_time = band_ends(band, "mixture" if setting.architecture.experts else "step", width, source)
     log_time[1] = np.maximum(log_time[1], _slow_run(setting, results))
-    time, memory = exp(log_time), exp(band_ends(band, "memory", width))
+    time = exp(log_time)
+    memory = exp(band_ends(band, "memory", width, source_width(known["unread"], own, band["memory_source"][:, 0], 0.0)))
     found: dict[str, Array] = {}
     for end, other, sign in (("low", 1, -1.0), ("high", 0, 1.0)):
         at = 1 - other

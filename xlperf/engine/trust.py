@@ -11,7 +11,8 @@ that nobody measured, and 1/4 for each doubling beyond what they ran at. Below 1
 interpolated, else extrapolated. The 80 % bands are made for models never measured, by sources that were read; every
 other unit of distance widens their logarithm by the constant ``widening``. A user's machine is a source that was never
 read: constants ``read_source`` are added to the bands. Where the software of a plan has no published run of the model
-on the accelerator it is unread, and the larger ``source`` is, in serving by kind of layers (heuristic, this work).
+on the accelerator it is unread, and the larger ``source`` is, in serving by kind of layers; in training its memory has
+``memory_source`` beside its own band (heuristic, this work).
 """
 
 from __future__ import annotations

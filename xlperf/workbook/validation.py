@@ -141,10 +141,12 @@ _FRONT = (
 
 
 def read_parts(path: str | Path) -> dict[str, Cells]:
-    """Header and rows of each sheet of the workbook.
+    """Header and rows of each sheet of the workbook; columns of published rows that it does not have yet are blank.
 
     Raises InputError with every fault: missing sheet or table, errors or unsaved formulas in cells.
     """
+    from xlperf.calibrate.published import published_columns
+
     found: dict[str, Cells] = {}
     faults: list[Fault] = []
     with Reader(path) as book:
@@ -166,7 +168,10 @@ def read_parts(path: str | Path) -> dict[str, Cells]:
                         place = f"{book.name} [{sheet}!{column_letters(column)}{number}]"
                         faults.append(Fault(place, "holds an error or a formula without a value; enter a value"))
             header = [cells[top][column] for column in columns]
-            found[part.sheet] = [header, *(row for row in rows if not all(map(is_blank, row)))]
+            missing = [name for name in published_columns().get(part.sheet, ()) if name not in header]
+            blank = [None] * len(missing)
+            kept = [[*row, *blank] for row in rows if not all(map(is_blank, row))]
+            found[part.sheet] = [[*header, *missing], *kept]
     if faults:
         raise InputError(faults)
     return found
