@@ -26,6 +26,7 @@ _OF_A_SERVICE = (
     "prefill_first",
     "prefill_tokens",
     "memory_fraction",
+    "state_slots",
     "output_variation",
 )
 _OF_A_STREAM = ("run_requests", "prompt_variation", "output_variation")
