@@ -114,6 +114,22 @@ def test_flags_of_the_engines(stack: str, software: str, flag: str) -> None:
     assert read_launch("\n".join(lines), "lines").plan["max_running_batch"][0] == 32.0
 
 
+@pytest.mark.parametrize(
+    ("flag", "slots"),
+    [
+        ("--disable-radix-cache", 1.0),
+        ("--mamba-scheduler-strategy no_buffer", 3.0),
+        ("--mamba-radix-cache-strategy extra_buffer", 5.0),
+    ],
+)
+def test_slots_of_states_that_flags_of_sglang_give(flag: str, slots: float) -> None:
+    given = {"model": "Qwen3.5-27B", "accelerator": "H100-SXM-80GB", "prompt length": "100", "output length": "100"}
+    read = read_launch(f"python -m sglang.launch_server --model m {flag} --tp 2", "line", given=given).plan
+    assert read["state_slots"].tolist() == [slots]
+    lines = launch_lines(read, "sglang")
+    assert read_launch("\n".join(lines), "lines").plan["state_slots"].tolist() == [slots]
+
+
 def test_a_batch_by_itself_is_still_one() -> None:
     given = {"model": "Llama3-70B", "accelerator": "H100-SXM-80GB", "prompt length": "100", "output length": "100"}
     read = read_launch("vllm serve m --max-num-seqs 16", "line", given=given).plan

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from xlperf.base.arrays import Array
-from xlperf.calibrate.fitter import FittedConstant, calibration_table
-from xlperf.catalog.catalog import load_catalog
+from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
+from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
@@ -25,12 +25,15 @@ TOKEN = 80 * 2 * 8 * 128
 """Elements that a token of Llama 3.1 70B leaves in the cache. [-]"""
 
 
-def results(*rows: dict[str, Any], **everywhere: Any) -> Table:
-    full = [{**row, **everywhere} for row in rows]
-    header = list(dict.fromkeys(name for row in full for name in row))
+def evaluated(catalog: Catalog, *rows: dict[str, Any]) -> Table:
+    header = list(dict.fromkeys(name for row in rows for name in row))
     return evaluate(
-        table_from_rows("inference", header, [[row.get(name, "") for name in header] for row in full]), load_catalog()
+        table_from_rows("inference", header, [[row.get(name, "") for name in header] for row in rows]), catalog
     )
+
+
+def results(*rows: dict[str, Any], **everywhere: Any) -> Table:
+    return evaluated(load_catalog(), *({**row, **everywhere} for row in rows))
 
 
 def places(*rows: dict[str, Any], **everywhere: Any) -> Array:
@@ -209,6 +212,53 @@ def test_an_engine_that_admits_by_the_blocks_in_use_runs_more_requests() -> None
     # Of a cycle, requests spend a part in their prefill: a few less run than there is room for.
     assert (running / whole).round(1).tolist() == [2.0, 1.8, 1.0, 1.0, 1.8]
     assert found.number("fits").tolist() == [1.0] * 5, "the cache is full, no more"
+
+
+HYBRID = {"model": "Qwen3.5-27B", "accelerator": "H200-SXM-141GB", "num accelerators": 1, "precision": "fp8",
+          "kv precision": "bf16", "prompt length": 8192, "output length": 1024, "software": "sglang",
+          "memory fraction": 0.8}  # fmt: skip
+STATES = 48 * (48 * 128 * 128 * 4.0 + 3 * 10_240 * 2.0)
+"""States of a sequence of Qwen3.5 27B. [B]"""
+
+
+def _split(slots: float) -> Catalog:
+    """SGLang with 0.9 / 1.9 of the cache's memory for states, so many slots of them for each running request."""
+    one = [
+        FittedConstant("serving_memory", "any", "any", "sglang", name, value, "", 0, math.nan, "", "")
+        for name, value in (("state_share", 0.9 / 1.9), ("state_slots", slots))
+    ]
+    catalog = load_catalog()
+    return catalog.with_tables([joined_tables(catalog.tables["calibration"], calibration_table(one))])
+
+
+def test_an_engine_that_splits_its_memory_runs_what_its_slots_of_states_hold() -> None:
+    """47 % of 0.8 of 140.5 GiB less the weights, over 5 x 154 MB: 54 requests, not the 110 of one pool."""
+    rows = [HYBRID, {**HYBRID, "state slots": 3}, {**HYBRID, "state slots": 1}]
+    rows += [{**HYBRID, "state slots": 1, "max running batch": 500, "mode": "continuous", "concurrency": 500}]
+    found = evaluated(_split(5.0), *rows)
+    weights, capacity = found.number("memory_weights")[0], found.number("memory_capacity")[0]
+    budget = 0.8 * (capacity - 0.5 * GIB) - weights
+    keys = 16 * 2 * 4 * 256 * 9216 * 2.0
+    of_states = 0.9 / 1.9 * budget / STATES
+    by_hand = [of_states / 5, min(of_states / 3, budget / 1.9 / keys), budget / 1.9 / keys, budget / (keys + STATES)]
+    np.testing.assert_array_equal(found.number("max_batch_size"), np.floor(by_hand))
+    assert by_hand[0] < 60.0 < by_hand[2] < by_hand[3], "without a prefix cache states are counted, keys have the rest"
+    most = found.number("max_batch_size")[0]
+    fits = evaluated(_split(5.0), {**HYBRID, "batch size": most}, {**HYBRID, "batch size": most + 1}).number("fits")
+    assert fits.tolist() == [1.0, 0.0]
+
+
+def test_slots_of_states_say_nothing_of_models_without_them() -> None:
+    plain = {**HYBRID, "model": "Qwen3-32B"}
+    found = [evaluated(catalog, plain).number("max_batch_size")[0] for catalog in (load_catalog(), _split(5.0))]
+    assert found[0] == found[1] > 0.0
+
+
+def test_pools_send_one_state_of_a_prompt_whatever_the_slots() -> None:
+    pools = {**HYBRID, "mode": "disaggregated", "num accelerators": 2, "prefill accelerators": 1, "concurrency": 1}
+    pools |= {"prompt length": 512, "transfer bandwidth": 5}
+    times = [evaluated(_split(slots), pools).number("ttft")[0] for slots in (1.0, 5.0)]
+    assert times[0] == times[1] > (STATES + 16 * 2 * 4 * 256 * 512 * 2.0) / 5e9
 
 
 def _history(value: float) -> Table:

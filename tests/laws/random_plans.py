@@ -263,6 +263,9 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
         row["graph_tokens"] = int(draw.later.choice((0, 64, 3072)))
     if draw.later.random() < 0.2 and mode != "static":
         row["max_running_batch"] = int(draw.later.choice((4, 32, 300)))
+    # No draw: all others stay as they are.
+    if len(row) % 7 == 0:
+        row["state_slots"] = (1, 3, 5)[len(model) % 3]
     if draw.experts[model] and draw.maybe(0.2):
         row["redundant_experts"] = draw.one((8, 32))
     if row.get("data_parallel_attention", 1) > 1 and draw.experts[model]:

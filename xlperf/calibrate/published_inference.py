@@ -25,6 +25,8 @@ _OF_A_SERVICE = (
     "prefill_first",
     "prefill_tokens",
     "memory_fraction",
+    "state_slots",
+    "max_running_batch",
     "output_variation",
 )
 _OF_A_STREAM = ("run_requests", "prompt_variation", "output_variation")

@@ -254,6 +254,10 @@ SERVING_RULES: tuple[Rule[InferencePlan], ...] = (
         "max running batch must be a whole number, is {max_running_batch}",
     ),
     Rule(
+        lambda plan, model: ~np.isnan(plan.state_slots) & _fraction(plan.state_slots),
+        "state slots must be a whole number, is {state_slots}",
+    ),
+    Rule(
         lambda plan, model: ~np.isnan(plan.graph_tokens) & _fraction(plan.graph_tokens),
         "graph tokens must be a whole number, is {graph_tokens}",
     ),

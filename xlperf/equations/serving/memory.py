@@ -229,6 +229,8 @@ _OF_ENGINE = (
     "sampled_logit_size",
     "runtime_per_rank",
     "multicast_per_rank",
+    "state_share",
+    "state_slots",
 )
 
 
@@ -274,6 +276,47 @@ def cache_budget(
     weights, share = array(weights_size), array(memory_fraction)
     whole, free = share * array(shown_memory) - weights, share * (array(free_memory) - weights)
     return np.asarray(np.where(array(of_free_memory) > 0.0, free, whole) + 0.0 * (free + whole + array(of_free_memory)))
+
+
+def cache_with_states(cache_size: Numeric, states_size: Numeric, state_slots: Numeric, state_share: Numeric) -> Array:
+    r"""Bytes of the cache that a sequence of a hybrid model takes up, with what it leaves idle in the other pool.
+
+    An engine with one pool gives keys, values and states what they need. One that splits its memory between them
+    before it starts, and keeps slots of states for each running request (its own, one for the prefix cache, buffers in
+    which a step may be ahead of the host), has room for the smaller number of sequences that either pool has.
+
+    .. math:: S = S_{kv} + n S_s \quad \text{or} \quad S = \max\left(\frac{S_{kv}}{1 - f}, \frac{n S_s}{f}\right)
+
+    Parameters
+    ----------
+    cache_size : numeric
+        Keys and values S_kv of a sequence. [B]
+    states_size : numeric
+        States S_s of its layers of linear attention. [B]
+    state_slots : numeric
+        Slots n of states for each running request, 1 or more. [-]
+    state_share : numeric
+        Share f of the cache's memory that is set aside for states; 0: one pool for both. [-]
+
+    Returns
+    -------
+    size : numeric
+        As many sequences fit as the memory of the cache holds of this. [B]
+
+    References
+    ----------
+    .. [1] SGLang documentation, "Qwen3-Next usage": mamba-full-memory-ratio, mamba radix cache.
+    .. [2] SGLang, python/sglang/srt/mem_cache/kv_cache_configurator.py: _handle_max_mamba_cache,
+       _calculate_mamba_ratio, _resolve_max_num_reqs.
+
+    One pool; keys of 60 in 0.6, five states of 20 in 0.4; keys of 180 in the same:
+
+    >>> cache_with_states([60.0, 60.0, 180.0], 20.0, [1.0, 5.0, 5.0], [0.0, 0.4, 0.4]).round(9).tolist()
+    [80.0, 250.0, 300.0]
+    """
+    keys, states, share = array(cache_size), array(state_slots) * array(states_size), array(state_share)
+    pools = np.maximum(divide(keys, 1.0 - share), divide(states, share))
+    return np.asarray(np.where(share > 0.0, pools, keys + states) + 0.0 * (keys + states + share))
 
 
 def measured_at_start(
@@ -568,11 +611,11 @@ class ReplicaMemory(NamedTuple):
     weights : Array
         Weights of the rank. [B]
     kv_cache_size : Array
-        Cache of one sequence at its longest, without the prefix that all share. [B]
+        Cache of one sequence at its longest, without the prefix that all share, as :func:`cache_with_states`. [B]
     prefix_cache_size : Array
         Cache of that prefix, once for each replica of the attention layers. [B]
-    state_size : Array
-        State of linear attention in the cache of a sequence. [B]
+    keys_size : Array
+        Keys and values of a sequence at its longest alone, without states and what its engine sets aside. [B]
     working_set_size : Array
         Activations of one sequence in a pass of the prefill. [B]
     max_prefill_sequences : Array
@@ -594,7 +637,7 @@ class ReplicaMemory(NamedTuple):
     weights: Array
     kv_cache_size: Array
     prefix_cache_size: Array
-    state_size: Array
+    keys_size: Array
     working_set_size: Array
     max_prefill_sequences: Array
     capacity: Array
@@ -664,13 +707,51 @@ def held_output(reserved_output: Numeric, together: Numeric, output_variation: N
     return np.asarray(0.5 * (1.0 + np.maximum(array(reserved_output), grown)))
 
 
+def rank_states_size(model: Model, plan: InferencePlan) -> Array:
+    """States of linear attention that a sequence keeps on one rank, without those of drafts.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    plan : InferencePlan
+        Degrees, bytes of an activation, tokens and layers drafted, (rows,).
+
+    Returns
+    -------
+    Array
+        States and convolution inputs of the layers of the fullest stage, (rows,). [B]
+
+    References
+    ----------
+    .. [1] S. Yang, J. Kautz and A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024,
+       arXiv:2412.06464, section 3.4.
+
+    Examples
+    --------
+    Three of four layers with two states of 10 x 10 in FP32 and three inputs of 2 x 10 + 20 channels in 2 bytes:
+
+    >>> from types import SimpleNamespace
+    >>> sizes = {"linear_key_heads": 1.0, "linear_value_heads": 2.0, "linear_key_size": 10.0, "linear_value_size": 10.0}
+    >>> model = SimpleNamespace(**sizes, linear_state_size=4.0, linear_convolution=4.0, num_layers=4.0)
+    >>> model.num_linear_layers = 3.0
+    >>> plan = SimpleNamespace(attention_parallel=1.0, activation_size=2.0, draft_tokens=0.0)
+    >>> plan.pipeline_parallel, plan.layers_drafted = 1.0, 0.0
+    >>> float(rank_states_size(model, plan))
+    3120.0
+    """
+    layers = np.ceil(model.num_layers / plan.pipeline_parallel) + plan.layers_drafted
+    return np.asarray(layers * linear_share(model) * state_size(model, plan) / (1.0 + plan.draft_tokens))
+
+
 def _cache_sizes(
-    model: Model, plan: InferencePlan, architecture: Architecture, whole: Array, held: Array
+    model: Model, plan: InferencePlan, architecture: Architecture, engine: dict[str, Array], held: Array
 ) -> tuple[Array, Array, Array]:
-    """Cache of one sequence, of the prefix that all share, and the state of linear attention in the former. [B]
+    """Cache of one sequence, of the prefix that all share, and keys and values of the former without states. [B]
 
     ``held``: share of the output that is in the cache.
     """
+    whole = engine["whole_history"]
     layers = np.ceil(model.num_layers / plan.pipeline_parallel) + plan.layers_drafted
     token_size = layers * cache_elements(model, plan.attention_parallel, architecture.one_vector)
     own_context = plan.new_tokens + held * plan.running_output
@@ -684,9 +765,15 @@ def _cache_sizes(
         keys = keys / model.selected_ratio
         cache, prefix = cache + keys * own_context, prefix + keys * plan.prefix_tokens
     if not architecture.linear_attention:
-        return cache, prefix, 0.0 * cache
-    state = layers * linear_share(model) * state_size(model, plan)
-    return cache + state, prefix + np.where(plan.prefix_tokens > 0.0, state, 0.0), state
+        return cache, prefix, cache
+    state = rank_states_size(model, plan)
+    slots = np.where(np.isnan(plan.state_slots), engine["state_slots"], plan.state_slots)
+    # States of a limited number of requests and of no prefix are counted; keys and values have the rest.
+    counted = (slots == 1.0) & ~np.isnan(plan.max_running_batch)
+    share = np.where((state > 0.0) & ~counted, engine["state_share"], 0.0)
+    first = np.where(plan.prefix_tokens > 0.0, state, 0.0)
+    whole_sequence = cache_with_states(cache, state, slots + plan.draft_tokens, share)
+    return whole_sequence, cache_with_states(prefix, first, 1.0, share), cache
 
 
 def _sequence_activations(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
@@ -755,7 +842,7 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     engine = {name: values[:, 0] for name, values in deployment.software.items() if name in _OF_ENGINE}
     capacity, reserved = deployment.device.memory_capacity[:, 0], deployment.reserved_memory
     weights = rank_weights_size(model, plan, architecture)
-    cache, prefix, state = _cache_sizes(model, plan, architecture, engine["whole_history"], np.ones_like(capacity))
+    cache, prefix, keys = _cache_sizes(model, plan, architecture, engine, np.ones_like(capacity))
     working_set = _sequence_activations(model, plan, architecture)
     most = np.maximum(plan.prefill_tokens / plan.own_tokens, 1.0)
     outside = engine["reserve"] + engine["reserve_per_token"] * plan.prefill_tokens
@@ -785,8 +872,8 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     together = np.where(np.isnan(plan.concurrency / run), 0.0, np.minimum(plan.concurrency / run, 1.0))
     held = held_output(engine["reserved_output"], together, plan.output_variation)
     if some(held < 1.0):
-        mean, _, _ = _cache_sizes(model, plan, architecture, engine["whole_history"], held)
+        mean, _, _ = _cache_sizes(model, plan, architecture, engine, held)
         # One whole request has to fit before any runs.
         admitted = np.where(batch >= 1.0, np.maximum(fitting(mean), batch), batch)
-    sequence = cache, prefix, state, working_set, most
+    sequence = cache, prefix, keys, working_set, most
     return ReplicaMemory(weights, *sequence, capacity, reserved, budget, covered, batch, admitted)

@@ -25,7 +25,7 @@ from xlperf.equations.serving.load import (
     request_load,
     whole_sizes,
 )
-from xlperf.equations.serving.memory import ReplicaMemory, memory_of, most_running
+from xlperf.equations.serving.memory import ReplicaMemory, memory_of, most_running, rank_states_size
 from xlperf.equations.serving.pool_queueing import Curve, PoolTimes, pooled_open_state, pooled_run_rate, pooled_state
 from xlperf.equations.serving.queueing import Service, Steady, first_of_run, step_line
 from xlperf.equations.serving.results import (
@@ -231,11 +231,10 @@ def _transfer_time(prefilling: Deployment, decoding: Deployment, memory: Replica
     """
     plan, other = prefilling.plan, decoding.plan
     context = other.new_tokens + other.running_output
-    one = memory.kv_cache_size
+    one = memory.keys_size
     if decoding.architecture.linear_attention:
         # The state of linear attention is sent whole, however long the prompt, and without those of drafts.
-        state = memory.state_size
-        one = one - state + state * (context / other.new_tokens) / (1.0 + other.draft_tokens)
+        one = one + rank_states_size(decoding.model, other) * (context / other.new_tokens)
     one = one * (other.new_tokens / context) * other.pipeline_parallel
     # Each rank of an attention replica sends or receives its part at the same time.
     mine, theirs = (each.attention_parallel * each.context_parallel for each in (plan, other))
