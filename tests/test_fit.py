@@ -337,7 +337,7 @@ def test_a_fit_does_not_look_at_the_sheet_that_is_stored(
         monkeypatch.setattr(f"xlperf.calibrate.fit.{name}", taken)
     first, second = (fit_all(measured, catalog.with_tables([sheet]), "") for sheet in (table, few))
     assert repr(first) == repr(second) and len(seen) == 4
-    assert all(once == again and len(once) < 150 for once, again in seen.values())  # documented ones alone
+    assert all(once == again and len(once) < 160 for once, again in seen.values())  # documented ones alone
 
 
 def test_a_known_constant_that_rows_do_not_tell_is_held_and_not_called_measured(catalog: Catalog) -> None:

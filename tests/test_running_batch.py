@@ -118,6 +118,7 @@ def test_flags_of_the_engines(stack: str, software: str, flag: str) -> None:
     ("flag", "slots"),
     [
         ("--disable-radix-cache", 1.0),
+        ("--disable-radix-cache --mamba-scheduler-strategy no_buffer", 1.0),
         ("--mamba-scheduler-strategy no_buffer", 3.0),
         ("--mamba-radix-cache-strategy extra_buffer", 5.0),
     ],
@@ -128,6 +129,18 @@ def test_slots_of_states_that_flags_of_sglang_give(flag: str, slots: float) -> N
     assert read["state_slots"].tolist() == [slots]
     lines = launch_lines(read, "sglang")
     assert read_launch("\n".join(lines), "lines").plan["state_slots"].tolist() == [slots]
+
+
+def test_a_chunk_of_sglang_is_that_of_all_attention_replicas_together() -> None:
+    """Its server divides chunked_prefill_size by dp_size where attention is data-parallel."""
+    given = {"model": "DeepSeek-V3", "accelerator": "H200-SXM-141GB", "prompt length": "100", "output length": "100"}
+    flags = "--tp 8 --dp 8 --chunked-prefill-size 32768"
+    for more, tokens in (("--enable-dp-attention", 4096.0), ("", 32768.0)):
+        read = read_launch(f"python -m sglang.launch_server --model m {flags} {more}", "line", given=given).plan
+        assert read["prefill_tokens"].tolist() == [tokens]
+        lines = launch_lines(read, "sglang")
+        assert "--chunked-prefill-size 32768" in lines
+        assert read_launch("\n".join(lines), "lines").plan["prefill_tokens"].tolist() == [tokens]
 
 
 def test_a_batch_by_itself_is_still_one() -> None:

@@ -186,7 +186,8 @@ COLUMNS = [
     "mode",
     "concurrency",
 ]
-COLUMNS += ["isl", "osl", "precision", "framework", "notes", "tpot_ms", "tokens_per_s", "tokens_per_s_kind"]
+COLUMNS += ["isl", "osl", "precision", "framework", "notes", "settings", "tpot_ms", "tokens_per_s"]
+COLUMNS += ["tokens_per_s_kind"]
 
 
 def published(**values: str) -> Published:
@@ -266,6 +267,22 @@ def test_releases_of_vllm_before_its_second_engine_are_one_of_their_own(catalog:
     assert (bool(chunks.filled("prefill_first")[0]), bool(whole.filled("prefill_first")[0])) == (False, True)
     assert "prompts go first" in why
     assert plan_of(catalog, **{**said, "framework": "vLLM 0.6 (AMD's build for ROCm)"})[0].text("software")[0] == "vllm"
+
+
+def test_sglang_runs_256_requests_of_deepseek_v4_and_keeps_no_prefixes_in_inferencex(catalog: Catalog) -> None:
+    """What a row states counts first; other models have no limit, other sources the slots of the engine."""
+    said = {"framework": "SGLang 0.5.15", "model": "DeepSeek-V4-Flash", "mode": "serving", "concurrency": "1024"}
+    limits = [
+        plan_of(catalog, **{**said, **row})[0].number("max_running_batch")[0]
+        for row in ({}, {"settings": "max_running_batch=64"}, {"model": "DeepSeek-R1"})
+    ]
+    assert limits[:2] == [256.0, 64.0] and math.isnan(limits[2])
+    hybrid = {**said, "model": "Qwen3.5-397B-A17B"}
+    slots = [
+        plan_of(catalog, **{**hybrid, "source_id": source})[0].number("state_slots")[0]
+        for source in ("inferencex_3113", "aic_silicon", "another")
+    ]
+    assert slots[:2] == [1.0, 1.0] and math.isnan(slots[2])
 
 
 def test_vllm_of_2024_adds_up_by_the_collective_library_on_amd(catalog: Catalog) -> None:

@@ -82,6 +82,12 @@ def stack_of(stack: str, stated: Mapping[str, str]) -> Stated:
         found["@tensor"] = _text(tensor)
         if replicas > 1.0:
             found |= {"@attention": "yes"} | ({"@data": _text(replicas)} if stack == "sglang" else {})
+    if stack == "sglang":
+        if replicas > 1.0 and "prefill_tokens" in found:
+            found["prefill_tokens"] = _text(_number(stated, "prefill_tokens") * replicas)
+        if _number(stated, "state_slots") == 1.0:
+            found["@prefixes"] = "no"
+            found.pop("state_slots")
     if stack == "trtllm" and "graph_tokens" in stated:
         most = _number(stated, "graph_tokens")
         found["@pieces"] = "yes" if most > 0.0 else "no"
@@ -191,6 +197,10 @@ def _sglang(plan: Stated, told: Mapping[str, str]) -> None:
         plan["tensor_parallel"] = _text(tensor)
     if shared and data > 1.0:
         plan["data_parallel_attention"] = _text(data)
+        if "prefill_tokens" in plan:  # the chunk of all of them together
+            plan["prefill_tokens"] = _text(_number(plan, "prefill_tokens") // data)
+    if told.get("@prefixes") == "no":  # whatever the strategy of the prefix cache would keep
+        plan["state_slots"] = "1"
     _captured(plan, told)
     _engine(plan, tensor * (1.0 if shared else data))
 
