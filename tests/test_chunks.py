@@ -113,7 +113,7 @@ def test_engines_that_alternate_pay_for_each_pass(lengths: dict[str, Any], more:
     replayed, eager = (tpot("sglang", CHUNKS, **lengths, **more, **own) for own in ({}, {"graph_tokens": 0}))
     ratio, without = replayed / replayed[-1], eager / eager[-1]
     assert (ratio[:-1] >= ratio[1:] * 0.99).all() and ratio[0] > 1.03
-    assert (ratio < [2.4, 1.6, 1.3, 1.06, 1.01]).all()
+    assert (ratio < [2.5, 1.7, 1.35, 1.08, 1.01]).all()
     assert ratio[0] - 1.0 < 0.5 * (without[0] - 1.0)
 
 

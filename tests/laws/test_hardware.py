@@ -35,7 +35,7 @@ FULL_CACHE = 0.035  # the largest rate is that of the batch that fills the cache
 CLOCKED = 0.1  # below its own power limit a device with more units has a lower clock, which its other kernels share
 UNDER_LOAD = 2e-3  # batches under load are whole, and steps between two sizes of them on a line
 NO_LONGER_WAITING = 0.01  # with more memory what waited runs: larger batches, whose tiles and passes may fill worse
-AT_TARGETS = 0.07  # faster decoding brings prompts together: the target of TTFT may admit one request of fifteen less
+AT_TARGETS = 0.1  # faster decoding brings prompts together: the target of TTFT may admit one request of ten less
 NO_LONGER_HIDDEN = 0.01  # messages that faster units do not hide any more count as sending, at a tenth of the limit
 
 
