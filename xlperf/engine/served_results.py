@@ -106,10 +106,14 @@ def _bands(
     full = full_cache(results["running_batch"], results["max_batch_size"])
     constants = {name: values[:, 0] for name, values in setting.bands["serving_band"].items()}
     width = 1.0 + constants["widening"] * known["distance"]
-    new = constants["mixture_source" if setting.deployment.architecture.experts else "source"]
-    source = source_width(known["unread"], own, new, constants["read_source"])
+    layers = "mixture_source" if setting.deployment.architecture.experts else "source"
+    new, read = constants[layers], constants[f"read_{layers}"]
+    source = source_width(known["unread"], own, new, read)
     late = source_width(
-        known["unread"], own, np.maximum(new, constants["first_source"]), constants["first_read_source"]
+        known["unread"],
+        own,
+        np.maximum(new, constants["first_source"]),
+        np.maximum(read, constants["first_read_source"]),
     )
     time, first = (
         exp(band_of_time(mode, full, setting.bands, width, prefix, more))

@@ -289,7 +289,8 @@ def _bands(
     """
     band, power = setting.constants["training_band"], setting.constants[_POWER]
     width = 1.0 + band["widening"][:, 0] * known["distance"]
-    source = source_width(known["unread"], own, band["source"][:, 0], band["read_source"][:, 0])
+    new, read = ("mixture_source",) * 2 if setting.architecture.experts else ("source", "read_source")
+    source = source_width(known["unread"], own, band[new][:, 0], band[read][:, 0])
     log_time = band_ends(band, "mixture" if setting.architecture.experts else "step", width, source)
     log_time[1] = np.maximum(log_time[1], _slow_run(setting, results))
     time = exp(log_time)

@@ -11,8 +11,9 @@ that nobody measured, and 1/4 for each doubling beyond what they ran at. Below 1
 interpolated, else extrapolated. The 80 % bands are made for models never measured, by sources that were read; every
 other unit of distance widens their logarithm by the constant ``widening``. A user's machine is a source that was never
 read: constants ``read_source`` are added to the bands. Where the software of a plan has no published run of the model
-on the accelerator it is unread, and the larger ``source`` is, in serving by kind of layers; in training its memory has
-``memory_source`` beside its own band (heuristic, this work).
+on the accelerator it is unread, and the larger ``source`` is. Models with experts have ``mixture_source`` and in
+serving ``read_mixture_source`` instead, memory in training ``memory_source`` where a plan is unread (heuristic, this
+work).
 """
 
 from __future__ import annotations
