@@ -20,6 +20,7 @@ from xlperf.calibrate.published_errors import errors_of, plans_of, plans_to_fit,
 from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_columns
+from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 
 DATE = "2026-01-31"
@@ -76,7 +77,7 @@ def test_few_rows_are_pulled_to_what_holds_for_any_machine() -> None:
     many = own["gemm/cdna/bf16/any/compute_efficiency"]
     assert many < usual
     line, generation = (own[f"gemm/{name}/bf16/any/energy_per_flop"] for name in ("cdna", "cdna3"))
-    assert line < generation  # MI300X draws most: its generation lies beyond what its line shares with cdna4
+    assert abs(line / generation - 1.0) < 0.1  # few machines tell a generation from its line
 
 
 def test_lines_without_a_sweep_take_the_best_rate_half_the_way_to_what_others_reach() -> None:
@@ -185,11 +186,17 @@ def test_no_clock_follows_from_watts_that_were_estimated(line: str, precision: s
 
 def test_what_rows_of_a_line_moved_goes_back_to_what_kernels_say_without_them() -> None:
     key = [np.array([part], dtype=object) for part in ("trainium1", "bf16", ANY)]
-    rates = [
-        float(known.calibration.constants("gemm", *key)[0]["compute_efficiency"][0, 0])
-        for known in (catalog(), _of_kernels(catalog(), measured().kernels))
-    ]
-    assert rates[0] != rates[1] and max(rates) < 0.8
+    table = catalog().tables["calibration"]
+    own = np.array([name == "gemm/trainium/bf16/any/compute_efficiency" for name in table.text("calibration")])
+    assert own.sum() == 1
+    rates = []
+    for value in (0.5, 0.6):
+        values = np.where(own, value, table["value"])
+        moved = catalog().with_tables([Table("calibration", {**table.columns, "value": values}, table.place)])
+        kept = _of_kernels(moved, measured().kernels)
+        for known in (moved, kept):
+            rates.append(float(known.calibration.constants("gemm", *key)[0]["compute_efficiency"][0, 0]))
+    assert rates[::2] == [0.5, 0.6] and 0.6 < rates[1] == rates[3] < 0.8
 
 
 def test_cores_of_a_chip_keep_copies_of_what_tensor_parallelism_does_not_split() -> None:

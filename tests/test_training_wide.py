@@ -145,11 +145,11 @@ def test_models_with_experts_have_a_band_of_their_own(catalog: Catalog) -> None:
     # A pair that this stack has published runs of, by another source than the user's: others have wider bands.
     known = {"software": "torch-fsdp2", "num_accelerators": 8, "pipeline_parallel": 1}
     mixture = {**MIXTURE, "model": "Qwen3-30B-A3B", **known}
-    for row, low, high in ((DENSE, "step_low", "step_high"), (mixture, "mixture_low", "mixture_high")):
+    for row, band, source in ((DENSE, "step", "read_source"), (mixture, "mixture", "mixture_source")):
         results = evaluate(plans(row), bare)
         step = results.number("step_time")
-        for name, end in ((low, "low"), (high, "high")):
-            width = np.hypot(np.log(declared[name]), declared["read_source"])
+        for end in ("low", "high"):
+            width = np.hypot(np.log(declared[f"{band}_{end}"]), declared[source])
             assert np.abs(np.log(results.number(f"step_time_{end}") / step)) == pytest.approx(width, rel=1e-4)
 
 

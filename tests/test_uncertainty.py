@@ -61,13 +61,13 @@ def test_the_cost_of_a_rented_machine_follows_its_uncertain_price(
 def test_the_ends_of_a_band_are_its_tenth_and_ninetieth_percentile(catalog: Catalog) -> None:
     times, _ = study(catalog, (), "step time", band=True).draws()
     ends = [shown(catalog, f"step_time{end}") for end in ("_low", "", "_high")]
-    # 4,096 draws know the tenth percentile of this band to 0.2 % (one standard error)
-    assert np.percentile(times[0], [10, 50, 90]).tolist() == pytest.approx(ends, rel=8e-3)
+    # 4,096 draws know the tenth percentile of this band to 0.6 % (one standard error)
+    assert np.percentile(times[0], [10, 50, 90]).tolist() == pytest.approx(ends, rel=0.02)
     rates, _ = study(catalog, (), "tokens per second", band=True).draws()
     assert (rates[0] * times[0]).tolist() == pytest.approx([96 * 4096.0] * 4096, rel=1e-9)
     memory, _ = study(catalog, (), "memory", band=True).draws()
     ends = [shown(catalog, f"memory{end}") for end in ("_low", "", "_high")]
-    assert np.percentile(memory[0], [10, 50, 90]).tolist() == pytest.approx(ends, rel=8e-3)
+    assert np.percentile(memory[0], [10, 50, 90]).tolist() == pytest.approx(ends, rel=0.02)
     layers, _ = study(catalog, (), "memory weights", band=True, number=8).draws()
     assert set(layers[0].tolist()) == {shown(catalog, "memory_weights")}
 

@@ -83,12 +83,12 @@ def test_twice_the_batch() -> None:
 
 
 def test_prefill_is_linear_in_its_batch() -> None:
-    """Twice the prompts take at most twice the time, 5 % more where tiles fill badly, and about twice at saturation."""
+    """Twice the prompts take at most twice the time, 6 % more where tiles fill badly, and about twice at saturation."""
     plans = plans_of("static")
     for load, one, two in doubled("static", "batch_size", 10):
         ratio = two["prefill_time"] / one["prefill_time"]
-        hold(f"prefill of {2 * load:g} prompts: at most twice that of {load:g}", ratio <= 2.1, plans, ratio=ratio)
-        assert np.mean(ratio > 2.02) <= 0.03
+        hold(f"prefill of {2 * load:g} prompts: at most twice that of {load:g}", ratio <= 2.12, plans, ratio=ratio)
+        assert np.mean(ratio > 2.02) <= 0.05
     fresh = 512.0 * plans["prompt_length"] * (1.0 - plans.filled("prefix_hit_rate"))
     for name in ("context_parallel", "data_parallel_attention", "pipeline_parallel"):
         fresh = fresh / plans.filled(name)
