@@ -15,8 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from xlperf.calibrate.comparison import RATES, STEP_TIME, Record, compare, predicted
+from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
 from xlperf.calibrate.published import Published
 from xlperf.calibrate.published_errors import plans_of, seen_rows
+from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.explore.objectives import most_robust
 
@@ -82,11 +84,14 @@ def alternatives_of(
 ) -> dict[str, list[Alternative]]:
     """Predicted runs of each kind of sheet: step times of training, TPOT of inference.
 
+    Bands are those of sources that were read, as these were: without the half-widths of new ones.
+
     ``published``: rows as read. ``progress``: called with the number of rows of each block that is done. Returns
     ``training`` and ``inference``; a row without a prediction is left
     out, and so are those of unseen groups.
     """
     found: dict[str, list[Alternative]] = {"training": [], "inference": []}
+    catalog = _of_read_sources(catalog)
     for rows in published:
         rows = seen_rows(rows)
         plans = plans_of(rows, catalog)
@@ -99,6 +104,18 @@ def alternatives_of(
                 row = place[record.row_id]
                 found[rows.kind].append(_alternative(rows, row, record, fits[row]))
     return found
+
+
+def _of_read_sources(catalog: Catalog) -> Catalog:
+    """The catalog with bands to which a new source adds nothing."""
+    added = [
+        FittedConstant(family, ANY, ANY, ANY, name, 0.0, "", 0, math.nan, "", "", kind="assumption")
+        for family, constants in declared_constants().items()
+        if family.endswith("_band")
+        for name in constants
+        if name.endswith("source")
+    ]
+    return catalog.with_tables([joined_tables(catalog.tables["calibration"], calibration_table(added))])
 
 
 def _alternative(rows: Published, row: int, record: Record, fits: bool) -> Alternative:

@@ -48,10 +48,8 @@ def conditions_table(published: Published, catalog: Catalog) -> tuple[tuple[str,
     bands = np.log(bands_left_out(replace(entries, by_models=errors[_MODEL])).high)
     anything = np.array([""], dtype=object)
     constants = catalog.calibration.constants("serving_band", anything, anything, anything)[0]
-    widening, dense, mixture, first = (
-        float(constants[name][0, 0]) for name in ("widening", "source", "mixture_source", "first_source")
-    )
-    source = np.where([name.endswith("/nan") for name in entries.model.tolist()], dense, mixture)
+    half_width = {name: float(values[0, 0]) for name, values in constants.items()}
+    dense = np.array([name.endswith("/nan") for name in entries.model.tolist()])
     read = _measured_by_others(plans, entries)
     every = np.full(len(entries), True)
     lines: list[tuple[str, ...]] = []
@@ -59,9 +57,12 @@ def conditions_table(published: Published, catalog: Catalog) -> tuple[tuple[str,
         for name, error in [*errors.items(), (_READ, errors[_SOURCE])]:
             own = {_SOURCE: ~read, _READ: read}.get(name, every)
             known = own & (entries.quantity == quantity) & ~np.isnan(error + bands)
-            least = first if quantity == FIRST_TOKEN else 0.0
-            new = np.maximum(source[known], least) * (name in (_SOURCE, _SOFTWARE))
-            wide = band_end(bands[known], np.full(known.sum(), 1.0 + widening * distance_of(name)), new)
+            which = "read_" if name == _READ else ""
+            least = half_width[f"first_{which}source"] if quantity == FIRST_TOKEN else 0.0
+            source = np.where(dense[known], half_width[f"{which}source"], half_width[f"{which}mixture_source"])
+            added = np.maximum(source, least) * (name in (_SOURCE, _SOFTWARE, _READ))
+            width = np.full(known.sum(), 1.0 + half_width["widening"] * distance_of(name))
+            wide = band_end(bands[known], width, added)
             lines.append((quantity, name, *_cells(entries.take(known), error[known], bands[known], wide)))
     return HEADER, lines
 
