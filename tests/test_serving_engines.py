@@ -160,6 +160,17 @@ def test_a_run_without_end_is_the_steady_state(catalog: Catalog) -> None:
     assert "run requests needs mode continuous" in refused.text("reason")[0]
 
 
+def test_prompts_come_one_by_one_where_outputs_differ_in_length(catalog: Catalog) -> None:
+    """Each pass of a prefill without graphs stops all that decode, and fewer prompts share it."""
+    bunched = changed(catalog, "serving_load", "waiting_share", 0.1)
+    row = {"mode": "continuous", "concurrency": 64, "run_requests": 6400, "software": "sglang", "prefill_first": 1}
+    row["graph_tokens"] = 0
+    equal, wide = (one(bunched, "tpot", **row, output_variation=spread) for spread in (0.0, 0.577))
+    assert wide > 1.1 * equal
+    alone = changed(catalog, "serving_load", "waiting_share", 0.0)
+    assert one(alone, "tpot", **row, output_variation=0.577) == pytest.approx(wide, rel=1e-12)
+
+
 def test_an_exchange_takes_multiprocessors_from_a_prefill_but_not_from_a_step(catalog: Catalog) -> None:
     row = {
         "model": "DeepSeek-V3", "num_accelerators": 32, "tensor_parallel": 32, "expert_parallel": 32,

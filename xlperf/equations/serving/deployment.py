@@ -17,6 +17,7 @@ from xlperf.equations.model.serving import ServingShape
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.records import derived
 from xlperf.equations.plan.serving_plan import InferencePlan
+from xlperf.equations.serving.queueing import coming_together
 
 Bundle = TypeVar("Bundle", Model, Device, Network)
 Rows = np.ndarray | slice
@@ -124,7 +125,7 @@ class Deployment:
     @property
     def burst_fraction(self) -> Array:
         """Fraction of the in-flight requests that arrive at the same moment, (rows,). [-]"""
-        return self.software["waiting_share"][:, 0]
+        return coming_together(self.software["waiting_share"][:, 0], self.plan.output_variation)
 
     @property
     def mixed(self) -> Array:
