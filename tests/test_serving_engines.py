@@ -296,6 +296,20 @@ def test_sglang_runs_256_requests_of_deepseek_v4_and_keeps_no_prefixes_in_infere
     assert slots[:2] == [1.0, 1.0] and math.isnan(slots[2])
 
 
+@pytest.mark.parametrize(
+    ("values", "limits"),
+    [({}, (256.0, 2048.0)), ({"gpu": "H100-SXM-80GB"}, (math.nan, math.nan)), ({"gpu": "L40S"}, (256.0, 2048.0)),
+     ({"mode": "serving offline"}, (math.nan, math.nan)), ({"settings": "max_running_batch=1024"}, (1024.0, 2048.0))],
+)  # fmt: skip
+def test_limits_of_vllm_follow_the_device(
+    catalog: Catalog, values: dict[str, str], limits: tuple[float, float]
+) -> None:
+    row = {"source_id": "another", "framework": "vLLM 0.11.0", "gpu": "A100-SXM4-80GB", "mode": "serving", "notes": ""}
+    table, _ = plan_of(catalog, **{**row, "model": "Qwen3-32B", "precision": "bf16", "concurrency": "1000", **values})
+    found = tuple(float(table.number(name)[0]) for name in ("max_running_batch", "prefill_tokens"))
+    np.testing.assert_array_equal(found, limits)
+
+
 def test_vllm_of_2024_adds_up_by_the_collective_library_on_amd(catalog: Catalog) -> None:
     """Each of two a layer takes tens of microseconds longer; on one accelerator, and on NVIDIA, nothing changes."""
     amd = {"accelerator": "MI300X", "batch_size": 1, "precision": "bf16"}
