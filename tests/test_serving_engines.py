@@ -296,6 +296,14 @@ def test_sglang_runs_256_requests_of_deepseek_v4_and_keeps_no_prefixes_in_infere
     assert slots[:2] == [1.0, 1.0] and math.isnan(slots[2])
 
 
+def test_a_static_batch_of_early_vllm_shares_no_process_with_its_server(catalog: Catalog) -> None:
+    """Its benchmark of latency runs the engine alone; requests that are served pay for the server."""
+    row = {"source_id": "another", "framework": "vLLM 0.4.1", "gpu": "A100-SXM4-80GB", "precision": "bf16"}
+    still, _ = plan_of(catalog, **row, group="static", mode="static", batch="16", concurrency="")
+    served, _ = plan_of(catalog, **row, mode="serving")
+    assert (still.text("software")[0], served.text("software")[0]) == ("vllm-0.6", "vllm-0")
+
+
 @pytest.mark.parametrize(
     ("values", "limits"),
     [({}, (256.0, 2048.0)), ({"gpu": "H100-SXM-80GB"}, (math.nan, math.nan)), ({"gpu": "L40S"}, (256.0, 2048.0)),
