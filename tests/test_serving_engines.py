@@ -198,7 +198,7 @@ COLUMNS = [
     "concurrency",
 ]
 COLUMNS += ["isl", "osl", "precision", "framework", "notes", "settings", "tpot_ms", "tokens_per_s"]
-COLUMNS += ["tokens_per_s_kind"]
+COLUMNS += ["tokens_per_s_kind", "batch"]
 
 
 def published(**values: str) -> Published:
@@ -294,6 +294,18 @@ def test_sglang_runs_256_requests_of_deepseek_v4_and_keeps_no_prefixes_in_infere
         for source in ("inferencex_3113", "aic_silicon", "another")
     ]
     assert slots[:2] == [1.0, 1.0] and math.isnan(slots[2])
+    earlier, _ = plan_of(catalog, **{**hybrid, "source_id": "another", "framework": "SGLang 0.5.8"})
+    assert earlier.number("state_slots")[0] == 3.0
+
+
+def test_states_that_a_prefix_cache_holds_without_buffers_are_scheduled_in_turn(catalog: Catalog) -> None:
+    """Then the host adds its time for each request to a step; without states, slots mean nothing."""
+    each = changed(catalog, "serving_software", "token_overhead_time", 1e-5)
+    row = {"mode": "continuous", "concurrency": 64, "software": "sglang"}
+    hybrid = {**row, "model": "qwen3-next-80B-A3B", "tensor_parallel": 2, "num_accelerators": 2}
+    alone, in_turn, ahead = (one(each, "decode_time", **hybrid, state_slots=slots) for slots in (1, 3, 5))
+    assert in_turn - ahead == pytest.approx(999 * 64 * 1e-5, rel=2e-3) and alone == pytest.approx(ahead, rel=1e-3)
+    assert one(each, "decode_time", **row, state_slots=3) == one(each, "decode_time", **row, state_slots=5)
 
 
 def test_a_static_batch_of_early_vllm_shares_no_process_with_its_server(catalog: Catalog) -> None:
