@@ -294,8 +294,18 @@ def test_sglang_runs_256_requests_of_deepseek_v4_and_keeps_no_prefixes_in_infere
         for source in ("inferencex_3113", "aic_silicon", "another")
     ]
     assert slots[:2] == [1.0, 1.0] and math.isnan(slots[2])
-    earlier, _ = plan_of(catalog, **{**hybrid, "source_id": "another", "framework": "SGLang 0.5.8"})
-    assert earlier.number("state_slots")[0] == 3.0
+    for release in ("SGLang 0.5.8", "SGLang 0.5.12", "SGLang (March 2026)"):
+        earlier, _ = plan_of(catalog, **{**hybrid, "source_id": "another", "framework": release})
+        assert earlier.number("state_slots")[0] == 3.0, release
+
+
+def test_early_inference_of_hugging_face_launches_kernel_by_kernel(catalog: Catalog) -> None:
+    row = {"source_id": "another", "mode": "serving", "gpu": "A100-SXM4-80GB", "precision": "bf16"}
+    graphs = [
+        plan_of(catalog, **row, framework=release)[0].number("graphs")[0]
+        for release in ("TGI 1.0.3", "TGI (IBM, October 2023)", "TGI 2.0")
+    ]
+    assert graphs[:2] == [0.0, 0.0] and math.isnan(graphs[2])
 
 
 def test_states_that_a_prefix_cache_holds_without_buffers_are_scheduled_in_turn(catalog: Catalog) -> None:
