@@ -318,6 +318,12 @@ def test_states_that_a_prefix_cache_holds_without_buffers_are_scheduled_in_turn(
     assert one(each, "decode_time", **row, state_slots=3) == one(each, "decode_time", **row, state_slots=5)
 
 
+def test_asynchronous_scheduling_that_a_row_names_is_that_of_later_releases(catalog: Catalog) -> None:
+    row = {"source_id": "another", "framework": "vLLM 0.11.0", "gpu": "A100-SXM4-80GB", "mode": "serving"}
+    for notes, engine in (("", "vllm-0.8"), ("asynchronous scheduling; tp 2", "vllm")):
+        assert plan_of(catalog, **row, precision="bf16", notes=notes)[0].text("software")[0] == engine
+
+
 def test_a_static_batch_of_early_vllm_shares_no_process_with_its_server(catalog: Catalog) -> None:
     """Its benchmark of latency runs the engine alone; requests that are served pay for the server."""
     row = {"source_id": "another", "framework": "vLLM 0.4.1", "gpu": "A100-SXM4-80GB", "precision": "bf16"}
