@@ -150,7 +150,7 @@ def test_longer_runs_hide_the_burst_that_they_start_with(catalog: Catalog) -> No
     waves, varied = [1, 2, 5, 10, 100, 1_000_000], {"output_variation": 0.5}
     steady, *runs = results(catalog, "ttft", varied, *({"run_requests": 64 * each} | varied for each in waves))
     assert runs == sorted(runs, reverse=True)
-    assert runs[-1] == pytest.approx(steady, rel=2e-3), "lengths that differ"
+    assert runs[-1] == pytest.approx(steady, rel=3e-3), "lengths that differ"
     assert runs[1] == pytest.approx(0.5 * (runs[0] + runs[-1]), rel=1e-5)
     assert runs[0] > 1.5 * steady, "64 prompts of 1000 tokens at once"
 
@@ -158,7 +158,8 @@ def test_longer_runs_hide_the_burst_that_they_start_with(catalog: Catalog) -> No
 def test_requests_of_equal_length_keep_coming_in_the_groups_of_a_pass(catalog: Catalog) -> None:
     """8,192 tokens of a pass hold eight prompts of 1,000: they end together, and so come those that follow them."""
     run = {"run_requests": 64_000_000}
-    alone, group, spread = results(catalog, "ttft", {}, run, {**run, "output_variation": 0.3})
+    varied = {"output_variation": 0.3}
+    alone, group, spread = results(catalog, "ttft", varied, run, {**run, **varied})
     pass_of_eight, one = results(
         catalog, "ttft", *({"mode": "static", "batch_size": size, "concurrency": ""} for size in (8, 1))
     )

@@ -160,6 +160,17 @@ def test_a_run_without_end_is_the_steady_state(catalog: Catalog) -> None:
     assert "run requests needs mode continuous" in refused.text("reason")[0]
 
 
+def test_prompts_come_one_by_one_where_outputs_differ_in_length(catalog: Catalog) -> None:
+    """Each pass of a prefill without graphs stops all that decode, and fewer prompts share it."""
+    bunched = changed(catalog, "serving_load", "waiting_share", 0.1)
+    row = {"mode": "continuous", "concurrency": 64, "run_requests": 6400, "software": "sglang", "prefill_first": 1}
+    row["graph_tokens"] = 0
+    equal, wide = (one(bunched, "tpot", **row, output_variation=spread) for spread in (0.0, 0.577))
+    assert wide > 1.1 * equal
+    alone = changed(catalog, "serving_load", "waiting_share", 0.0)
+    assert one(alone, "tpot", **row, output_variation=0.577) == pytest.approx(wide, rel=1e-12)
+
+
 def test_an_exchange_takes_multiprocessors_from_a_prefill_but_not_from_a_step(catalog: Catalog) -> None:
     row = {
         "model": "DeepSeek-V3", "num_accelerators": 32, "tensor_parallel": 32, "expert_parallel": 32,
@@ -187,7 +198,7 @@ COLUMNS = [
     "concurrency",
 ]
 COLUMNS += ["isl", "osl", "precision", "framework", "notes", "settings", "tpot_ms", "tokens_per_s"]
-COLUMNS += ["tokens_per_s_kind"]
+COLUMNS += ["tokens_per_s_kind", "batch"]
 
 
 def published(**values: str) -> Published:
@@ -283,6 +294,56 @@ def test_sglang_runs_256_requests_of_deepseek_v4_and_keeps_no_prefixes_in_infere
         for source in ("inferencex_3113", "aic_silicon", "another")
     ]
     assert slots[:2] == [1.0, 1.0] and math.isnan(slots[2])
+    for release in ("SGLang 0.5.8", "SGLang 0.5.12", "SGLang (March 2026)"):
+        earlier, _ = plan_of(catalog, **{**hybrid, "source_id": "another", "framework": release})
+        assert earlier.number("state_slots")[0] == 3.0, release
+
+
+def test_early_inference_of_hugging_face_launches_kernel_by_kernel(catalog: Catalog) -> None:
+    row = {"source_id": "another", "mode": "serving", "gpu": "A100-SXM4-80GB", "precision": "bf16"}
+    graphs = [
+        plan_of(catalog, **row, framework=release)[0].number("graphs")[0]
+        for release in ("TGI 1.0.3", "TGI (IBM, October 2023)", "TGI 2.0")
+    ]
+    assert graphs[:2] == [0.0, 0.0] and math.isnan(graphs[2])
+
+
+def test_states_that_a_prefix_cache_holds_without_buffers_are_scheduled_in_turn(catalog: Catalog) -> None:
+    """Then the host adds its time for each request to a step; without states, slots mean nothing."""
+    each = changed(catalog, "serving_software", "token_overhead_time", 1e-5)
+    row = {"mode": "continuous", "concurrency": 64, "software": "sglang"}
+    hybrid = {**row, "model": "qwen3-next-80B-A3B", "tensor_parallel": 2, "num_accelerators": 2}
+    alone, in_turn, ahead = (one(each, "decode_time", **hybrid, state_slots=slots) for slots in (1, 3, 5))
+    assert in_turn - ahead == pytest.approx(999 * 64 * 1e-5, rel=2e-3) and alone == pytest.approx(ahead, rel=1e-3)
+    assert one(each, "decode_time", **row, state_slots=3) == one(each, "decode_time", **row, state_slots=5)
+
+
+def test_asynchronous_scheduling_that_a_row_names_is_that_of_later_releases(catalog: Catalog) -> None:
+    row = {"source_id": "another", "framework": "vLLM 0.11.0", "gpu": "A100-SXM4-80GB", "mode": "serving"}
+    for notes, engine in (("", "vllm-0.8"), ("asynchronous scheduling; tp 2", "vllm")):
+        assert plan_of(catalog, **row, precision="bf16", notes=notes)[0].text("software")[0] == engine
+
+
+def test_a_static_batch_of_early_vllm_shares_no_process_with_its_server(catalog: Catalog) -> None:
+    """Its benchmark of latency runs the engine alone; requests that are served pay for the server."""
+    row = {"source_id": "another", "framework": "vLLM 0.4.1", "gpu": "A100-SXM4-80GB", "precision": "bf16"}
+    still, _ = plan_of(catalog, **row, group="static", mode="static", batch="16", concurrency="")
+    served, _ = plan_of(catalog, **row, mode="serving")
+    assert (still.text("software")[0], served.text("software")[0]) == ("vllm-0.6", "vllm-0")
+
+
+@pytest.mark.parametrize(
+    ("values", "limits"),
+    [({}, (256.0, 2048.0)), ({"gpu": "H100-SXM-80GB"}, (math.nan, math.nan)), ({"gpu": "L40S"}, (256.0, 2048.0)),
+     ({"mode": "serving offline"}, (math.nan, math.nan)), ({"settings": "max_running_batch=1024"}, (1024.0, 2048.0))],
+)  # fmt: skip
+def test_limits_of_vllm_follow_the_device(
+    catalog: Catalog, values: dict[str, str], limits: tuple[float, float]
+) -> None:
+    row = {"source_id": "another", "framework": "vLLM 0.11.0", "gpu": "A100-SXM4-80GB", "mode": "serving", "notes": ""}
+    table, _ = plan_of(catalog, **{**row, "model": "Qwen3-32B", "precision": "bf16", "concurrency": "1000", **values})
+    found = tuple(float(table.number(name)[0]) for name in ("max_running_batch", "prefill_tokens"))
+    np.testing.assert_array_equal(found, limits)
 
 
 def test_vllm_of_2024_adds_up_by_the_collective_library_on_amd(catalog: Catalog) -> None:

@@ -17,6 +17,7 @@ from xlperf.equations.model.serving import ServingShape
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.records import derived
 from xlperf.equations.plan.serving_plan import InferencePlan
+from xlperf.equations.serving.queueing import coming_together
 
 Bundle = TypeVar("Bundle", Model, Device, Network)
 Rows = np.ndarray | slice
@@ -26,6 +27,8 @@ _OF_ENGINE = ("serving_software", "serving_memory", "serving_load", "serving_hos
 _LATENCY = ("request_latency_time", "token_latency_time", "crowd_latency_time")
 _MANY = 256
 """Rows from which on arrays are packed to take some of them. [-]"""
+_SLOTS_IN_TURN = 3.0
+"""Slots of states per request with a prefix cache, without buffers for a step ahead (SGLang: no_buffer). [-]"""
 
 
 class _Packed:
@@ -124,13 +127,27 @@ class Deployment:
     @property
     def burst_fraction(self) -> Array:
         """Fraction of the in-flight requests that arrive at the same moment, (rows,). [-]"""
-        return self.software["waiting_share"][:, 0]
+        return coming_together(self.software["waiting_share"][:, 0], self.plan.output_variation)
 
     @property
     def mixed(self) -> Array:
         """1 where a prefill pass is computed together with a decode step, 0 where they alternate, (rows,). [-]"""
         alternates = (self.plan.prefill_first > 0.0) | (self.plan.pipeline_parallel > 1.0)
         return np.where(alternates, 0.0, self.software["mixed_steps"][:, 0])
+
+    @property
+    def overlapped_host(self) -> Array:
+        """1 where the host works on the next step while the accelerators compute, else 0, (rows, 1). [-]
+
+        States of linear attention that a prefix cache holds without buffers for a step ahead are written in turn.
+        """
+        overlapped = self.software["overlapped_host"]
+        if not self.architecture.linear_attention:
+            return overlapped
+        own, stated = self.software["state_slots"], self.plan.state_slots[:, None]
+        slots = np.where(np.isnan(stated), own, stated)
+        cached = (self.model.num_linear_layers[:, None] > 0.0) & (slots > 1.0)
+        return np.where(cached & (slots <= _SLOTS_IN_TURN), 0.0, overlapped)
 
     @property
     def graph_tokens(self) -> Array:

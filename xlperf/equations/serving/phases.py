@@ -303,7 +303,7 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
     # What the host does for each request of a step it does while a stage computes, or between two steps.
     stage = (deployment.model.num_layers / plan.pipeline_parallel)[:, None]
     computing = stage * total(parts[:, :, 0]) + total(parts[:, :, 1])
-    beside = np.where(np.array(phases) == DECODING, deployment.software["overlapped_host"], 0.0)
+    beside = np.where(np.array(phases) == DECODING, deployment.overlapped_host, 0.0)
     parts[:, :, 1, FIXED] += np.maximum(host.request_overhead - beside * computing, 0.0)
     path = _critical_path(deployment, batching, exposed, parts, phases)
     return ServingWork(*kernels, messages, exposed, parts[:, :, 1, FIXED], parts, *path)

@@ -530,6 +530,41 @@ def staying_together(steps: Array, in_step: Array, output_variation: Array) -> A
     return np.asarray(array(in_step) / np.maximum(spread, 1.0))
 
 
+def coming_together(burst_fraction: Numeric, output_variation: Numeric) -> Array:
+    r"""Fraction of the in-flight requests that arrive at the same moment where outputs differ in length.
+
+    A request follows one that ends. Requests that started together end over a part of their N steps as wide as their
+    lengths differ: spread evenly, with coefficient of variation v, over 2 sqrt(3) v of the mean. While that part is
+    short, the rest of the steps passes without arrivals and what arrives is bunched; where it is as long as the mean,
+    successive waves overlap and requests arrive at any time, as in a Poisson process. Heuristic, this work.
+
+    .. math:: b = \sigma \max\left(1 - 2 \sqrt{3}\,v,\; 0\right)
+
+    Parameters
+    ----------
+    burst_fraction : numeric
+        Fraction sigma of the in-flight requests that arrive at the same moment where all outputs are equally long. [-]
+    output_variation : numeric
+        Coefficient of variation of the outputs. [-]
+
+    Returns
+    -------
+    Array
+        0 to the fraction of equally long outputs. [-]
+
+    References
+    ----------
+    .. [1] SGLang, bench_serving.py: --random-range-ratio is 0 by default, lengths between 1 and the stated one.
+
+    Lengths between 0.8 of the stated ones and all of them have v = 0.0642, those between none and all 0.577.
+
+    >>> coming_together(0.05, [0.0, 0.0642, 0.577]).round(4).tolist()
+    [0.05, 0.0389, 0.0]
+    """
+    spread = 2.0 * _ROOT_OF_THREE * array(output_variation)
+    return np.asarray(array(burst_fraction) * np.maximum(1.0 - spread, 0.0))
+
+
 def in_turn(service: Service, steady: Steady, pass_time: Array, group: Array, requests: Array) -> Steady:
     r"""Requests of equal length that keep coming in groups: those whose prompts a pass takes together.
 
