@@ -392,7 +392,7 @@ def test_a_stack_that_has_flash_attention_2_alone_is_the_same_with_it(catalog: C
 
 def test_stacks_take_the_attention_that_their_documentation_names(catalog: Catalog) -> None:
     """On Hopper slower than a stack of which nothing is known, on Ampere the same; nobody's name, nobody's kernels."""
-    for software in ("deepspeed", "litgpt", "axolotl"):
+    for software in ("deepspeed", "litgpt", "axolotl", "flash-linear-attention", "flash-attention training"):
         row = {**DENSE, "software": software}
         assert result(catalog, row) == result(catalog, row, attention="flash-2")
         assert result(catalog, row) > 1.02 * result(catalog, row, software="nobody's")
