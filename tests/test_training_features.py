@@ -387,6 +387,7 @@ def test_a_stack_that_has_flash_attention_2_alone_is_the_same_with_it(catalog: C
         assert result(catalog, row, attention="flash-2") == result(catalog, row)
     together = evaluate(plans({**DENSE, "attention": "flash-2"}, DENSE, {**DENSE, "attention": "standard"}), catalog)
     alone = [result(catalog, DENSE, attention=way) for way in ("flash-2", "flash", "standard")]
+    assert result(catalog, {**DENSE, "attention": "flash-3"}) == result(catalog, DENSE)
     assert together["step_time"].tolist() == alone
 
 
@@ -396,8 +397,10 @@ def test_stacks_take_the_attention_that_their_documentation_names(catalog: Catal
         row = {**DENSE, "software": software}
         assert result(catalog, row) == result(catalog, row, attention="flash-2")
         assert result(catalog, row) > 1.02 * result(catalog, row, software="nobody's")
+        assert result(catalog, row, attention="flash-3") == result(catalog, row, software="nobody's")
         older = {**row, "accelerator": "A100-SXM4-80GB"}
         assert result(catalog, older) == result(catalog, older, software="nobody's")
+        assert result(catalog, older, attention="flash-3") == result(catalog, older)
     compiled = {**DENSE, "software": "olmo-core"}
     assert result(catalog, compiled) == result(catalog, compiled, software="torchtitan")
 
