@@ -223,7 +223,7 @@ class TrainingPlan(PlanColumns):
 
     @derived
     def gathers_forward(self) -> np.ndarray:
-        """Where sharded weights are gathered in each forward pass and dropped layer by layer in the backward pass. [-]"""
+        """Where sharded weights are gathered in each forward pass and stay until the backward pass. [-]"""
         return np.asarray(self.keeps_gathered & (self.pipeline_parallel < 2))
 
     @derived
