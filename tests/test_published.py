@@ -382,6 +382,12 @@ def test_models_of_transformers_run_operation_by_operation_unless_kernels_are_pu
         assert np.isnan(compiled("transformers", notes))
 
 
+def test_megatron_swift_overlaps_what_its_documentation_says(training: Published, catalog: Catalog) -> None:
+    """Megatron-Core runs gradients of weights beside communication of the backward pass; the rest is asked for."""
+    plan = plan_of(edited(training, "T00855", software="megatron-swift"), catalog)
+    assert (plan["tensor_overlap"], plan["data_overlap"]) == ("gradients", 0.0)
+
+
 def test_settings_of_a_training_row_win_over_documented_defaults(training: Published, catalog: Catalog) -> None:
     """T00855 is torchtitan in BF16 that recomputes every second product: rules that its row is asked before."""
     row = "T00855"

@@ -401,6 +401,9 @@ def test_stacks_take_the_attention_that_their_documentation_names(catalog: Catal
         older = {**row, "accelerator": "A100-SXM4-80GB"}
         assert result(catalog, older) == result(catalog, older, software="nobody's")
         assert result(catalog, older, attention="flash-3") == result(catalog, older)
+    swift = {**DENSE, "software": "megatron-swift"}
+    assert result(catalog, swift) == pytest.approx(result(catalog, swift, software="megatron"), rel=0.03)
+    assert result(catalog, swift) < 0.97 * result(catalog, swift, software="nobody's")
     compiled = {**DENSE, "software": "olmo-core"}
     assert result(catalog, compiled) == result(catalog, compiled, software="torchtitan")
 
