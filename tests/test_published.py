@@ -367,6 +367,27 @@ def test_kernels_that_keep_other_activations_or_logits_than_their_stack(training
     assert column("cross_entropy", notes="FSDP; Liger kernels", **tuned) == "chunked"
 
 
+def test_models_of_transformers_run_operation_by_operation_unless_kernels_are_put_in_their_place(
+    training: Published, catalog: Catalog
+) -> None:
+    """TrainingArguments.torch_compile is off; Liger and fms-acceleration bring kernels of norms and activations."""
+
+    def compiled(software: str, notes: str) -> float:
+        row = edited(training, "T00855", software=software, recompute="full", notes=notes)
+        return float(training_plans(row, catalog).plans.number("compiled")[0])
+
+    assert compiled("transformers", "FSDP") == compiled("deepspeed", "ZeRO 3") == 0.0
+    assert compiled("transformers", "FSDP; torch.compile") == 1.0
+    for notes in ("FSDP; Liger kernels", "fused operations and kernels"):
+        assert np.isnan(compiled("transformers", notes))
+
+
+def test_megatron_swift_overlaps_what_its_documentation_says(training: Published, catalog: Catalog) -> None:
+    """Megatron-Core runs gradients of weights beside communication of the backward pass; the rest is asked for."""
+    plan = plan_of(edited(training, "T00855", software="megatron-swift"), catalog)
+    assert (plan["tensor_overlap"], plan["data_overlap"]) == ("gradients", 0.0)
+
+
 def test_settings_of_a_training_row_win_over_documented_defaults(training: Published, catalog: Catalog) -> None:
     """T00855 is torchtitan in BF16 that recomputes every second product: rules that its row is asked before."""
     row = "T00855"

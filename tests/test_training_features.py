@@ -387,17 +387,23 @@ def test_a_stack_that_has_flash_attention_2_alone_is_the_same_with_it(catalog: C
         assert result(catalog, row, attention="flash-2") == result(catalog, row)
     together = evaluate(plans({**DENSE, "attention": "flash-2"}, DENSE, {**DENSE, "attention": "standard"}), catalog)
     alone = [result(catalog, DENSE, attention=way) for way in ("flash-2", "flash", "standard")]
+    assert result(catalog, {**DENSE, "attention": "flash-3"}) == result(catalog, DENSE)
     assert together["step_time"].tolist() == alone
 
 
 def test_stacks_take_the_attention_that_their_documentation_names(catalog: Catalog) -> None:
     """On Hopper slower than a stack of which nothing is known, on Ampere the same; nobody's name, nobody's kernels."""
-    for software in ("deepspeed", "litgpt", "axolotl"):
+    for software in ("deepspeed", "litgpt", "axolotl", "flash-linear-attention", "flash-attention training"):
         row = {**DENSE, "software": software}
         assert result(catalog, row) == result(catalog, row, attention="flash-2")
         assert result(catalog, row) > 1.02 * result(catalog, row, software="nobody's")
+        assert result(catalog, row, attention="flash-3") == result(catalog, row, software="nobody's")
         older = {**row, "accelerator": "A100-SXM4-80GB"}
         assert result(catalog, older) == result(catalog, older, software="nobody's")
+        assert result(catalog, older, attention="flash-3") == result(catalog, older)
+    swift = {**DENSE, "software": "megatron-swift"}
+    assert result(catalog, swift) == pytest.approx(result(catalog, swift, software="megatron"), rel=0.03)
+    assert result(catalog, swift) < 0.97 * result(catalog, swift, software="nobody's")
     compiled = {**DENSE, "software": "olmo-core"}
     assert result(catalog, compiled) == result(catalog, compiled, software="torchtitan")
 

@@ -108,7 +108,9 @@ def _training_row(draw: Draw, number: int) -> Row:
         "micro_batch_size": draw.power(4, 0.7),
         "precision": draw.precision(accelerator, ("bf16", "bf16", "fp16", "tf32", "fp32"), NARROW_TRAINING),
         "recompute": draw.one(("none", "selective", "full")),
-        "attention": "standard" if context == 1 and draw.maybe(0.1) else ("flash", "flash-2")[number % 5 == 3],
+        "attention": "standard"
+        if context == 1 and draw.maybe(0.1)
+        else ("flash", "flash", "flash", "flash-2", "flash-3")[number % 5],
         "sequence_length": draw.one((None, 2048, 4096, 8192, 16384)),
     }
     row["global_batch_size"] = replicas * row["micro_batch_size"] * pipeline * draw.one((1, 2, 4, 8))

@@ -60,6 +60,27 @@ def test_weights_that_stay_gathered_cost_memory_and_save_time() -> None:
     assert "reshard after forward needs ZeRO stage 3" in wrong.text("reason")[0]
 
 
+def test_gradients_leave_after_each_backward_pass_where_no_pipeline_keeps_gathered_weights() -> None:
+    """PyTorch fully_shard: without resharding after the forward pass the gather of the backward pass is left out.
+
+    Gradients are scattered layer by layer all the same; schedules of pipelines put that off until the last micro-batch.
+    """
+    rows = {"pipeline_parallel": 1, "tensor_parallel": 1, "zero_stage": 3, "micro_batch_size": 1}
+    found = trained(*({**rows, "reshard_after_forward": word} for word in ("yes", "no")))
+    gradients, weights = found.number("memory_gradients"), found.number("memory_weights")
+    assert gradients[0] == gradients[1] and weights[0] < weights[1]
+    later = trained(*({"zero_stage": 3, "reshard_after_forward": word} for word in ("yes", "no")))
+    assert later.number("memory_gradients")[0] < later.number("memory_gradients")[1]
+    calls = []
+    for word in ("yes", "no"):
+        plans = {"model": "Llama3-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 128, "tensor_parallel": 1,
+                 "global_batch_size": 1024, "zero_stage": 3, "reshard_after_forward": word}  # fmt: skip
+        parts = explain(table("training", plans, ({},)), load_catalog())
+        names, number = parts.text("operator").tolist(), parts.number("calls")
+        calls.append([number[names.index(name)] for name in ("gradient reduction", "weight gathering")])
+    assert calls == [[8.0, 16.0], [8.0, 8.0]]
+
+
 def test_explain_counts_the_reductions_of_each_micro_batch() -> None:
     plans = {"model": "Llama3-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 128, "tensor_parallel": 4,
              "pipeline_parallel": 4, "global_batch_size": 256, "zero_stage": 2}  # fmt: skip

@@ -182,6 +182,20 @@ def test_shared_choices_of_an_index_cost_less() -> None:
         assert one.number(result)[0] < other.number(result)[0], result
 
 
+def test_the_loss_of_an_index_is_over_the_selected_entries() -> None:
+    """V3.2, 32 Ki queries: 2,048 latent keys of 576 for 128 heads, of 128 for 64 of the index; fewer at the start.
+
+    Forward the index sees 16 Ki entries in the mean; its gradients are two products.
+    """
+    length, top_k = 32768.0, 2048.0
+    found = explain(trained({"sequence_length": length, "global_batch_size": 256}), load_catalog())
+    flop = dict(zip(found.text("operator").tolist(), found.number("flop").tolist(), strict=True))
+    entries = (top_k * (top_k + 1.0) / 2.0 + (length - top_k) * top_k) / length
+    assert flop["index"] == pytest.approx(2.0 * length * (length / 2.0) * 64.0 * 128.0, rel=1e-3)
+    assert flop["index target"] == pytest.approx(2.0 * length * entries * 128.0 * 576.0, rel=1e-3)
+    assert flop["index gradient"] == pytest.approx(2.0 * 2.0 * length * entries * 64.0 * 128.0, rel=1e-3)
+
+
 @pytest.mark.parametrize("model", SPARSE)
 def test_sparse_models_are_trained_and_served(model: str) -> None:
     """Legal, with parts that add up; the step takes longer with more tokens per sequence."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, rows_of, some
 from xlperf.base.errors import Fault, InputError
-from xlperf.catalog.calibration import COMPILED, EAGER, FLASHATTENTION_2, Calibration, Found
+from xlperf.catalog.calibration import ANY, COMPILED, EAGER, FLASHATTENTION_2, Calibration, Found
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import shown
 from xlperf.catalog.schema import table_schema
@@ -46,8 +46,8 @@ from xlperf.equations.plan.records import (
 )
 
 Record = TypeVar("Record", bound=PlanColumns)
-FLASH_2 = "flash-2"
-"""What a plan says whose attention is that of FlashAttention-2."""
+_LIBRARIES = {"flash-2": FLASHATTENTION_2, "flash-3": ANY}
+"""Libraries that a plan names in the column attention, as the calibration sheet calls them."""
 
 
 @cache
@@ -252,10 +252,13 @@ def _fused_as(plans: Table, software: Words) -> Words:
 
 def _attention_of(plans: Table, software: Words) -> Words:
     """Library whose attention each plan runs: that of its software unless the plan names one."""
-    if "attention" not in plans or not some(named := plans.filled("attention") == FLASH_2):
+    if "attention" not in plans:
         return software
-    told = zip(software.codes.tolist(), named.tolist(), strict=True)
-    return coded_words([FLASHATTENTION_2 if own else software.words[code] for code, own in told])
+    named = plans.filled("attention").tolist()
+    if _LIBRARIES.keys().isdisjoint(named):
+        return software
+    told = zip(software.codes.tolist(), named, strict=True)
+    return coded_words([_LIBRARIES.get(kernel, software.words[code]) for code, kernel in told])
 
 
 def _keys(generation: Words, codes: np.ndarray, software: Words, other: Words) -> tuple[Keys, Keys]:

@@ -212,9 +212,24 @@ class TrainingPlan(PlanColumns):
         return np.asarray((self.zero_stage > 2) & (self.reshard_after_forward > 0))
 
     @derived
+    def keeps_gathered(self) -> np.ndarray:
+        """Where gathered weights stay whole from the forward to the backward pass. [-]"""
+        return np.asarray((self.zero_stage > 2) & (self.reshard_after_forward < 1))
+
+    @derived
     def gathers_once(self) -> np.ndarray:
         """Where sharded weights are gathered once a step and whole gradients stay until its end. [-]"""
-        return np.asarray((self.zero_stage > 2) & (self.reshard_after_forward < 1))
+        return np.asarray(self.keeps_gathered & (self.pipeline_parallel > 1))
+
+    @derived
+    def gathers_forward(self) -> np.ndarray:
+        """Where sharded weights are gathered in each forward pass and stay until the backward pass. [-]"""
+        return np.asarray(self.keeps_gathered & (self.pipeline_parallel < 2))
+
+    @derived
+    def reduces_each(self) -> np.ndarray:
+        """Where gradients are reduced for every micro-batch, unless they are added up whole. [-]"""
+        return np.asarray(self.regathers | self.gathers_forward | self.scatters)
 
     @derived
     def scatters(self) -> np.ndarray:

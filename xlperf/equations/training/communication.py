@@ -635,8 +635,8 @@ def collective_calls(setting: Setting, found: Communication, counts: Mapping[str
     exchange = found.expert_exchange._replace(time=slower * found.expert_exchange.time)
     attended, turns = batches * attention, plan.context_parallel - 1.0
     transfers = batches * 2.0 * plan.virtual_pipeline * (plan.pipeline_parallel > 1)
-    repeats = np.where(plan.regathers | plan.scatters, batches, 1.0)
-    gathers = np.where(plan.regathers, 2.0 * repeats, 1.0)
+    repeats = np.where(plan.reduces_each, batches, 1.0)
+    gathers = np.where(plan.regathers, 2.0 * repeats, np.where(plan.gathers_forward, repeats, 1.0))
     whole = plan.zero_stage < 1
     sharded, unsharded, between = (
         np.where(whole, 0.0, np.where(plan.keeps_sums, 1.0, repeats)),

@@ -258,7 +258,7 @@ def _sharded(setting: Setting, size: Array, since: float, dense: Array, experts:
 
 
 def _weights(setting: Setting, contents: StageContents, parameters: StageParameters) -> Array:
-    """Weights of each stage, (rows, 3); with ZeRO-3 in a pipeline also the gathered ones. [B]
+    """Weights of each stage, (rows, 3); with ZeRO-3 that does not reshard also the gathered ones. [B]
 
     ZeRO-3 shards in FP32 are the master copy, which leaves with what is offloaded of the optimizer; quantized copies
     stay unless sharded weights are gathered anew.
@@ -271,7 +271,7 @@ def _weights(setting: Setting, contents: StageContents, parameters: StageParamet
     weights = _sharded(setting, resting, 3.0, parameters.dense, parameters.experts)
     gathered = np.where(plan.zero_shards[:, None] > 1, parameters.dense, 0.0)
     gathered = gathered + np.where(plan.expert_zero_shards[:, None] > 1, parameters.experts, 0.0)
-    weights = weights + np.where(plan.gathers_once[:, None], element * gathered, 0.0)
+    weights = weights + np.where(plan.keeps_gathered[:, None], element * gathered, 0.0)
     return weights + _quantized_copies(setting, contents, parameters)
 
 

@@ -61,8 +61,7 @@ def sparse_cores(setting: Setting) -> SparseCores:
     """Core attention and index kernels of sparse layers, for one micro-batch.
 
     Latent attention is absorbed: the compressed vector is key and value of all heads. Every query gathers entries of
-    its own through the last-level cache. The index is trained beside the model by a loss of its own, which takes two
-    products more.
+    its own through the last-level cache. The index is trained beside the model by a loss of its own.
 
     Parameters
     ----------
@@ -110,19 +109,37 @@ def sparse_cores(setting: Setting) -> SparseCores:
 
 
 def _index_parts(setting: Setting, calls: Array) -> list[Part]:
-    """Scores and selection of the index of a layer, and the gradients of its own loss."""
+    """Scores and selection of the index of a layer, and its own loss: what it shall predict, and its gradients.
+
+    The loss is the divergence of the scores of the index from those of attention on the selected entries, added up over
+    the heads (arXiv:2512.02556 equation 4): fused attention keeps no scores, so queries and keys are multiplied again
+    (Megatron-Core dsa_cudnn_kernels.py). Its gradients take two products of the index with these entries.
+    """
     model, plan = setting.model, setting.plan
     heads, length = index_ranks(model, plan.tensor_parallel), plan.sequence_length
     seen = entries_seen(0.0 * length, length, model.selected_ratio, np.inf)
     scores = np.where(model.index_block > 1.0, heads / model.index_block, 1.0)
     cached = plan.tokens / model.selected_ratio
-    flop = index_flop(plan.tokens, seen, heads, model.index_size)[:, None]
-    traffic = index_traffic(plan.tokens, seen, cached, model.index_size, plan.element_size, scores, WORD)[:, None]
+    selected = entries_seen(0.0 * length, length, model.selected_ratio, model.index_top_k)
+    flop, learned_flop = (index_flop(plan.tokens, one, heads, model.index_size)[:, None] for one in (seen, selected))
+    traffic, learned_traffic = (
+        index_traffic(plan.tokens, one, cached, model.index_size, plan.element_size, scores, WORD)[:, None]
+        for one in (seen, selected)
+    )
+    width = model.head_size + 0.0 * length
+    if setting.architecture.latent_attention:
+        width = model.kv_lora_rank + model.qk_rope_head_size
+    target = index_flop(plan.tokens, selected, setting.heads, width)[:, None]
+    kinds = (
+        ("forward", "index", flop, traffic),
+        ("backward", "index target", target, 0.0 * traffic),
+        ("backward", "index gradient", _GRADIENT_WORK * learned_flop, _GRADIENT_WORK * learned_traffic),
+    )
     parts = []
-    for phase, name, times in (("forward", "index", 1.0), ("backward", "index gradient", _GRADIENT_WORK)):
+    for phase, name, work, bytes_moved in kinds:
         constants = setting.constants["attention"]
-        compute = times * flop / (constants["compute_efficiency"] * setting.wide_device.peak_flop_rate)
-        moved = vector_time(setting.wide_device, setting.constants["vector"], times * traffic, 0.0)
-        part = Part(phase, "vector", (name,), "core", calls[:, None], np.maximum(compute, moved), None, times * traffic)
-        parts.append(part._replace(wide=True, flop=times * flop))
+        compute = work / (constants["compute_efficiency"] * setting.wide_device.peak_flop_rate)
+        moved = vector_time(setting.wide_device, setting.constants["vector"], bytes_moved, 0.0)
+        part = Part(phase, "vector", (name,), "core", calls[:, None], np.maximum(compute, moved), None, bytes_moved)
+        parts.append(part._replace(wide=True, flop=work))
     return parts

@@ -333,13 +333,13 @@ def _data_parallel_time(
     setting: Setting, communication: Communication, stage: _StageTimes, overlap: Array | float
 ) -> Array:
     """Reduction of gradients and gathering of weights, exposed beside a share of the passes; ZeRO-3 repeats both for
-    every micro-batch, ZeRO-2 in a pipeline the former, but for what passes between groups of shards; gradients that
-    are added up whole are reduced once.
+    every micro-batch (in a pipeline where it reshards), ZeRO-2 in a pipeline the former, but for what passes between
+    groups of shards; gradients that are added up whole are reduced once.
     """
     plan, window = setting.plan, overlap
     tax = setting.constants["training_software"]["overlap_tax"][:, 0]
     sharded = plan.regathers
-    repeats = np.where(sharded | plan.scatters, plan.num_micro_batches, 1.0)
+    repeats = np.where(plan.reduces_each, plan.num_micro_batches, 1.0)
     reduce = communication.gradient_reduce.time + communication.expert_gradient_reduce.time
     gather = communication.weight_gather.time + communication.expert_weight_gather.time
     behind_backward = reduce + np.where(sharded, gather, 0.0)
