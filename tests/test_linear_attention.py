@@ -76,7 +76,7 @@ def catalog() -> Catalog:
 
 def plans(*rows: dict[str, Any]) -> Table:
     base = {"model": "Qwen3.5-397B-A17B", "accelerator": "B200-SXM-180GB", "num_accelerators": 8, "tensor_parallel": 8,
-            "prompt_length": 1000, "output_length": 500, "precision": "fp8", "software": "sglang"}  # fmt: skip
+            "prompt_length": 1000, "output_length": 500, "precision": "fp8", "software": "vllm"}  # fmt: skip
     full = [{**base, **row} for row in rows]
     header = list(dict.fromkeys(name for row in full for name in row))
     cells = [[row.get(name, "") for name in header] for row in full]
