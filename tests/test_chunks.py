@@ -83,7 +83,7 @@ def test_small_chunks_are_free_where_passes_are_replayed_in_pieces(
     """TPOT is within 7 % with 128 in place of 8,192 tokens a pass; where prefills fill the replica it falls."""
     found = tpot(software, CHUNKS, **lengths, **more, **REPLAYED[software])
     ratio = found / found[-1]
-    assert (ratio < 1.03).all()
+    assert (ratio < 1.05).all()
     full = lengths["prompt_length"] > 1000 and "request_rate" not in more
     assert full or (ratio > 0.93).all()
 
@@ -113,7 +113,7 @@ def test_engines_that_alternate_pay_for_each_pass(lengths: dict[str, Any], more:
     replayed, eager = (tpot("sglang", CHUNKS, **lengths, **more, **own) for own in ({}, {"graph_tokens": 0}))
     ratio, without = replayed / replayed[-1], eager / eager[-1]
     assert (ratio[:-1] >= ratio[1:] * 0.99).all() and ratio[0] > 1.03
-    assert (ratio < [2.5, 1.7, 1.35, 1.08, 1.01]).all()
+    assert (ratio < [2.6, 1.8, 1.35, 1.08, 1.01]).all()
     assert ratio[0] - 1.0 < 0.5 * (without[0] - 1.0)
 
 
