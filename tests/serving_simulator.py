@@ -208,19 +208,15 @@ def run_of_pools(
     seed: int,
     waves: int = 10,
     transfer: float = 0.01,
-    evenly: bool = True,
 ) -> tuple[float, float]:
     """Mean time to the first token, and requests per second, of a run that starts with all that may be in flight.
 
-    One replica prefills, ``places`` requests decode together for a time around ``decode``, spread evenly or with a long
-    tail (gamma); a request that ends is followed by the next one of the run.
+    One replica prefills, ``places`` requests decode together for a time around ``decode``, as :func:`drawn_lengths` has
+    it; a request that ends is followed by the next one of the run.
     """
     random = np.random.default_rng(seed)
-    total, half = waves * requests, np.sqrt(3.0) * variation
-    if evenly:
-        lasts = decode * random.uniform(1.0 - half, 1.0 + half, total)
-    else:
-        lasts = decode * random.gamma(1.0 / variation**2, variation**2, total)
+    total = waves * requests
+    lasts = decode * drawn_lengths(variation, total, random)
     came, first = np.zeros(total), np.zeros(total)
     events = [(0.0, one, "came", [one]) for one in range(requests)]
     begun, number, free, left = requests, requests, True, places
@@ -307,9 +303,19 @@ def groups(
     return float(np.mean(first))
 
 
+def drawn_lengths(variation: float, number: int, random: np.random.Generator) -> np.ndarray:
+    """Lengths over their mean: spread evenly, with a variation of 1 exponential, else by a generalised Pareto law."""
+    half = np.sqrt(3.0) * variation
+    if half <= 1.0:
+        return random.uniform(1.0 - half, 1.0 + half, number)
+    if variation == 1.0:
+        return random.exponential(1.0, number)
+    tail = 0.5 - 0.5 / variation**2
+    return (1.0 - tail) / tail * (random.random(number) ** -tail - 1.0)
+
+
 def tokens_of_a_burst(stall: float, longest: float, steps: float, variation: float, seed: int) -> float:
-    """Mean over requests of the time per token that prefills of a burst add, lengths lognormal."""
+    """Mean over requests of the time per token that prefills of a burst add, lengths as :func:`drawn_lengths`."""
     random = np.random.default_rng(seed)
-    width = np.sqrt(np.log1p(variation**2))
-    length = np.maximum(steps * np.exp(width * random.standard_normal(400_000) - 0.5 * width**2), 1.0)
+    length = np.maximum(steps * drawn_lengths(variation, 400_000, random), 1.0)
     return float(np.minimum(random.random(len(length)) * stall / length, longest).mean())

@@ -15,7 +15,8 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
-from xlperf.equations.serving.queueing import Service, run_rate
+from xlperf.equations.serving.queueing import Service
+from xlperf.equations.serving.runs import run_rate
 
 BASE = {
     "model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 8, "tensor_parallel": 8,

@@ -12,7 +12,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
-from xlperf.equations.model.experts import activated_experts
+from xlperf.equations.model.experts import Popularity, activated_experts
 
 GIB = 2.0**30
 
@@ -80,17 +80,27 @@ def test_experts_are_hit_as_by_counting() -> None:
 
 def test_preferred_experts_are_hit_as_by_counting() -> None:
     """32 experts of which half have seven eighths of four visits a token: expected distinct ones by simulation."""
-    chances = np.repeat([4 * 7 / 8 / 16, 4 / 8 / 16], 16)
+    chances, uneven = np.repeat([4 * 7 / 8 / 16, 4 / 8 / 16], 16), Popularity(np.array([0.5]))
     random = np.random.default_rng(2)
     for tokens in (2, 10, 50):
         visited = (random.random((4000, tokens, 32)) < chances).any(axis=1)
-        found = activated_experts(np.array([32.0]), np.array([4.0]), np.array([float(tokens)]), np.array([0.5]))[0]
+        found = activated_experts(np.array([32.0]), np.array([4.0]), np.array([float(tokens)]), uneven)[0]
         assert found == pytest.approx(visited.sum(axis=1).mean(), rel=0.01)
     few, all_of_them = (np.array([count]) for count in (1.0, 1e6))
-    shares = np.array([0.3, 0.6, 1.0])
+    shares = Popularity(np.array([0.3, 0.6, 1.0]), np.array([0.0, 0.25, 0.5]))
     assert activated_experts(np.full(3, 32.0), np.full(3, 4.0), few, shares) == pytest.approx(4.0)
     assert activated_experts(np.full(3, 32.0), np.full(3, 4.0), all_of_them, shares) == pytest.approx(32.0)
-    assert activated_experts(np.array([4.0]), np.array([3.0]), few, np.array([0.5])) == pytest.approx(3.0)
+    assert activated_experts(np.array([4.0]), np.array([3.0]), few, uneven) == pytest.approx(3.0)
+
+
+def test_hot_experts_are_hit_as_by_counting() -> None:
+    """32 experts, four a token: one that every token visits and three of the others at random."""
+    random = np.random.default_rng(3)
+    for tokens in (1, 4, 20):
+        others = [len({one for _ in range(tokens) for one in random.choice(31, 3, replace=False)}) for _ in range(2000)]
+        hot = Popularity(hot_share=np.array([0.25]))
+        found = activated_experts(np.array([32.0]), np.array([4.0]), np.array([float(tokens)]), hot)[0]
+        assert found == pytest.approx(1.0 + np.mean(others), rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -13,18 +13,8 @@ from xlperf.equations.serving.continuous import Replicas
 from xlperf.equations.serving.load import BatchTimes, RequestLoad, Times
 from xlperf.equations.serving.pool_queueing import pooled_run_rate
 from xlperf.equations.serving.pools import PoolLoad, PoolState, pool_state
-from xlperf.equations.serving.queueing import (
-    Service,
-    Steady,
-    closed_state,
-    first_of_run,
-    in_turn,
-    run_rate,
-    run_state,
-    run_wait,
-    spread_quantiles,
-    uneven_time,
-)
+from xlperf.equations.serving.queueing import Service, Steady, closed_state, spread_quantiles
+from xlperf.equations.serving.runs import first_of_run, in_turn, run_rate, run_state, run_wait, uneven_time
 
 # Time of a prefill, of a step without requests, of one more request in it; mean steps of a request.
 REPLICAS = [(0.05, 0.01, 0.0002, 200.0), (0.02, 0.01, 0.0001, 100.0), (0.1, 0.02, 0.0001, 300.0)]
@@ -314,7 +304,7 @@ def test_a_run_goes_on_until_the_longest_of_its_last_requests_ends(
 ) -> None:
     step = 0.007
     own = prefill, prompt, prompts, step * decode, variation, requests, places
-    seen = np.mean([run_of_pools(*own, seed, waves, evenly=False)[1] for seed in range(8)])
+    seen = np.mean([run_of_pools(*own, seed, waves)[1] for seed in range(8)])
     state = pooled((prefill, step, 0.0, decode), (1, 1), requests, np.nan, prompts, prompt, places, waves, variation)
     rate, running, run = state.steady.rate, state.steady.running, np.array([float(requests * waves)])
     steps, last = np.array([decode]), np.array([step])

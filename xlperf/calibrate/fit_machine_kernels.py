@@ -35,7 +35,8 @@ _OF_LINES = 0.3
 """Pull of a line towards any machine, over that of a generation towards its line. [-]"""
 _LONG = 200.0
 _HALF = "pulled half the way to what long products reach on machines that were measured"
-_STEP = 1e-6
+_STEP = 3e-2
+"""Step of the finite differences: waves of tiles make kinks that a much smaller one does not see across. [-]"""
 _POWER, _RATE = "energy_per_flop", ("gemm", "compute_efficiency")
 _SHARES = ("compute_efficiency", "memory_efficiency", "bandwidth_efficiency")
 _AT_MOST = {

@@ -36,7 +36,7 @@ PULL = 0.01
 """Weight of pooling: a parameter one usual size away from its parent weighs like a row that is 1 % off. [-]"""
 FEWEST_ROWS = 8
 """Published rows below which a group gets no parameter of its own. [-]"""
-_MOST_EVALUATIONS = 30
+_MOST_EVALUATIONS = 80
 _STEP = 0.05
 _INSIDE = 0.1
 _NEGLIGIBLE = 1e-3
@@ -284,7 +284,7 @@ def _optimised(scaled: _Scaled, start: Array, spread: float) -> Array:
         loss=_weighted_loss(scaled.problem.weights, spread, len(pooled)),
         f_scale=spread,
         x_scale="jac",
-        ftol=1e-5 if coarse else 1e-13,
+        ftol=1e-7 if coarse else 1e-13,
         xtol=1e-8 if coarse else 1e-13,
         gtol=1e-8 if coarse else 1e-13,
         max_nfev=_MOST_EVALUATIONS if coarse else 200,

@@ -33,7 +33,7 @@ from xlperf.equations.hardware.power import Machine
 from xlperf.equations.plan.records import Remark, broken_rules
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.plan.serving_rules import WARNINGS
-from xlperf.equations.serving import BOUNDS, Deployment, memory_of
+from xlperf.equations.serving import BOUNDS, memory_of
 from xlperf.equations.serving.energy import ServedWork, expert_pool_power, results_at_rate, serving_power
 from xlperf.equations.serving.results import band_of_time, full_cache
 
@@ -256,20 +256,13 @@ def _power(served: Served, results: Mapping[str, Array]) -> tuple[Array, Array]:
         Machine(first.device, decoding.limits, decoding.power),
         Machine(second.device, prefilling.limits, prefilling.power),
     )
-    work = ServedWork(first.model, plan, first.architecture, results, _favoured_share(first))
+    work = ServedWork(first.model, plan, first.architecture, results, first.popularity)
     return serving_power(machines, work)
 
 
 def _with_sizes(stated: InferencePlan, plan: InferencePlan) -> InferencePlan:
     """Plans as the sheet has them with the bytes of weights, inputs and activations, (rows,)."""
     return stated.replaced(**{name: getattr(plan, name) for name in ("weight_size", "input_size", "activation_size")})
-
-
-def _favoured_share(deployment: Deployment) -> Array:
-    """Share of the experts that routers prefer, (rows,). [-]"""
-    if not deployment.architecture.experts:
-        return np.ones(len(deployment.plan))
-    return np.asarray(deployment.kernels["serving_experts"]["favoured_share"][:, 0])
 
 
 def _expert_share(served: Served) -> Array:
@@ -290,7 +283,7 @@ def _expert_power(served: Served, experts: ServingSetting, results: Mapping[str,
     plan = _with_sizes(served.stated.take(rows), own.plan)
     counts = own.plan.num_accelerators, experts.plan.num_accelerators
     some = {name: values[rows] for name, values in results.items() if isinstance(values, np.ndarray)}
-    work = ServedWork(own.model, plan, own.architecture, some, _favoured_share(own))
+    work = ServedWork(own.model, plan, own.architecture, some, own.popularity)
     return expert_pool_power(machines, work, counts)
 
 

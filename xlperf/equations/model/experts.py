@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, divide, ones, power, side_by_side
@@ -12,6 +14,26 @@ _MIDDLE_OF_LARGEST = 0.5264
 """Probability below the mean of the largest of some normal deviates, to the power of their number. [-]"""
 _LAMBDA, _LAMBDA_SCALE = 0.14, 4.91
 """Tukey's lambda distribution that is nearest to the normal one. [-]"""
+_ALL, _NONE = np.asarray(1.0), np.asarray(0.0)
+
+
+class Popularity(NamedTuple):
+    """How unevenly routers visit experts, (rows,); even by default.
+
+    Attributes
+    ----------
+    favoured_share : Array, default 1
+        Share s of the experts that are preferred: the others have (1 - s)^3 of the visits. [-]
+    hot_share : Array, default 0
+        Share h of the visits of a token that goes to the same few experts, whichever token it is. [-]
+    """
+
+    favoured_share: Array = _ALL
+    hot_share: Array = _NONE
+
+
+EVEN = Popularity()
+"""Every expert is as likely as any other."""
 
 
 def expert_bias_vectors(
@@ -261,16 +283,17 @@ def distinct_share(num_places: Numeric, top_k: Numeric) -> Array:
     return np.asarray(places / np.maximum(chosen, 1.0) * (1.0 - missed))
 
 
-def activated_experts(num_experts: Array, top_k: Array, tokens: Array, favoured_share: Numeric = 1.0) -> Array:
+def activated_experts(num_experts: Array, top_k: Array, tokens: Array, popularity: Popularity = EVEN) -> Array:
     r"""Expected number of distinct experts activated by a batch of tokens, with popular experts.
 
-    Of the visits the other experts have the share (1 - s)^3, spread evenly, and the preferred ones the rest. A token
-    visits k experts whatever s is, and many tokens visit all.
+    Every token visits the same h k experts; its other k' = (1 - h) k visits go to the E' = E - h k others. Of those the
+    ones that are not preferred have the share (1 - s)^3, spread evenly, and the preferred ones the rest. A token visits
+    k experts whatever s and h are, and many tokens visit all.
 
-    .. math:: E_{hit} = E \left(1 - s \left(1 - (3 - 3 s + s^2) \frac{k}{E}\right)^{n}
-        - (1 - s) \left(1 - (1 - s)^2 \frac{k}{E}\right)^{n}\right)
+    .. math:: E_{hit} = h k + E' \left(1 - s \left(1 - (3 - 3 s + s^2) \frac{k'}{E'}\right)^{n}
+        - (1 - s) \left(1 - (1 - s)^2 \frac{k'}{E'}\right)^{n}\right)
 
-    With a share of 1 routing is even; so it is where a token visits so many of the experts that none can be preferred.
+    With s = 1 and h = 0 routing is even. None is preferred where a token visits so many of them that none can be.
 
     Heuristic, this work: even routing is the occupancy of bins by balls [1]_; the preference is fitted.
 
@@ -282,8 +305,8 @@ def activated_experts(num_experts: Array, top_k: Array, tokens: Array, favoured_
         Experts k that each token visits. [-]
     tokens : Array
         Tokens n. [-]
-    favoured_share : numeric, default 1.0
-        Share s of the experts that are preferred. [-]
+    popularity : Popularity, default even
+        Shares s of the experts that are preferred and h of the visits that are the same for all tokens. [-]
 
     Returns
     -------
@@ -296,18 +319,27 @@ def activated_experts(num_experts: Array, top_k: Array, tokens: Array, favoured_
 
     >>> activated_experts(np.array([8.0]), np.array([2.0]), np.array([1.0, 2.0])).tolist()
     [2.00, 3.50]
-    >>> activated_experts(np.array([8.0]), np.array([2.0]), np.array([1.0, 2.0]), np.array([0.5])).tolist()
+    >>> uneven = Popularity(np.array([0.5]))
+    >>> activated_experts(np.array([8.0]), np.array([2.0]), np.array([1.0, 2.0]), uneven).tolist()
     [2.00, 3.22]
+
+    One of the two is the same for all tokens, the other one of seven:
+
+    >>> hot = Popularity(hot_share=np.array([0.5]))
+    >>> activated_experts(np.array([8.0]), np.array([2.0]), np.array([1.0, 2.0]), hot).round(3).tolist()
+    [2.0, 2.857]
     """
+    share, hot = array(popularity.favoured_share), array(popularity.hot_share) * array(top_k)
+    first = hot * np.minimum(array(tokens), 1.0)
+    num_experts, top_k = array(num_experts) - hot, array(top_k) - hot
     visited = np.minimum(np.divide(top_k, np.maximum(num_experts, 1.0)), 1.0)
-    share = array(favoured_share)
     preferred = 3.0 - 3.0 * share + share * share
     even = preferred * visited > 1.0
     others = np.where(even, 0.0, 1.0 - share)
     missed = (1.0 - others) * power(1.0 - np.where(even, 1.0, preferred) * visited, tokens)
     if np.count_nonzero(others):
         missed = missed + others * power(1.0 - others * others * visited, tokens)
-    return np.asarray(num_experts * (1.0 - missed))
+    return np.asarray(first + num_experts * (1.0 - missed))
 
 
 def largest_of(number: Array) -> Array:
@@ -347,8 +379,9 @@ def largest_of(number: Array) -> Array:
 def preference_variance(num_experts: Array, top_k: Array, held: Array, favoured_share: Numeric) -> Array:
     r"""Relative variance of the visits of ranks that comes with the experts they hold, however many tokens there are.
 
-    Experts lie on ranks as they are numbered, preferred ones (:func:`activated_experts`) by chance. A preferred expert
-    has a = 3 - 3 s + s^2 times the visits of the mean, another one b = (1 - s)^2, and a rank a sample of H of E:
+    Experts lie on ranks as they are numbered, preferred ones (:func:`activated_experts`) by chance; those that every
+    token visits are left out, as measured ranks do not differ by them. A preferred expert has a = 3 - 3 s + s^2 times
+    the visits of the mean, another one b = (1 - s)^2, and a rank a sample of H of E:
 
     .. math:: v = \frac{s a^2 + (1 - s) b^2 - 1}{H} \cdot \frac{E - H}{E - 1}
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, divide, side_by_side, some
 from xlperf.equations.model.experts import (
+    Popularity,
     activated_experts,
     busiest_rank_load,
     expert_gemms,
@@ -97,8 +98,8 @@ class ServingShape(NamedTuple):
     prefill_context : Array
         Keys that the chunks of prompts in a pass of the prefill attend to, cached, of earlier chunks and their own:
         latent attention expands them all; those of all ranks that share the prompts. [-]
-    favoured_share : Array, default 1
-        Share of the experts that routers prefer, as in :func:`activated_experts`. [-]
+    favoured_share, hot_share : Array, default 1 and 0
+        How unevenly routers visit experts, as :class:`Popularity` has it. [-]
     absorbed_share : Array, default 0
         Share of the layers whose latent attention is absorbed in the prefill too: sparse ones. [-]
     redundant_experts : Array, default 0
@@ -115,8 +116,14 @@ class ServingShape(NamedTuple):
     expert_tensor_parallel: Array
     prefill_context: Array
     favoured_share: Array = _ALL
+    hot_share: Array = _NONE
     absorbed_share: Array = _NONE
     redundant_experts: Array = _NONE
+
+    @property
+    def popularity(self) -> Popularity:
+        """How unevenly routers visit experts."""
+        return Popularity(self.favoured_share, self.hot_share)
 
     def of(self, phase: int) -> tuple[Array, Array, Array]:
         """Tokens, tokens of all replicas, and tokens with logits: of the prefill (0) or of decoding (1)."""
@@ -200,7 +207,7 @@ def _expert_gemms(model: Model, tokens: Array, shape: ServingShape, replica_toke
     ranks, slots = shape.expert_parallel, model.num_experts + shape.redundant_experts
     held = ceil_div(slots, ranks)
     share = held * ranks / slots  # of the fullest rank over the mean, where the experts do not divide
-    hit = activated_experts(slots, model.top_k, tokens, shape.favoured_share) / ranks * share
+    hit = activated_experts(slots, model.top_k, tokens, shape.popularity) / ranks * share
     hit = busiest_rank_load(np.minimum(hit, held), ranks, held)
     copies = tokens * model.top_k / ranks * share
     # Tokens bring their experts one by one: even loads even out. Copies of experts beside them are placed to balance.

@@ -378,11 +378,11 @@ def serving_messages(
     Two all-reduces in a layer over 4 ranks: 1,000 tokens of width 1,000 in 16 bits take 2 x 3/4 x 2 MB / 100 GB/s each,
     the one token of a decode step a thousandth.
 
-    >>> from ideal_machine import ONE, deployment
+    >>> from ideal_machine import deployment
     >>> from xlperf.equations.serving.deployment import batching_of, serving_shape
     >>> served = deployment(num_accelerators=4, tensor_parallel=4)
     >>> batching = batching_of(served.plan)
-    >>> found = serving_messages(served, serving_shape(served.plan, batching, ONE), batching)
+    >>> found = serving_messages(served, serving_shape(served.plan, batching, served.popularity), batching)
     >>> found.time[0, :, ALL_REDUCE].tolist(), found.calls[:, 0].tolist()
     ([3.0e-05, 3.0e-08], [2.0])
     """

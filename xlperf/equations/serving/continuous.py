@@ -21,18 +21,7 @@ from xlperf.equations.serving.load import (
     request_load,
 )
 from xlperf.equations.serving.memory import ReplicaMemory, memory_of, most_running
-from xlperf.equations.serving.queueing import (
-    Service,
-    Steady,
-    closed_state,
-    first_of_run,
-    in_turn,
-    run_rate,
-    run_state,
-    run_wait,
-    staying_together,
-    uneven_time,
-)
+from xlperf.equations.serving.queueing import Service, Steady, closed_state
 from xlperf.equations.serving.results import (
     QUANTILE_NAMES,
     arriving_latency,
@@ -41,6 +30,15 @@ from xlperf.equations.serving.results import (
     step_bound,
     streamed,
     with_request_latency,
+)
+from xlperf.equations.serving.runs import (
+    first_of_run,
+    in_turn,
+    run_rate,
+    run_state,
+    run_wait,
+    staying_together,
+    uneven_time,
 )
 
 _MOST_TRIES = 60

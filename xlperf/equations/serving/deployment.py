@@ -12,12 +12,13 @@ import numpy as np
 
 from xlperf.base.arrays import Array, some
 from xlperf.equations.hardware.roofline import Device, stack_constants
+from xlperf.equations.model.experts import EVEN, Popularity
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.serving import ServingShape
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.records import derived
 from xlperf.equations.plan.serving_plan import InferencePlan
-from xlperf.equations.serving.queueing import coming_together
+from xlperf.equations.serving.runs import coming_together
 
 Bundle = TypeVar("Bundle", Model, Device, Network)
 Rows = np.ndarray | slice
@@ -128,6 +129,14 @@ class Deployment:
     def burst_fraction(self) -> Array:
         """Fraction of the in-flight requests that arrive at the same moment, (rows,). [-]"""
         return coming_together(self.software["waiting_share"][:, 0], self.plan.output_variation)
+
+    @property
+    def popularity(self) -> Popularity:
+        """How unevenly the requests that an engine serves visit experts, (rows,)."""
+        if not self.architecture.experts:
+            return Popularity(*(np.full(len(self.plan), even) for even in EVEN))
+        experts = self.kernels["serving_experts"]
+        return Popularity(experts["favoured_share"][:, 0], experts["hot_share"][:, 0])
 
     @property
     def mixed(self) -> Array:
@@ -461,7 +470,7 @@ def computed_batching(plan: InferencePlan, batching: Batching, whole_batch: Arra
     return batching._replace(sequences=np.maximum(batching.sequences, whole))
 
 
-def serving_shape(plan: InferencePlan, batching: Batching, favoured_share: Array) -> ServingShape:
+def serving_shape(plan: InferencePlan, batching: Batching, popularity: Popularity) -> ServingShape:
     """Tokens of a pass of the prefill and of a decode step on one rank.
 
     Parameters
@@ -470,8 +479,8 @@ def serving_shape(plan: InferencePlan, batching: Batching, favoured_share: Array
         Degrees and lengths, (rows,).
     batching : Batching
         How its batch is split, (rows,). [-]
-    favoured_share : Array
-        Share of the experts that routers prefer, (rows,). [-]
+    popularity : Popularity
+        How unevenly routers visit experts, (rows,). [-]
 
     Returns
     -------
@@ -487,7 +496,7 @@ def serving_shape(plan: InferencePlan, batching: Batching, favoured_share: Array
     >>> sizes = {"draft_tokens": 0.0, "data_parallel_attention": 2.0, "own_tokens": 1000.0, "redundant_experts": 0.0}
     >>> plan = SimpleNamespace(**ranks, **sizes, chunks=1.0, chunk_context=1000.0)
     >>> batching = SimpleNamespace(own_prompts=4.0, prompts=8.0, passes=2.0, sequences=8.0)
-    >>> shape = serving_shape(plan, batching, 1.0)
+    >>> shape = serving_shape(plan, batching, EVEN)
     >>> shape.prefill_tokens, float(shape.decode_tokens)
     (2000.0, 4.0)
     """
@@ -504,7 +513,8 @@ def serving_shape(plan: InferencePlan, batching: Batching, favoured_share: Array
         expert_parallel=plan.expert_parallel,
         expert_tensor_parallel=plan.expert_tensor_parallel,
         prefill_context=prompts * plan.chunks / batching.passes * plan.chunk_context,
-        favoured_share=favoured_share,
-        absorbed_share=0.0 * favoured_share,
+        favoured_share=popularity.favoured_share,
+        hot_share=popularity.hot_share,
+        absorbed_share=0.0 * prompts,
         redundant_experts=plan.redundant_experts,
     )

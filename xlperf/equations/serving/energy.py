@@ -10,7 +10,7 @@ import numpy as np
 from xlperf.base.arrays import Array, divide
 from xlperf.equations.hardware.memory import resident_share
 from xlperf.equations.hardware.power import Machine, WorkRates, accelerator_power, traffic_from_memory
-from xlperf.equations.model.experts import activated_experts
+from xlperf.equations.model.experts import Popularity, activated_experts
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.parameters import expert_parameters, matrix_parameters
 from xlperf.equations.model.serving import SAMPLING_PASSES
@@ -35,15 +35,15 @@ class ServedWork(NamedTuple):
         Structure that the models share.
     results : mapping of str to Array
         Rates, times of a decode step, shares of pools, memory, (rows,).
-    favoured_share : Array
-        Share of the experts that routers prefer, (rows,). [-]
+    popularity : Popularity
+        How unevenly routers visit experts, (rows,). [-]
     """
 
     model: Model
     plan: InferencePlan
     architecture: Architecture
     results: Mapping[str, Array]
-    favoured_share: Array
+    popularity: Popularity
 
     @property
     def step(self) -> Array:
@@ -140,7 +140,7 @@ def feed_forward_flop(model: Model) -> Array:
     return np.asarray(2.0 * (mixed + model.num_dense_layers * dense))
 
 
-def visited_share(model: Model, batch: Array, favoured_share: Array) -> Array:
+def visited_share(model: Model, batch: Array, popularity: Popularity) -> Array:
     r"""Share of the routed experts that a decode step reads, expected.
 
     .. math:: s = \frac{E_{hit}}{E}
@@ -151,8 +151,8 @@ def visited_share(model: Model, batch: Array, favoured_share: Array) -> Array:
         Experts, (rows,). [-]
     batch : Array
         Tokens of the step, (rows,). [-]
-    favoured_share : Array
-        Share of the experts that routers prefer, (rows,). [-]
+    popularity : Popularity
+        How unevenly routers visit experts, (rows,). [-]
 
     Returns
     -------
@@ -170,10 +170,10 @@ def visited_share(model: Model, batch: Array, favoured_share: Array) -> Array:
 
     >>> from types import SimpleNamespace
     >>> model = SimpleNamespace(num_experts=np.array([8.0]), top_k=np.array([2.0]))
-    >>> visited_share(model, np.array([2.0]), np.ones(1)).tolist()
+    >>> visited_share(model, np.array([2.0]), Popularity()).tolist()
     [0.4375]
     """
-    hit = activated_experts(model.num_experts, model.top_k, np.maximum(batch, 1.0), favoured_share)
+    hit = activated_experts(model.num_experts, model.top_k, np.maximum(batch, 1.0), popularity)
     return np.where(model.num_experts > 0.0, divide(hit, model.num_experts), 1.0)
 
 
@@ -184,7 +184,7 @@ def decode_step_traffic(
     weights_size: Array,
     cache_size: Array,
     running_batch: Array,
-    favoured_share: Array,
+    popularity: Popularity,
 ) -> tuple[Array, Array]:
     r"""Bytes that an accelerator reads in a decode step: weights of the experts that are visited, and the cache.
 
@@ -206,8 +206,8 @@ def decode_step_traffic(
         Cache C of the batch at its longest on the accelerator, (rows,). [B]
     running_batch : Array
         Requests that decode together, (rows,). [-]
-    favoured_share : Array
-        Share of the experts that routers prefer, (rows,). [-]
+    popularity : Popularity
+        How unevenly routers visit experts, (rows,). [-]
 
     Returns
     -------
@@ -230,7 +230,7 @@ def decode_step_traffic(
     read = weights_size
     if architecture.experts:
         whole, active = matrix_parameters(model, False), matrix_parameters(model, True)
-        hit = activated_experts(model.num_experts, model.top_k, np.maximum(running_batch, 1.0), favoured_share)
+        hit = activated_experts(model.num_experts, model.top_k, np.maximum(running_batch, 1.0), popularity)
         share = np.clip(divide(hit - model.top_k, model.num_experts - model.top_k), 0.0, 1.0)
         share = np.where(model.num_experts > 0.0, share, 1.0)
         read = weights_size * (active + (whole - active) * share) / whole
@@ -377,7 +377,7 @@ def serving_power(machines: tuple[Machine, Machine], work: ServedWork) -> tuple[
     each = rate / plan.num_accelerators
     decoding = np.maximum(1.0 - share, 1e-9)
     weights, cache = results["memory_weights"], results["memory_kv_cache"]
-    sizes = weights, cache, running, work.favoured_share
+    sizes = weights, cache, running, work.popularity
     read, cached = decode_step_traffic(model, plan, work.architecture, *sizes)
     traffic, sampled = read + cached, work.sampled
     held = resident_share(weights + cache, machines[0].device.l2_capacity[:, 0])
@@ -461,7 +461,7 @@ def expert_pool_power(
     >>> from xlperf.equations.serving.pools import pooled_results
     >>> own, requests = pools(experts(), num_accelerators=4, prefill_accelerators=1, expert_accelerators=2)
     >>> results = pooled_results(own, requests)
-    >>> work = ServedWork(experts(), own.decoding.plan, own.decoding.architecture, results, ONE)
+    >>> work = ServedWork(experts(), own.decoding.plan, own.decoding.architecture, results, own.decoding.popularity)
     >>> found = expert_pool_power((power_machine(), power_machine()), work, (ONE, 2 * ONE))
     >>> [round(float(power[0])) for power in found]
     [157, 164]
@@ -471,9 +471,9 @@ def expert_pool_power(
     fed = feed_forward_flop(model)
     flop = work.flop - fed, fed
     batches = np.minimum(plan.ping_pong_batches, np.maximum(np.ceil(running), 1.0))
-    experts = batches * results["expert_memory"] * visited_share(model, running / batches, work.favoured_share)
+    experts = batches * results["expert_memory"] * visited_share(model, running / batches, work.popularity)
     weights, none = (batches * results["memory_weights"], experts), 0.0 * rate
-    sizes_held = none, results["memory_kv_cache"], running, work.favoured_share
+    sizes_held = none, results["memory_kv_cache"], running, work.popularity
     _, cache = decode_step_traffic(model, plan, work.architecture, *sizes_held)
     others = cache + work.sampled, none
     wide = wide_attention(model, plan, work.architecture)

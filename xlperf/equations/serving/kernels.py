@@ -265,11 +265,11 @@ def product_times(deployment: Deployment, products: ServingGemms) -> tuple[Array
     --------
     QKV of one token: 3 M weights and 4,000 inputs and outputs in 16 bits at 1 TB/s.
 
-    >>> from ideal_machine import ONE, deployment
+    >>> from ideal_machine import deployment
     >>> from xlperf.equations.model.serving import serving_gemms
     >>> from xlperf.equations.serving.deployment import batching_of, serving_shape
     >>> served = deployment()
-    >>> shape = serving_shape(served.plan, batching_of(served.plan), ONE)
+    >>> shape = serving_shape(served.plan, batching_of(served.plan), served.popularity)
     >>> products = serving_gemms(served.model, shape, served.architecture, (DECODING,))
     >>> traffic, time = product_times(served, products)
     >>> traffic[0, 0].tolist(), time[0, 0].tolist()

@@ -272,10 +272,7 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
     plan, architecture = deployment.plan, deployment.architecture
     running = batching_of(plan)
     batching = computed_batching(plan, running, deployment.software["whole_batch"][:, 0])
-    favoured = np.ones_like(plan.batch_size)
-    if architecture.experts:
-        favoured = deployment.kernels["serving_experts"]["favoured_share"][:, 0]
-    shape = serving_shape(plan, batching, favoured)
+    shape = serving_shape(plan, batching, deployment.popularity)
     if architecture.sparse_attention and architecture.latent_attention:
         selecting = plan.prompt_length > deployment.model.index_top_k
         share = np.where(selecting, sparse_shares(deployment.model).selected, 0.0)

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, divide, log
+from xlperf.base.arrays import Array, Numeric, array, divide
 from xlperf.equations.serving.queueing import Steady
+from xlperf.equations.serving.runs import longest_output
 
 _MOST_TURNS, _HALVING = 80, 5
 _SAME = 1e-12
@@ -380,10 +381,10 @@ def pooled_run_rate(
     r"""Requests per second over a run of two pools that ends with its last request.
 
     Requests that follow one another keep both pools as busy as without end, up to the last ones that are decoded. Where
-    outputs vary, with coefficient of variation v, the run goes on until the longest of these ends, in steps with ever
-    fewer requests: of n draws the largest lies about :math:`v \sqrt{2 \ln n}` means above the mean [1]_.
+    outputs vary the run goes on until the longest of these ends, in steps with ever fewer requests: x(n) of
+    :func:`xlperf.equations.serving.runs.longest_output`.
 
-    .. math:: X_N = \frac{N}{N / X + N_s\,v \sqrt{2 \ln \min(n, N)}\;t(1)}
+    .. math:: X_N = \frac{N}{N / X + N_s\,x(\min(n, N))\,t(1)}
 
     Parameters
     ----------
@@ -411,14 +412,14 @@ def pooled_run_rate(
 
     Examples
     --------
-    Ten requests at 5 a second; the longest of four takes 0.6006 x sqrt(2 ln 4) = 1 mean more: 10 steps of 0.2 s.
+    Ten requests at 5 a second; the longest of four, between none and all, takes 0.6 of a mean more: 6 steps of 0.2 s.
 
-    >>> pooled_run_rate(5.0, 4.0, [10.0, np.nan], 10.0, 0.2, 0.6006).round(3).tolist()
-    [2.5, 5.0]
+    >>> pooled_run_rate(5.0, 4.0, [10.0, np.nan], 10.0, 0.2, 3.0**-0.5).round(3).tolist()
+    [3.125, 5.0]
     """
     steady, run = array(rate), array(run_requests)
     ends = ~np.isnan(run)
     total = np.where(ends, np.maximum(run, 1.0), 1.0)
     together = np.maximum(np.minimum(array(running), total), 1.0)
-    late = array(decode_steps) * array(last_step) * array(output_variation) * np.sqrt(2.0 * log(together))
+    late = array(decode_steps) * array(last_step) * longest_output(together, output_variation)
     return np.asarray(np.where(ends, total / (total / steady + late), steady + 0.0 * late))

@@ -27,7 +27,7 @@ from xlperf.equations.serving.load import (
 )
 from xlperf.equations.serving.memory import ReplicaMemory, memory_of, most_running, rank_states_size
 from xlperf.equations.serving.pool_queueing import Curve, PoolTimes, pooled_open_state, pooled_run_rate, pooled_state
-from xlperf.equations.serving.queueing import Service, Steady, first_of_run, step_line
+from xlperf.equations.serving.queueing import Service, Steady, step_line
 from xlperf.equations.serving.results import (
     arriving_latency,
     batch_memory,
@@ -36,6 +36,7 @@ from xlperf.equations.serving.results import (
     streamed,
     with_request_latency,
 )
+from xlperf.equations.serving.runs import first_of_run
 
 _MOST_MOVES, _DOWN_RUNNING, _DOWN_PROMPTS = 32, 0.05, 0.75
 """Moves to the batches around a state, one or two for almost all plans; and how far down one goes. [-]"""

@@ -1,0 +1,455 @@
+"""Runs that start with all requests in flight and end with the last one, and outputs of different lengths in them.
+
+A run begins with a burst; those that follow come as others end, in bursts again where these end together. Outputs that
+vary set requests apart, make the run wait for the longest of the last ones, and make short answers of a burst slow per
+token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from xlperf.base.arrays import Array, Numeric, array, divide
+from xlperf.equations.serving.queueing import QUANTILES, Service, Steady
+
+_ROOT_OF_THREE = 1.7320508075688772
+_NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(16)
+_SHARES: Array = (0.5 * (_NODES + 1.0)) ** 3
+_SHARE_WEIGHTS: Array = 1.5 * (0.5 * (_NODES + 1.0)) ** 2 * _NODE_WEIGHTS
+"""Shares of the requests, and their weights, that a mean over lengths is taken at: more of them for the shortest."""
+
+
+def output_length(share: Numeric, output_variation: Numeric) -> Array:
+    r"""Length of outputs over their mean that this share of them does not exceed.
+
+    Up to the coefficient of variation :math:`1/\sqrt{3}` lengths are spread evenly: benchmarks draw them between a
+    share of the longest and the longest. There the shortest are empty; beyond it the longest grow: a generalised Pareto
+    distribution, which is even at :math:`1/\sqrt{3}` and exponential at 1 [1]_. That answers of real conversations are
+    spread like that is a heuristic of this work.
+
+    .. math:: x = \begin{cases} 1 + \sqrt{3}\,v\,(2 u - 1) & v \le 1/\sqrt{3} \\
+        \frac{1 - \xi}{\xi} \left((1 - u)^{-\xi} - 1\right) & v > 1/\sqrt{3} \end{cases},
+        \qquad \xi = \frac{1 - 1 / v^2}{2}
+
+    Parameters
+    ----------
+    share : numeric
+        Share u of the outputs, 0 to less than 1. [-]
+    output_variation : numeric
+        Coefficient of variation v of the outputs. [-]
+
+    Returns
+    -------
+    Array
+        Length over the mean length, 0 or more. [-]
+
+    References
+    ----------
+    .. [1] J. R. M. Hosking and J. R. Wallis, "Parameter and quantile estimation for the generalized Pareto
+       distribution", Technometrics 29(3), 1987, doi:10.1080/00401706.1987.10488243.
+
+    Equal lengths; lengths between none and all; exponential; a long tail:
+
+    >>> output_length(0.9, [0.0, 3.0**-0.5, 1.0, 2.0]).round(3).tolist()
+    [1.0, 1.8, 2.303, 2.287]
+    """
+    share, variation = array(share), array(output_variation)
+    even = 1.0 + _ROOT_OF_THREE * variation * (2.0 * share - 1.0)
+    tail = 0.5 * (1.0 - 1.0 / np.maximum(variation, 1.0 / _ROOT_OF_THREE) ** 2)
+    rest, exponential = -np.log1p(-share), tail == 0.0
+    long = (1.0 - tail) * np.where(exponential, rest, np.expm1(tail * rest) / np.where(exponential, 1.0, tail))
+    return np.asarray(np.where(variation * _ROOT_OF_THREE <= 1.0, even, long))
+
+
+def longest_output(requests: Numeric, output_variation: Numeric) -> Array:
+    """How much longer than the mean the longest of so many outputs is, over the mean.
+
+    Of n draws the largest exceeds about the share n / (n + 1) of all [1]_.
+
+    Parameters
+    ----------
+    requests : numeric
+        Outputs n, 1 or more. [-]
+    output_variation : numeric
+        Coefficient of variation of the outputs. [-]
+
+    Returns
+    -------
+    Array
+        0 or more; 0 for equal outputs. [-]
+
+    References
+    ----------
+    .. [1] H. A. David and H. N. Nagaraja, "Order Statistics", 3rd ed., Wiley, 2003, chapter 4: the largest of n.
+
+    One output of three more is as long as the mean and a half where lengths lie between none and all:
+
+    >>> longest_output([1.0, 3.0, 99.0], 3.0**-0.5).round(3).tolist()
+    [0.0, 0.5, 0.98]
+    """
+    number = array(requests)
+    return np.maximum(output_length(number / (number + 1.0), output_variation) - 1.0, 0.0)
+
+
+def run_rate(
+    service: Service,
+    active: Array,
+    run_requests: Array,
+    rate: Array,
+    cycle: Array,
+    output_variation: Numeric = 0.0,
+) -> Array:
+    r"""Requests per second over a run that ends with its last request: whole waves, then a smaller one.
+
+    What the cycle T of a request is longer than the work of a wave is waited for with each. Where outputs vary the run
+    goes on until the longest of the last ones ends, in steps with ever fewer requests: x(n) of :func:`longest_output`.
+
+    .. math:: X = \frac{N}{N t_s + \lfloor N / r \rfloor s\,t(r) + s\,t(N \bmod r) + \lceil N / r \rceil w + d},
+        \qquad w = T - r\,t_s - s\,t(r), \qquad d = s\,x(\min(r, N))\,t(0)
+
+    Parameters
+    ----------
+    service : Service
+        Times of a replica, (rows,).
+    active : Array
+        Requests r that a replica decodes together, (rows,). [-]
+    run_requests : Array
+        Requests N of the run on a replica, (rows,); NaN: the steady state. [-]
+    rate : Array
+        Rate in the steady state, (rows,). [request/s]
+    cycle : Array
+        Time T from one request to the next in one of the r places, (rows,). [s]
+    output_variation : numeric, default 0.0
+        Coefficient of variation v of the outputs, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        (rows,). [request/s]
+
+    References
+    ----------
+    .. [1] NVIDIA, TensorRT-LLM documentation, "Overview" of performance: throughput of a fixed number of requests.
+
+    Ten requests in waves of 4, 4 and 2, each prefilled in 0.1 s and decoded in ten steps of 0.1 s: 10 / (1 + 3) per s.
+
+    >>> service = Service(*map(np.asarray, (0.1, 0.1, 0.1, 0.0, 10.0, 0.0)))
+    >>> run = np.asarray(4.0), np.asarray(10.0), np.asarray(9.0), np.asarray(1.4)
+    >>> float(run_rate(service, *run))
+    2.5
+
+    Outputs between none and all: the longest of the last four takes 6 more steps, 4 / 5 of the whole width.
+
+    >>> round(float(run_rate(service, *run, 3.0**-0.5)), 3)
+    2.174
+    """
+    total = np.maximum(np.where(np.isnan(run_requests), 1.0, run_requests), 1.0)
+    together = np.minimum(active, total)
+    waves = np.floor(total / together)
+    rest = total - waves * together
+    last = np.where(rest > 0.0, service.step_time(rest), 0.0)
+    waited = np.maximum(cycle - active * service.added_share - service.decode_steps * service.step_time(active), 0.0)
+    time = total * service.added_share + service.decode_steps * (waves * service.step_time(together) + last)
+    time = time + np.ceil(total / together) * waited
+    time = time + service.decode_steps * longest_output(together, output_variation) * service.step_base
+    return np.asarray(np.where(np.isnan(run_requests), rate, total / time + 0.0 * rate))
+
+
+def first_of_run(run_requests: Array, requests: Array) -> Array:
+    """Share of the requests of a run that it starts with.
+
+    Parameters
+    ----------
+    run_requests : Array
+        Requests of the run, (rows,); NaN: without end. [-]
+    requests : Array
+        Requests that start at once: those in flight that there is room for, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        0 to 1; 0 without end, (rows,). [-]
+
+    References
+    ----------
+    .. [1] SemiAnalysis, InferenceX, benchmark_serving.py: as many requests as may be in flight are sent at once.
+
+    >>> first_of_run([100.0, 4.0, np.nan], 10.0).tolist()
+    [0.1, 1.0, 0.0]
+    """
+    run, started = array(run_requests), array(requests)
+    return np.where(np.isnan(run), 0.0, np.minimum(started / np.maximum(run, 1.0), 1.0))
+
+
+def run_wait(queue: Array, requests: Array, run_requests: Array) -> Array:
+    r"""Wait for a free place, mean over the requests of a run that starts with all that are in flight at once.
+
+    Those that follow as others end find as many before them as in the steady state. Of the c that the run starts with
+    the first find a place at once and the last wait as long as those that follow: half of that on average.
+
+    .. math:: w = q \left(1 - \frac{\min(c, N)}{2 N}\right)
+
+    Parameters
+    ----------
+    queue : Array
+        Wait q without end, (rows,). [s]
+    requests : Array
+        Requests c in flight, (rows,). [-]
+    run_requests : Array
+        Requests N of the run, (rows,); NaN: without end. [-]
+
+    Returns
+    -------
+    Array
+        (rows,). [s]
+
+    References
+    ----------
+    .. [1] J. D. C. Little, "A proof for the queuing formula L = lambda W", Oper. Res. 9(3), 1961,
+       doi:10.1287/opre.9.3.383.
+
+    A burst; four times as many as are in flight; without end:
+
+    >>> run_wait(8.0, 100.0, [100.0, 400.0, np.nan]).tolist()
+    [4.0, 7.0, 8.0]
+    """
+    started = first_of_run(run_requests, requests)
+    return np.asarray(array(queue) * (1.0 - 0.5 * started))
+
+
+def staying_together(steps: Array, in_step: Array, output_variation: Array) -> Array:
+    r"""Share of the requests of a run that keep coming in bursts, because those before them end in the same step.
+
+    Requests that take all their steps together and have the same length end together: those of a burst where what
+    waits is prefilled before anything is decoded on, those of one pass where it is not. While prompts are prefilled no
+    request ends: those that end in different steps do not add to a burst. Lengths are spread evenly, with coefficient
+    of variation v.
+
+    .. math:: s = \frac{1}{\max(2 \sqrt{3}\,v\,N, 1)}
+
+    Parameters
+    ----------
+    steps : Array
+        Steps N of decoding that a request takes, (rows,). [-]
+    in_step : Array
+        1 where such requests take all their steps together, else 0, (rows,). [-]
+    output_variation : Array
+        Coefficient of variation of the outputs, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        0 to 1, (rows,). [-]
+
+    References
+    ----------
+    .. [1] SGLang documentation, server arguments: enable-mixed-chunk is off by default.
+
+    >>> staying_together(100.0, [1.0, 0.0], 0.0).tolist()
+    [1.0, 0.0]
+    >>> round(float(staying_together(100.0, 1.0, 0.1)), 4)  # 1 / (2 x 1.732 x 0.1 x 100)
+    0.0289
+    """
+    spread = 2.0 * _ROOT_OF_THREE * array(output_variation) * array(steps)
+    return np.asarray(array(in_step) / np.maximum(spread, 1.0))
+
+
+def coming_together(burst_fraction: Numeric, output_variation: Numeric) -> Array:
+    r"""Fraction of the in-flight requests that arrive at the same moment where outputs differ in length.
+
+    A request follows one that ends. Requests that started together end over a part of their N steps as wide as their
+    lengths differ: spread evenly, with coefficient of variation v, over 2 sqrt(3) v of the mean. While that part is
+    short, the rest of the steps passes without arrivals and what arrives is bunched; where it is as long as the mean,
+    successive waves overlap and requests arrive at any time, as in a Poisson process. Heuristic, this work.
+
+    .. math:: b = \sigma \max\left(1 - 2 \sqrt{3}\,v,\; 0\right)
+
+    Parameters
+    ----------
+    burst_fraction : numeric
+        Fraction sigma of the in-flight requests that arrive at the same moment where all outputs are equally long. [-]
+    output_variation : numeric
+        Coefficient of variation of the outputs. [-]
+
+    Returns
+    -------
+    Array
+        0 to the fraction of equally long outputs. [-]
+
+    References
+    ----------
+    .. [1] SGLang, bench_serving.py: --random-range-ratio is 0 by default, lengths between 1 and the stated one.
+
+    Lengths between 0.8 of the stated ones and all of them have v = 0.0642, those between none and all 0.577.
+
+    >>> coming_together(0.05, [0.0, 0.0642, 0.577]).round(4).tolist()
+    [0.05, 0.0389, 0.0]
+    """
+    spread = 2.0 * _ROOT_OF_THREE * array(output_variation)
+    return np.asarray(array(burst_fraction) * np.maximum(1.0 - spread, 0.0))
+
+
+def in_turn(service: Service, steady: Steady, pass_time: Array, group: Array, requests: Array) -> Steady:
+    r"""Requests of equal length that keep coming in groups: those whose prompts a pass takes together.
+
+    Requests of one pass end in one step, and those that follow them share a pass again. The groups of a burst got
+    their passes one after the other, and so they end: in the step with the pass of one group the next group ends, and
+    those that follow wait for another such step before their own. Only the first group finds none before it. A prompt
+    takes delta less with such a step of t than by itself. Nobody waits less than where prompts come at any time, nor
+    longer than the cycle leaves beside its steps.
+
+    .. math:: w = \max\left(\left(t_p + t - g\,\delta\right) \left(1 - \frac{g}{c}\right),\; w_{steady}\right)
+
+    Heuristic, this work, held against runs simulated step by step. Where those that follow come later than the step
+    in which they are expected, groups grow, and wait longer.
+
+    Parameters
+    ----------
+    service : Service
+        Times of a replica, (rows,).
+    steady : Steady
+        Its state where prompts come at any time, (rows,).
+    pass_time : Array
+        Time t_p of a pass with the prompts of a group, (rows,). [s]
+    group : Array
+        Requests g of a pass, (rows,). [-]
+    requests : Array
+        Requests c in flight, (rows,). [-]
+
+    Returns
+    -------
+    Steady
+        The same cycle with a later first token: what is waited for is no step of decoding any more, (rows,).
+
+    References
+    ----------
+    .. [1] vLLM documentation, "Optimization and tuning": a step takes prompts up to a number of tokens.
+
+    Two requests of eight to a pass of 0.4 s, steps of 20 ms: three groups of four wait 0.42 s for another one.
+
+    >>> service = Service(*np.array([[0.2], [0.2], [0.02], [0.0], [100.0], [0.0]]))
+    >>> steady = Steady(*np.array([[8.0], [0.21], [0.0], [4.0], [0.0], [1.9]]))
+    >>> found = in_turn(service, steady, np.array([0.4]), np.array([2.0]), np.array([8.0]))
+    >>> [round(float(times[0]), 6) for times in (found.first_token, found.prefill_wait, found.decode_time)]
+    [0.725, 0.315, 3.485]
+    """
+    step = service.step_time(steady.running)
+    wait = (pass_time + step - group * service.saving) * np.maximum(1.0 - group / np.maximum(requests, 1.0), 0.0)
+    wait = np.maximum(wait, steady.prefill_wait)
+    later = np.maximum(pass_time - service.prefill_time + wait - steady.prefill_wait, 0.0)
+    later = np.minimum(later, np.maximum(steady.decode_time - service.decode_steps * step, 0.0))
+    waited = np.minimum(wait, steady.prefill_wait + later)
+    return steady._replace(
+        first_token=steady.first_token + later, prefill_wait=waited, decode_time=steady.decode_time - later
+    )
+
+
+def uneven_time(
+    stall: Numeric, steps: Numeric, longest: Numeric, output_variation: Numeric
+) -> tuple[Array, Array, Array, Array]:
+    r"""What times per token are longer for answers of a burst whose lengths vary: mean over requests and quantiles.
+
+    After its first token a request of a burst stands still while the others are prefilled, for U S on average S / 2.
+    Benchmarks take the mean over requests of each one's time per token [1]_: few tokens share a stall as long as many
+    do. A request of n steps stands still for no more than n passes of p. Lengths are those of :func:`output_length`,
+    one step at the least.
+
+    .. math:: \Delta = G(v) - G(0), \qquad G = \mathrm{E}\left[\min\left(\frac{U S}{n}, p\right)\right] =
+        \mathrm{E}\left[m - \frac{m^2 n}{2 S}\right], \qquad m = \min\left(\frac{S}{n}, p\right)
+
+    A quantile is that of a request as short as the quantile of lengths, which stands still for half of the stall.
+
+    Parameters
+    ----------
+    stall : numeric
+        Time S that the prefills of a burst take after the first one, (rows,). [s]
+    steps : numeric
+        Decode steps N per request, (rows,). [-]
+    longest : numeric
+        Most time p that prefills add to a step, infinite where all prompts go before any decoding, (rows,). [s]
+    output_variation : numeric
+        Coefficient of variation v of the outputs, (rows,). [-]
+
+    Returns
+    -------
+    mean : Array
+        Added to the mean time per token, 0 or more, (rows,). [s]
+    median : Array
+        Added to the median, (rows,). [s]
+    ninetieth : Array
+        Added to the 90th percentile, (rows,). [s]
+    ninety_ninth : Array
+        Added to the 99th percentile, (rows,). [s]
+
+    References
+    ----------
+    .. [1] vLLM, benchmarks/benchmark_serving.py: mean_tpot_ms is the mean of (latency - ttft) / (tokens - 1).
+
+    Prompts first, lengths between 0 and 200: the mean of 1 / n is (1 + ln 200) / 200, that of equal ones 1 / 100.
+
+    >>> found = uneven_time(np.array([10.0, 10.0]), np.array([100.0]), np.array([np.inf]), np.array([0.0, 3.0**-0.5]))
+    >>> [times.round(3).tolist() for times in found]
+    [[0.0, 0.107], [0.0, 0.0], [0.0, 0.2], [0.0, 2.45]]
+    """
+    stall, steps, longest, variation = (array(values) for values in (stall, steps, longest, output_variation))
+
+    def mean(lengths: Sequence[Array], weights: Sequence[float]) -> Array:
+        found = 0.0 * stall
+        for length, weight in zip(lengths, weights, strict=True):
+            each = stall / np.maximum(steps * length, 1.0)
+            most = np.minimum(each, longest)
+            found = found + weight * (most - divide(0.5 * most * most, each, 0.0))
+        return found
+
+    def short(quantile: float) -> Array:
+        lengths = np.maximum(steps * output_length(1.0 - quantile, variation), 1.0)
+        return np.asarray(np.maximum(np.minimum(0.5 * stall / lengths, longest) - even, 0.0))
+
+    even = np.minimum(0.5 * stall / np.maximum(steps, 1.0), longest)
+    lengths = [output_length(share, variation) for share in _SHARES]
+    longer = mean(lengths, _SHARE_WEIGHTS.tolist()) - mean([np.ones_like(variation)], [1.0])
+    median, ninetieth, ninety_ninth = map(short, QUANTILES)
+    return np.asarray(np.maximum(longer, 0.0)), median, ninetieth, ninety_ninth
+
+
+def run_state(burst: Steady, steady: Steady, first: Array, together: Array, run_requests: Array) -> Steady:
+    r"""Mean over the requests of a run: those it starts with come all at once, those that follow as earlier ones end.
+
+    .. math:: t_N = g\,t_{burst} + (1 - g)\,t, \qquad g = f + (1 - f)\,s
+
+    Parameters
+    ----------
+    burst : Steady
+        State of requests that come all at once, (rows,).
+    steady : Steady
+        State t without end, (rows,).
+    first : Array
+        Share f of the requests of the run that it starts with, (rows,). [-]
+    together : Array
+        Share s of the others that keep coming at once, (rows,). [-]
+    run_requests : Array
+        Requests of the run, (rows,); NaN: without end. [-]
+
+    Returns
+    -------
+    Steady
+        Means, (rows,).
+
+    References
+    ----------
+    .. [1] SemiAnalysis, InferenceX, benchmark_serving.py: means over all requests of a run.
+
+    Examples
+    --------
+    A quarter starts the run and a fifth of the others keeps coming at once: 0.4 x 10 + 0.6 x 5.
+
+    >>> burst, steady = (Steady(*np.full((len(Steady._fields), 1), time)) for time in (10.0, 5.0))
+    >>> run_state(burst, steady, *np.array([[0.25], [0.2], [100.0]])).first_token.tolist()
+    [7.0]
+    """
+    share = first + (1.0 - first) * together
+    ends = ~np.isnan(run_requests)
+    pairs = zip(burst, steady, strict=True)
+    return Steady(*(np.where(ends, early * share + late * (1.0 - share), late) for early, late in pairs))
