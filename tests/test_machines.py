@@ -87,7 +87,7 @@ def test_few_rows_are_pulled_to_what_holds_for_any_machine() -> None:
     many = own["gemm/cdna/bf16/any/compute_efficiency"]
     assert many < usual
     line, generation = (own[f"gemm/{name}/bf16/any/energy_per_flop"] for name in ("cdna", "cdna3"))
-    assert abs(line / generation - 1.0) < 0.1  # few machines tell a generation from its line
+    assert abs(line / generation - 1.0) < 0.15  # few machines tell a generation from its line
 
 
 def test_lines_without_a_sweep_take_the_best_rate_half_the_way_to_what_others_reach() -> None:

@@ -161,7 +161,7 @@ def test_worth_is_the_difference_of_optima_over_all_plans(catalog: Catalog, make
         assert more.worth == pytest.approx(more.difference, rel=0.05)
         assert last.worth == pytest.approx(last.difference, rel=0.05)
         if more.same_plan:
-            assert more.worth == pytest.approx(more.half, rel=0.05)
+            assert more.worth == pytest.approx(more.half, rel=0.07)
 
 
 def test_at_its_break_even_price_another_accelerator_makes_tokens_as_cheaply(

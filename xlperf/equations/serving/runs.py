@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, divide
+from xlperf.base.arrays import Array, Numeric, array, divide, expm1, log
 from xlperf.equations.serving.queueing import QUANTILES, Service, Steady
 
 _ROOT_OF_THREE = 1.7320508075688772
-_NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(16)
-_SHARES: Array = (0.5 * (_NODES + 1.0)) ** 3
-_SHARE_WEIGHTS: Array = 1.5 * (0.5 * (_NODES + 1.0)) ** 2 * _NODE_WEIGHTS
+_MIDDLES: Array = (np.arange(32.0) + 0.5) / 32.0
+_SHARES: Array = _MIDDLES * _MIDDLES * _MIDDLES
+_SHARE_WEIGHTS: Array = 3.0 / 32.0 * _MIDDLES * _MIDDLES
 """Shares of the requests, and their weights, that a mean over lengths is taken at: more of them for the shortest."""
 
 
@@ -58,8 +58,8 @@ def output_length(share: Numeric, output_variation: Numeric) -> Array:
     share, variation = array(share), array(output_variation)
     even = 1.0 + _ROOT_OF_THREE * variation * (2.0 * share - 1.0)
     tail = 0.5 * (1.0 - 1.0 / np.maximum(variation, 1.0 / _ROOT_OF_THREE) ** 2)
-    rest, exponential = -np.log1p(-share), tail == 0.0
-    long = (1.0 - tail) * np.where(exponential, rest, np.expm1(tail * rest) / np.where(exponential, 1.0, tail))
+    rest, exponential = -log(1.0 - share), tail == 0.0
+    long = (1.0 - tail) * np.where(exponential, rest, expm1(tail * rest) / np.where(exponential, 1.0, tail))
     return np.asarray(np.where(variation * _ROOT_OF_THREE <= 1.0, even, long))
 
 
@@ -391,7 +391,7 @@ def uneven_time(
 
     >>> found = uneven_time(np.array([10.0, 10.0]), np.array([100.0]), np.array([np.inf]), np.array([0.0, 3.0**-0.5]))
     >>> [times.round(3).tolist() for times in found]
-    [[0.0, 0.107], [0.0, 0.0], [0.0, 0.2], [0.0, 2.45]]
+    [[0.0, 0.108], [0.0, 0.0], [0.0, 0.2], [0.0, 2.45]]
     """
     stall, steps, longest, variation = (array(values) for values in (stall, steps, longest, output_variation))
 
