@@ -88,7 +88,7 @@ def test_twice_the_batch() -> None:
 
 
 def test_prefill_is_linear_in_its_batch() -> None:
-    """Twice the prompts take at most twice the time, or 6.5 % more where tiles fill badly; about twice at saturation."""
+    """Twice the prompts take at most twice the time, 6.5 % more where tiles fill badly; twice at saturation."""
     plans = plans_of("static")
     for load, one, two in doubled("static", "batch_size", 10):
         ratio = two["prefill_time"] / one["prefill_time"]

@@ -8,7 +8,7 @@ residuals :math:`r_i = \ln(t_{predicted} / t_{measured})`
 where :math:`\rho` is the soft L1 loss, constant for residuals beyond a cap so that a failed run does not pull, and the
 second sum pools each parameter towards a more general one (a software towards all software), or towards its declared
 default. ``u`` is the logarithm of a parameter that cannot be 0, else the parameter over its usual size.
-``scipy.optimize.least_squares`` solves it; the same rows give the same bits.
+``scipy.optimize.least_squares`` solves it; on one processor the same rows give the same bits.
 """
 
 from __future__ import annotations
