@@ -213,6 +213,19 @@ def test_a_refit_of_all_constants_together_finds_them() -> None:
     assert sizes[1] < 0.02
 
 
+def test_the_generation_that_stands_for_the_reference_keeps_its_value_in_every_turn() -> None:
+    """Rows of the sheet move where constants of other software go: the host of Blackwell came out 2.8 times slower."""
+    catalog, rows = load_catalog(), measured().inference
+    gpus = rows.text["gpu"]
+    blackwell = [row for row, gpu in enumerate(gpus) if gpu.startswith("B200") and rows.text["group"][row] == "serving"]
+    ampere = [row for row, gpu in enumerate(gpus) if gpu.startswith("A100") and rows.text["group"][row] == "static"]
+    found = refitted(rows.take(sorted([*blackwell[::24], *ampere])), catalog, unknown=True).tables["calibration"]
+    own = found.text("constant") == "host_slowdown"
+    values = dict(zip(found.text("generation")[own].tolist(), found.number("value")[own].tolist(), strict=True))
+    assert values["blackwell"] == 1.0 and values["ampere"] != 1.2
+    assert len(found) < len(catalog.tables["calibration"]), "constants of other software are gone"
+
+
 def test_unknown_software_takes_what_a_fit_says_of_it() -> None:
     names = ("family", "generation", "precision", "software", "constant")
 

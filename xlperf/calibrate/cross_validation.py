@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -123,11 +123,11 @@ def refitted(published: Published, catalog: Catalog, unknown: bool = False) -> C
     if not len(entries):
         return catalog
     every, table = np.full(len(entries), True), catalog.tables["calibration"]
-    held: list[int] = []
+    held: set[tuple[str, ...]] = set()
     if unknown:
         parameters, places = as_parameters(table, entries.kind)
         reference = without_reference(entries.kind, parameters, entries)
-        held = [places[at] for at in reference]
+        held = {parameters[at].key for at in reference}
         table = changed(table, {places[at]: parameters[at].declared.default for at in reference})
     for _ in range(TURNS):
         tried = replace(plans, catalog=plans.catalog.with_tables([table]))
@@ -178,12 +178,12 @@ def _refitted(
     places: Sequence[int],
     chosen: np.ndarray,
     left_out: np.ndarray | None = None,
-    held: Sequence[int] = (),
+    held: Collection[tuple[str, ...]] = (),
 ) -> tuple[dict[int, float], list[int]]:
     """Values of the constants by row of the sheet fitted to some entries, and those that these are too few for.
 
     Where a few entries are left out, only the constants that one of them uses are fitted again, from where they are.
-    ``held``: rows of the sheet that keep their value.
+    ``held``: keys of constants that keep their value; rows of the sheet move where others go.
     """
     few = [entries.num_rows(group & chosen) < FEWEST_ROWS for group in responses.group]
     spreads: Sequence[float] = SPREADS
@@ -192,8 +192,8 @@ def _refitted(
         spreads, concerned = SPREADS[-1:], (responses.users & left_out).any(axis=1)
         chosen = chosen & responses.users[concerned].any(axis=0)
     parameters = [
-        replace(one, fixed=is_few or not used or row in held, start=min(max(one.first, one.low), one.high))
-        for one, row, is_few, used in zip(responses.parameters, places, few, concerned.tolist(), strict=True)
+        replace(one, fixed=is_few or not used or one.key in held, start=min(max(one.first, one.low), one.high))
+        for one, is_few, used in zip(responses.parameters, few, concerned.tolist(), strict=True)
     ]
     rows = np.flatnonzero(chosen)
     problem = responses.of(rows).problem(entries.take(rows), np.full(len(rows), True))

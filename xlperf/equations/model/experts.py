@@ -23,7 +23,8 @@ class Popularity(NamedTuple):
     Attributes
     ----------
     favoured_share : Array, default 1
-        Share s of the experts that are preferred: the others have (1 - s)^3 of the visits. [-]
+        Share s of the experts that routers prefer, hot ones aside: the others have (1 - s)^3 of the visits that are
+        not to hot ones. None is preferred at 1. [-]
     hot_share : Array, default 0
         Share h of the visits of a token that goes to the same few experts, whichever token it is. [-]
     """
@@ -286,9 +287,9 @@ def distinct_share(num_places: Numeric, top_k: Numeric) -> Array:
 def activated_experts(num_experts: Array, top_k: Array, tokens: Array, popularity: Popularity = EVEN) -> Array:
     r"""Expected number of distinct experts activated by a batch of tokens, with popular experts.
 
-    Every token visits the same h k experts; its other k' = (1 - h) k visits go to the E' = E - h k others. Of those the
-    ones that are not preferred have the share (1 - s)^3, spread evenly, and the preferred ones the rest. A token visits
-    k experts whatever s and h are, and many tokens visit all.
+    Every token visits the same h k hot experts; its other k' = (1 - h) k visits go to the E' = E - h k others. Of these
+    visits the experts that are not preferred have the share (1 - s)^3, spread evenly, and the preferred ones the rest.
+    A token visits k experts whatever s and h are, and many tokens visit all. Part of a token visits part of h k.
 
     .. math:: E_{hit} = h k + E' \left(1 - s \left(1 - (3 - 3 s + s^2) \frac{k'}{E'}\right)^{n}
         - (1 - s) \left(1 - (1 - s)^2 \frac{k'}{E'}\right)^{n}\right)
@@ -379,9 +380,9 @@ def largest_of(number: Array) -> Array:
 def preference_variance(num_experts: Array, top_k: Array, held: Array, favoured_share: Numeric) -> Array:
     r"""Relative variance of the visits of ranks that comes with the experts they hold, however many tokens there are.
 
-    Experts lie on ranks as they are numbered, preferred ones (:func:`activated_experts`) by chance; those that every
-    token visits are left out, as measured ranks do not differ by them. A preferred expert has a = 3 - 3 s + s^2 times
-    the visits of the mean, another one b = (1 - s)^2, and a rank a sample of H of E:
+    Experts lie on ranks as they are numbered, preferred ones (:func:`activated_experts`) by chance. A preferred expert
+    has a = 3 - 3 s + s^2 times the visits of the mean, another one b = (1 - s)^2, and a rank a sample of H of E. Hot
+    experts are not counted: v is that of h = 0. It is 0 where a k is more than E, as none can be preferred then.
 
     .. math:: v = \frac{s a^2 + (1 - s) b^2 - 1}{H} \cdot \frac{E - H}{E - 1}
 

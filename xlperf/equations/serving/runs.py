@@ -25,9 +25,9 @@ def output_length(share: Numeric, output_variation: Numeric) -> Array:
     r"""Length of outputs over their mean that this share of them does not exceed.
 
     Up to the coefficient of variation :math:`1/\sqrt{3}` lengths are spread evenly: benchmarks draw them between a
-    share of the longest and the longest. There the shortest are empty; beyond it the longest grow: a generalised Pareto
-    distribution, which is even at :math:`1/\sqrt{3}` and exponential at 1 [1]_. That answers of real conversations are
-    spread like that is a heuristic of this work.
+    share of the longest and the longest. At that value the shortest are empty; beyond it the longest grow: a
+    generalised Pareto distribution, which is even at :math:`1/\sqrt{3}` and exponential, :math:`-\ln(1 - u)`, at 1
+    [1]_. That answers of real conversations are spread like that is a heuristic of this work.
 
     .. math:: x = \begin{cases} 1 + \sqrt{3}\,v\,(2 u - 1) & v \le 1/\sqrt{3} \\
         \frac{1 - \xi}{\xi} \left((1 - u)^{-\xi} - 1\right) & v > 1/\sqrt{3} \end{cases},
@@ -78,13 +78,13 @@ def longest_output(requests: Numeric, output_variation: Numeric) -> Array:
     Returns
     -------
     Array
-        0 or more; 0 for equal outputs. [-]
+        0 or more; 0 for one output and for equal ones. [-]
 
     References
     ----------
     .. [1] H. A. David and H. N. Nagaraja, "Order Statistics", 3rd ed., Wiley, 2003, chapter 4: the largest of n.
 
-    One output of three more is as long as the mean and a half where lengths lie between none and all:
+    The longest of three is 1.5 times the mean where lengths lie between none and all:
 
     >>> longest_output([1.0, 3.0, 99.0], 3.0**-0.5).round(3).tolist()
     [0.0, 0.5, 0.98]
@@ -103,11 +103,12 @@ def run_rate(
 ) -> Array:
     r"""Requests per second over a run that ends with its last request: whole waves, then a smaller one.
 
-    What the cycle T of a request is longer than the work of a wave is waited for with each. Where outputs vary the run
-    goes on until the longest of the last ones ends, in steps with ever fewer requests: x(n) of :func:`longest_output`.
+    A wave of r requests takes their prefills, t_s each, and s steps of t(r); the last one, of what is left, as much
+    less, and nothing where r divides N. What the cycle T is longer is waited for with each. Where outputs vary the run
+    goes on until the longest of a full wave ends, x(n) of :func:`longest_output`, in steps charged like empty ones.
 
     .. math:: X = \frac{N}{N t_s + \lfloor N / r \rfloor s\,t(r) + s\,t(N \bmod r) + \lceil N / r \rceil w + d},
-        \qquad w = T - r\,t_s - s\,t(r), \qquad d = s\,x(\min(r, N))\,t(0)
+        \qquad w = \max\left(T - r\,t_s - s\,t(r),\; 0\right), \qquad d = s\,x(\min(r, N))\,t(0)
 
     Parameters
     ----------
@@ -140,7 +141,7 @@ def run_rate(
     >>> float(run_rate(service, *run))
     2.5
 
-    Outputs between none and all: the longest of the last four takes 6 more steps, 4 / 5 of the whole width.
+    Outputs between none and all: the longest of a wave of four takes 16 of at most 20 steps, 6 more than the mean.
 
     >>> round(float(run_rate(service, *run, 3.0**-0.5)), 3)
     2.174
@@ -349,17 +350,18 @@ def in_turn(service: Service, steady: Steady, pass_time: Array, group: Array, re
 def uneven_time(
     stall: Numeric, steps: Numeric, longest: Numeric, output_variation: Numeric
 ) -> tuple[Array, Array, Array, Array]:
-    r"""What times per token are longer for answers of a burst whose lengths vary: mean over requests and quantiles.
+    r"""Extra time per token of a burst because its outputs vary in length: mean over requests and quantiles.
 
-    After its first token a request of a burst stands still while the others are prefilled, for U S on average S / 2.
-    Benchmarks take the mean over requests of each one's time per token [1]_: few tokens share a stall as long as many
-    do. A request of n steps stands still for no more than n passes of p. Lengths are those of :func:`output_length`,
-    one step at the least.
+    After its first token a request of a burst stands still while the others are prefilled, for U S with U spread evenly
+    between 0 and 1. Benchmarks take the mean over requests of each one's time per token [1]_: a short answer spreads
+    the same wait over fewer tokens. A request of n steps stands still for no more than n passes of p. Its steps are
+    max(N x, 1) with the lengths x of :func:`output_length`.
 
     .. math:: \Delta = G(v) - G(0), \qquad G = \mathrm{E}\left[\min\left(\frac{U S}{n}, p\right)\right] =
         \mathrm{E}\left[m - \frac{m^2 n}{2 S}\right], \qquad m = \min\left(\frac{S}{n}, p\right)
 
-    A quantile is that of a request as short as the quantile of lengths, which stands still for half of the stall.
+    The quantile q is that of a request with the length of quantile 1 - q that waits for half of the stall, at most p a
+    step, less that of one with N steps, 0 at the least.
 
     Parameters
     ----------
