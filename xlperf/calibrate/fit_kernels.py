@@ -247,8 +247,8 @@ def _solved(
 ) -> dict[str, float]:
     """Constants of a group fitted to its rows; all trials of a step of the optimiser are one call of the equation.
 
-    No kernel starts in no time, and none computes beyond its peak. What few rows do not tell apart is drawn to where
-    the search starts: else the last digit of a logarithm, which differs between processors, decides.
+    No kernel starts in no time, and none computes beyond its peak. Parameters that few rows leave unidentifiable are
+    pulled to the start of the search: else the last digit of a logarithm, which differs between processors, decides.
     """
     declared = declared_constants()[family]
     start = {name: base[name] or (abs(declared[name].default) or declared[name].high / 10.0) * _START for name in names}

@@ -22,7 +22,7 @@ _SHARE_WEIGHTS: Array = 3.0 / 32.0 * _MIDDLES * _MIDDLES
 
 
 def output_length(share: Numeric, output_variation: Numeric) -> Array:
-    r"""Length of outputs over their mean that this share of them does not exceed.
+    r"""Quantile of output lengths, over the mean length.
 
     Up to the coefficient of variation :math:`1/\sqrt{3}` lengths are spread evenly: benchmarks draw them between a
     share of the longest and the longest. At that value the shortest are empty; beyond it the longest grow: a
@@ -64,7 +64,7 @@ def output_length(share: Numeric, output_variation: Numeric) -> Array:
 
 
 def longest_output(requests: Numeric, output_variation: Numeric) -> Array:
-    """How much longer than the mean the longest of so many outputs is, over the mean.
+    """Excess length of the longest of n outputs over the mean length, as a share of the mean.
 
     Of n draws the largest exceeds about the share n / (n + 1) of all [1]_.
 
