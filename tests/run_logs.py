@@ -72,11 +72,22 @@ def torchtitan(values: Values, rng: np.random.Generator, noise: float = 0.01) ->
     )
 
 
+def human_format(number: float) -> str:
+    """Three digits and the suffix of thousands, as nanotron writes numbers."""
+    number = float(f"{number:.3g}")
+    magnitude = 0
+    while abs(number) >= 1000.0:
+        magnitude, number = magnitude + 1, number / 1000.0
+    return f"{number:f}".rstrip("0").rstrip(".") + ("", "K", "M", "B", "T")[magnitude]
+
+
 def nanotron(values: Values, rng: np.random.Generator, noise: float = 0.01) -> str:
-    rate = _noisy(values, rng, noise)(values["tokens_per_second_per_accelerator"])
+    run = _noisy(values, rng, noise)
+    rate, step = run(values["tokens_per_second_per_accelerator"]), run(values["step_time"])
     return "\n".join(
-        f"[INFO|DP=0|PP=0|TP=0]: iteration: {number} / 1000 | consumed_tokens: 8M | time_per_iteration_ms: 11 | "
-        f"tokens_per_sec: 1M | tokens_per_sec_per_gpu: {rate / factor:.1f} | global_batch_size: 512 | lm_loss: 10.5"
+        f"[INFO|DP=0|PP=0|TP=0]: iteration: {number} / 1000 | consumed_tokens: 8M | "
+        f"time_per_iteration_ms: {human_format(MS * step * factor)} | tokens_per_sec: 1M | "
+        f"tokens_per_sec_per_gpu: {human_format(rate / factor)} | global_batch_size: 512 | lm_loss: 10.5"
         for number, factor in enumerate(_iterations(rng))
     )
 

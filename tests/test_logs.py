@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +15,7 @@ import run_logs
 from conftest import Outcome
 
 from xlperf.base.errors import InputError
-from xlperf.base.resources import workbook
+from xlperf.base.resources import rows, workbook
 from xlperf.base.units import UNITS
 from xlperf.catalog.logs import blocks, read_log, read_profile
 from xlperf.explore.causes import measured_texts
@@ -35,7 +37,7 @@ def megatron(path: Path, count: int) -> Path:
 
 def test_a_training_log(command: Command, tmp_path: Path) -> None:
     log = megatron(tmp_path / "train.log", 100)
-    step, memory = read_log(log)
+    step, memory = read_log(log).results
     assert (step.value, step.unit, step.used, step.left_out) == (20_601.0, "ms", 90, 10)
     assert (memory.result, memory.value, memory.unit) == ("memory", 25_600.0, "MiB")
     outcome = command("diagnose", workbook(), "--name", "Llama-3 70B, 64 H100, bf16", "--log", log)
@@ -46,13 +48,13 @@ def test_a_training_log(command: Command, tmp_path: Path) -> None:
 def test_benchmark_results(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_text(json.dumps({"median_ttft_ms": 120.5, "median_tpot_ms": 8.25, "output_throughput": 812.0}))
-    assert [value.text for value in read_log(path)] == [
+    assert [value.text for value in read_log(path).results] == [
         "ttft=120.5 ms",
         "tpot=8.25 ms",
         "tokens per second=812 token/s",
     ]
     path.write_text("Median TTFT (ms):      99.5\nMedian TPOT (ms):  7.5\nOutput token throughput (tok/s):  1000.25\n")
-    assert [value.value for value in read_log(path)] == [99.5, 7.5, 1000.25]
+    assert [value.value for value in read_log(path).results] == [99.5, 7.5, 1000.25]
 
 
 def test_memory_does_not_grow_with_the_log_and_each_byte_is_read_once(tmp_path: Path) -> None:
@@ -61,7 +63,7 @@ def test_memory_does_not_grow_with_the_log_and_each_byte_is_read_once(tmp_path: 
     for count in (20_000, 80_000):
         path = megatron(tmp_path / "large.log", count)
         tracemalloc.start()
-        assert read_log(path)[0].value == 20_601.0
+        assert read_log(path).results[0].value == 20_601.0
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert sum(len(block) for block in blocks(path)) == path.stat().st_size
@@ -131,7 +133,7 @@ def test_logs_of_every_stack(tmp_path: Path, write: Callable[..., str]) -> None:
     parts = dict.fromkeys((*run_logs.PASSES, *run_logs.COMPUTED, *run_logs.EXCHANGED), 0.2)
     path = tmp_path / "log"
     path.write_text(write({**parts, **VALUES}, np.random.default_rng(0), 0.0))
-    values = read_log(path)
+    values = read_log(path).results
     assert values
     for one in values:
         names = [name.replace(" ", "_") for name in one.result.split(" + ")]
@@ -147,3 +149,91 @@ def test_what_is_no_log_gets_a_line(command: Command, tmp_path: Path, content: b
     with pytest.raises(InputError, match="has no step time"):
         read_log(path)
     assert command("diagnose", workbook(), "--log", path).err.count("\n") == 1
+
+
+# --- numbers as each stack writes them, warm-up by step, and logs that contradict the plan ---------------------------
+
+NEMO = (
+    "Training epoch 0, iteration {0}/999 | global_batch_size: 32 | global_step: {0} | train_step_timing in s: {1} | "
+    "tokens_per_sec_per_gpu: {2} | consumed_samples: 16896\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "result", "value"),
+    [
+        # NeMo 2.0 writes rates in scientific notation and nanotron as human_format (public logs)
+        (NEMO.format(527, 2.389, "6.859e+03") * 2, "tokens per second per accelerator", 6859.0),
+        ("iteration: 8 / 50 | tokens_per_sec_per_gpu: 11.4K | x\n", "tokens per second per accelerator", 11_400.0),
+        ("iteration: 8 / 50 | tokens_per_sec_per_gpu: 1.02M | x\n", "tokens per second per accelerator", 1.02e6),
+        ("iteration: 8 / 50 | time_per_iteration_ms: 4.15K | x\n", "step time", 4150.0),
+        ("step:  3  loss: 8.2  memory: 33.21GiB(34.9%)  tps: 5,615  mfu: 4%\n", "memory reserved", 33.21),
+        ("completed step: 17, seconds: 12.345, TFLOP/s/device: 415.2, Tokens/s/device: 663.6\n", "step time", 12.345),
+        ("elapsed time per iteration (ms): 1.52E+04 |\n", "step time", 15_200.0),
+    ],
+)
+def test_numbers_as_stacks_write_them(tmp_path: Path, text: str, result: str, value: float) -> None:
+    path = tmp_path / "log"
+    path.write_text(text)
+    assert {one.result: one.value for one in read_log(path).results}[result] == pytest.approx(value)
+
+
+def test_warm_up_is_counted_in_steps(tmp_path: Path) -> None:
+    """Four ranks of torchtitan (PR 1884): the four lines of step 1 are one step, and 5,615 token/s are left."""
+    line = "[rank{}]:[titan] - INFO - step: {:2}  loss: 10.2  memory: 44.84GiB(47.19%)  tps: {:,}  mfu: 32.88%\n"
+    path = tmp_path / "log"
+    path.write_text("".join(line.format(rank, step, tps) for step, tps in ((1, 86), (10, 5615)) for rank in range(4)))
+    rate = next(one for one in read_log(path).results if one.result.startswith("tokens"))
+    assert (rate.value, rate.used, rate.left_out) == (5615.0, 1, 1)
+    path.write_text("".join(NEMO.format(n, t, "1e3") for n, t in ((527, 2.389), (528, 2.443), (529, 2.127))))
+    step = read_log(path).results[0]
+    assert (step.value, step.left_out) == (2.389, 0)  # the middle of a run has no warm-up
+
+
+PLANS = (
+    "name,model,accelerator,num accelerators,global batch size,micro batch size,sequence length,software\n"
+    "a,Llama3-8B,H100,8,128,1,8192,nemo\n"
+)
+
+
+def test_a_log_of_another_run_is_reported(command: Command, tmp_path: Path) -> None:
+    """A batch of 32 beside a plan of 128, and TFLOP/s that stand for half the FLOP per token of the plan."""
+    plans, log = tmp_path / "plans.csv", tmp_path / "nemo.log"
+    plans.write_text(PLANS)
+    log.write_text("".join(NEMO.format(number, 2.4, "1.37e+04") for number in range(500, 510)))
+    outcome = command("diagnose", plans, "--log", log)
+    assert "nemo.log: contradicts the plan: its global batch size is 32, that of the plan 128" in outcome.err
+    log.write_text(
+        "iteration 5/ 9 | elapsed time per iteration (ms): 12700.0 | throughput per GPU (TFLOP/s/GPU): 270.1 |\n"
+    )
+    assert "GFLOP per token" in command("diagnose", plans, "--log", log).err
+    log.write_text(log.read_text().replace("270.1", "520.1"))
+    assert "contradicts" not in command("diagnose", plans, "--log", log).err
+
+
+def test_reading_is_linear_in_the_length_of_a_line(tmp_path: Path) -> None:
+    """Every pattern on 1 MiB of its own worst text: its literal beginning over and over, and long runs after it."""
+    from xlperf.catalog.logs import _EVENT, _compiled
+
+    def worst(pattern: re.Pattern[bytes], stem: bytes, size: int) -> float:
+        texts = [stem * (size // max(len(stem), 1)), *(stem + each * size for each in (b"1", b" ", b".", b",", b"x"))]
+        texts.append((stem + b"1,") * (size // (len(stem) + 2)))
+        slowest = 0.0
+        for text in texts:
+            start = time.process_time()
+            for _ in pattern.finditer(text):
+                pass
+            slowest = max(slowest, time.process_time() - start)
+        return slowest
+
+    patterns = [(_compiled(row["pattern"]), row["pattern"]) for row in rows("catalog/log_patterns.csv")]
+    stems = [(pattern, re.sub(r"\\s\*|\\b|\(\?m\)|\^", "", text.split("{number}")[0])) for pattern, text in patterns]
+    cases = [(pattern, re.sub(r"\\(.)", r"\1", re.split(r"\(\?:|\[\^|\\\.\+", stem)[0])) for pattern, stem in stems]
+    cases += [
+        (_EVENT, '"cat":"kernel","name":"a","ts":1'),
+        (_EVENT, '"cat":"kernel","name":"a\\"'),
+        (_EVENT, '"name":"'),
+    ]
+    for pattern, stem in cases:
+        short, long = (worst(pattern, stem.encode(), size) for size in (1 << 18, 1 << 20))
+        assert long < 0.2 or long < 8.0 * short, pattern.pattern  # four times the text; sixteen if it were quadratic

@@ -28,8 +28,23 @@ WARM_UP, MOST_WARM_UP = 0.1, 20
 """Share of the iterations at the start that is left out, and the most of them. [-]"""
 
 
+_NUMBER = (
+    r"(\d{1,20}+(?:,\d{3})*+(?:\.\d{0,20}+)?+(?:[eE][-+]?\d{1,3}+)?+)"  # 1,024 or 6.859e+03
+    r"([KMGBT](?![A-Za-z]))?+(?![.,]?\d)"  # 11.4K
+)
+"""A number as training stacks write it: with separators, an exponent, or the suffix of thousands."""
+_SUFFIXES = {b"": 1.0, b"K": 1e3, b"M": 1e6, b"G": 1e9, b"B": 1e9, b"T": 1e12}
+_STEP_NUMBER = re.compile(rb"(?:\biteration:?\s{1,20}|step:\s{0,9})(\d{1,12})(?![\d.])")
+"""Number of the iteration or step that a line belongs to."""
+SETTING, RATE = "setting", "rate"
+"""How a pattern is used that gives no result: a column of the plan, or FLOP per second of one accelerator."""
+
+
 class LogValue(NamedTuple):
-    """One result of a log, in the unit of its pattern; ``low`` and ``high``: where 80 % of the iterations lie."""
+    """One number of a log, in the unit of its pattern: a result, a column of the plan, or a FLOP rate.
+
+    ``low`` and ``high``: ends of the interval that holds 80 % of the steps. ``pick``: how the log's lines gave it.
+    """
 
     source: str
     result: str
@@ -39,6 +54,7 @@ class LogValue(NamedTuple):
     unit: str
     used: int
     left_out: int
+    pick: str = "median"
 
     @property
     def text(self) -> str:
@@ -55,37 +71,86 @@ class LogValue(NamedTuple):
         return f"{self.source}: {self.result} {self.value:.6g} {self.unit} ({self.used:,} values{warm}, {spread})"
 
 
-def read_log(path: str | Path) -> list[LogValue]:
-    """Measured values of a log: medians after the warm-up, with their spread.
+class Log(NamedTuple):
+    """Numbers of one log.
 
-    ``path``: text or JSON of any length; memory does not grow with it. Raises InputError where nothing that is known
-    stands in it.
+    ``results``: what was measured. ``settings``: columns of the plan, FLOP rates and step times that the log states
+    beside them, to compare with the plan.
     """
-    patterns = [(row, re.compile(row["pattern"].encode())) for row in rows("catalog/log_patterns.csv")]
-    found = [array("d") for _ in patterns]
+
+    results: list[LogValue]
+    settings: list[LogValue]
+
+
+def read_log(path: str | Path) -> Log:
+    """Measured values of a log: medians over steps after the warm-up, with their spread.
+
+    Lines of several ranks for one step count once. A log that starts in the middle of a run has no warm-up.
+
+    ``path``: text or JSON of any length; memory does not grow with it. Raises InputError if the log has no known
+    result.
+    """
+    patterns = [(row, _compiled(row["pattern"])) for row in rows("catalog/log_patterns.csv")]
+    values, steps = [array("d") for _ in patterns], [array("d") for _ in patterns]
+    last_step = -1.0
     for block in blocks(Path(path)):
-        for values, (_, pattern) in zip(found, patterns, strict=True):
-            values.extend(_numbers(pattern, block, MOST_VALUES - len(values)))
+        marks = [(match.start(), float(match.group(1))) for match in _STEP_NUMBER.finditer(block)]
+        places, numbers = np.array([place for place, _ in marks]), [last_step, *(number for _, number in marks)]
+        for one, own_steps, (row, pattern) in zip(values, steps, patterns, strict=True):
+            for place, value in _numbers(pattern, block, MOST_VALUES - len(one)):
+                one.append(value)
+                if row["pick"] == "median":
+                    own_steps.append(numbers[int(np.searchsorted(places, place, "right"))])
+        last_step = numbers[-1]
     results: dict[str, LogValue] = {}
-    for values, (row, _) in zip(found, patterns, strict=True):
-        if values and row["result"] not in results:
-            results[row["result"]] = _value(row, np.array(values))
+    settings: dict[str, LogValue] = {}
+    for one, own_steps, (row, _) in zip(values, steps, patterns, strict=True):
+        target = settings if row["pick"] in (SETTING, RATE) else results
+        if one and row["result"] not in target:
+            target[row["result"]] = _value(row, np.array(one), np.array(own_steps))
     if not results:
         known = ", ".join(dict.fromkeys(row["source"] for row, _ in patterns))
         raise InputError(Fault(Path(path).name, f"has no step time, throughput or latency of {known}"))
-    return list(results.values())
+    return Log(list(results.values()), list(settings.values()))
 
 
-def _value(row: dict[str, str], values: np.ndarray) -> LogValue:
-    if row["pick"] == "last":
-        kept, value = values[-1:], float(values[-1])
-    else:
-        left_out = min(int(np.ceil(WARM_UP * len(values))), MOST_WARM_UP) if len(values) > 2 else 0
-        kept = values if row["pick"] == "largest" else values[left_out:]
-        value = float(kept.max() if row["pick"] == "largest" else np.median(kept))
-    low, high = (float(end) for end in np.quantile(kept, (0.1, 0.9)))
-    left = len(values) - len(kept) if row["pick"] == "median" else 0
-    return LogValue(row["source"], row["result"], value, low, high, row["unit"], len(kept), left)
+@cache
+def _compiled(pattern: str) -> re.Pattern[bytes]:
+    return re.compile(pattern.replace("{number}", _NUMBER).encode())
+
+
+def _value(row: dict[str, str], values: np.ndarray, steps: np.ndarray) -> LogValue:
+    left_out = 0
+    if row["pick"] in ("last", SETTING):
+        values = values[-1:]
+    elif row["pick"] != "largest":
+        values, steps = _per_step(values, steps)
+        left_out = _warm_up(steps, len(values))
+        values = values[left_out:]
+    value = float(values.max() if row["pick"] == "largest" else np.median(values))
+    low, high = (float(end) for end in np.quantile(values, (0.1, 0.9)))
+    return LogValue(row["source"], row["result"], value, low, high, row["unit"], len(values), left_out, row["pick"])
+
+
+def _per_step(values: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Median over the lines of each step, in the order of steps; all values if a line names no step."""
+    if not len(steps) or (steps < 0.0).any():
+        return values, np.zeros(0)
+    numbers, first, counts = np.unique(steps, return_index=True, return_counts=True)
+    if len(numbers) == len(values):
+        return values[first], numbers
+    order = np.lexsort((values, steps))
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    middle = [values[order[starts + (counts - 1 + more) // 2]] for more in (0, 1)]
+    return (middle[0] + middle[1]) / 2.0, numbers
+
+
+def _warm_up(steps: np.ndarray, count: int) -> int:
+    """Number of steps at the start to leave out: none if the log starts later than a warm-up lasts."""
+    if len(steps) > 1 and steps[0] > max(MOST_WARM_UP, steps[1] - steps[0]):
+        return 0
+    fewest = 1 if len(steps) else 2
+    return min(int(np.ceil(WARM_UP * count)), MOST_WARM_UP) if count > fewest else 0
 
 
 def blocks(path: Path) -> Iterator[bytes]:
@@ -104,11 +169,12 @@ def blocks(path: Path) -> Iterator[bytes]:
     yield rest
 
 
-def _numbers(pattern: re.Pattern[bytes], block: bytes, most: int) -> Iterator[float]:
+def _numbers(pattern: re.Pattern[bytes], block: bytes, most: int) -> Iterator[tuple[int, float]]:
+    """Place and value of each number above zero that a pattern finds."""
     for _, match in zip(range(most), pattern.finditer(block), strict=False):
-        digits = match.group(1).replace(b",", b"")
-        if len(digits) < 30 and digits.count(b".") <= 1 and digits.strip(b".0"):
-            yield float(digits)
+        value = float(match.group(1).replace(b",", b"")) * _SUFFIXES[match.group(2) or b""]
+        if 0.0 < value < float("inf"):
+            yield match.start(), value
 
 
 COMMUNICATION = "communication"
@@ -116,13 +182,11 @@ MOST_KERNELS = 5_000_000
 """Kernels of a trace at the most. [-]"""
 MOST_SUMMARY = 1 << 20
 """Bytes of a summary by class at the most. [B]"""
-_TEXT = rb'"((?:[^"\\]|\\.){1,4000})"'
+_TEXT = rb'"((?:[^"\\]|\\.){1,4000}+)"'
+_TIMES = rb'(?>[^{}]{0,400}?"ts":\s*)([\d.]{1,30}+)(?>[^{}]{0,200}?"dur":\s*)([\d.]{1,30}+)'
+_KERNEL = rb'"cat":\s*"(?:kernel|Kernel|gpu_memcpy|gpu_memset)"'
 _EVENT = re.compile(
-    rb'"cat":\s*"(?:kernel|Kernel|gpu_memcpy|gpu_memset)",\s*"name":\s*' + _TEXT + rb'[^{}]{0,400}?"ts":\s*'
-    rb'([\d.]+)[^{}]{0,200}?"dur":\s*([\d.]+)'
-    rb"|"
-    rb'"name":\s*' + _TEXT + rb',\s*"cat":\s*"(?:kernel|Kernel|gpu_memcpy|gpu_memset)"[^{}]{0,400}?"ts":\s*'
-    rb'([\d.]+)[^{}]{0,200}?"dur":\s*([\d.]+)'
+    _KERNEL + rb',\s*"name":\s*' + _TEXT + _TIMES + rb'|"name":\s*' + _TEXT + rb",\s*" + _KERNEL + _TIMES
 )
 _MS, _US = UNITS["ms"].factor, UNITS["us"].factor
 _STEP = re.compile(rb"ProfilerStep#(\d+)")

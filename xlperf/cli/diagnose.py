@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
     from xlperf.explore.candidates import Bounds
+    from xlperf.explore.diagnose import Diagnosis
 
 
 @click.command(
@@ -57,9 +58,9 @@ if TYPE_CHECKING:
     multiple=True,
     type=InputFile(),
     metavar="FILE",
-    help="Take what was measured from a training log (Megatron-LM with its timers, NeMo, torchtitan, nanotron) or a "
-    "benchmark result (vLLM, SGLang, TensorRT-LLM, genai-perf, InferenceX; text or JSON): medians without the warm-up; "
-    "power from nvidia-smi --query-gpu=timestamp,power.draw --format=csv. May be repeated.",
+    help="Take what was measured from a training log (Megatron-LM with its timers, NeMo, torchtitan, nanotron, "
+    "MaxText) or a benchmark result (vLLM, SGLang, TensorRT-LLM, genai-perf, InferenceX; text or JSON): medians of "
+    "steps without the warm-up; power from nvidia-smi --query-gpu=timestamp,power.draw --format=csv. May be repeated.",
 )
 @click.option(
     "--log-before",
@@ -133,7 +134,8 @@ def diagnose(
     Tried are, among others, recomputation, sequence parallelism, interleaving, overlap, precision, graphs, attention
     kernels, slow links and accelerators, power caps, host and data loading, imbalance of experts; of serving engines
     also batch, prefix cache, KV cache and speculative decoding. Each has its predicted value, its probability and what
-    to look at or set. A measurement inside the 80 % band of the prediction needs no explanation.
+    to look at or set. A measurement inside the 80 % band of the prediction needs no explanation, unless an end of the
+    band lies more than 1.5 times away from the prediction: such a band explains nothing.
 
     The probability is how common a cause is, times how well it fits within the band. How common: of a setting, a tenth
     of its share of 115 public launch scripts; of faults and fall-backs, which nobody counts in public, 3 % each. With a
@@ -141,7 +143,10 @@ def diagnose(
     quarter of what it alters. The likeliest comes first, unless it leaves 5 % or more of the first measurement and one
     of the next two, at least a third as likely, adds a cause to it and leaves less.
 
-    Exit code 1 where nothing that is tried comes near the measurement.
+    A cause that is not in the list competes with all of them: probabilities add up to less than 1 where none fits well.
+    A log whose batch, accelerators or FLOP per token contradict the plan is reported.
+
+    Exit code 1 if nothing that is tried comes near the measurement: the first explanation leaves it outside its band.
     """
     from xlperf.explore.diagnose import diagnose as diagnosed
     from xlperf.explore.diagnose import measured_of, read_measured
@@ -149,8 +154,9 @@ def diagnose(
     plan = read_one(plans, chosen)
     known = catalog_for(catalog, plans, [plan])
     plan = without_auto(plan, known, bounds)
-    measured += _logged(logs)
-    before += _logged(logs_before)
+    texts, contradictions = _logged(logs, plan, known)
+    measured += texts
+    before += _logged(logs_before)[0]
     if profile is not None:
         measured += _profiled(profile, profile_steps, plan, known)
     if profile_before is not None:
@@ -160,6 +166,7 @@ def diagnose(
         raise click.UsageError("give --measured 'step time=38', or a column measured step time in the plan")
     with progress(0, "variants of the plan") as done:
         found = diagnosed(plan, known, readings, top, done, every)
+    say(*contradictions, err=True)
     for reading in found.readings:
         say(reading.words, err=output is not None)
     if kept is not None:
@@ -168,17 +175,17 @@ def diagnose(
         ran = as_it_ran(plan, found)
         write_sheets(kept, [(plan.kind, parts(ran))])
         wrote(kept, 1, "run")
-    if not len(found.explanations):
-        if not found.inside:
-            say("no change that is tried comes near what was measured", err=True)
-            raise click.exceptions.Exit(1)
-        if output is None:
-            return
+    if not len(found.explanations) and not found.near:
+        say(NOTHING_NEAR, err=True)
+        raise click.exceptions.Exit(1)
+    if not len(found.explanations) and output is None:
+        return
     if output is not None and Path(output).suffix.lower() == ".xlsx":
         from xlperf.workbook.result_front import write_diagnosis
 
         write_diagnosis(output, found, *asked_of())
         wrote(output, len(found.explanations), "explanation")
+        _exit_if_unexplained(found)
         return
     whole = parts(found.explanations)
     deliver(output, "diagnosis", whole, "explanation", [part for part in whole if part[0].name not in _AT_LENGTH])
@@ -186,17 +193,34 @@ def diagnose(
         for rank, advice in enumerate(found.explanations["advice"].tolist(), 1):
             say(f"{rank}: {advice}")
         say(*(words for words in (found.unexplained, found.telling) if words))
+    _exit_if_unexplained(found)
 
 
-def _logged(paths: tuple[str, ...]) -> tuple[str, ...]:
-    """What logs say, as --measured takes it."""
+NOTHING_NEAR = "no change that is tried comes near what was measured"
+
+
+def _exit_if_unexplained(found: Diagnosis) -> None:
+    if not found.near:
+        say(f"{NOTHING_NEAR}: the first leaves {found.remainder:+.1%}", err=True)
+        raise click.exceptions.Exit(1)
+
+
+def _logged(
+    paths: tuple[str, ...], plan: Table | None = None, catalog: Catalog | None = None
+) -> tuple[tuple[str, ...], list[str]]:
+    """Results of logs as --measured takes them, and how the logs contradict the plan if one is given."""
     if not paths:
-        return ()
+        return (), []
     from xlperf.catalog.logs import read_log
+    from xlperf.explore.causes import contradictions
 
-    values = [value for path in paths for value in read_log(path)]
+    logs = {Path(path).name: read_log(path) for path in paths}
+    values = [value for log in logs.values() for value in log.results]
     say(*(value.words for value in values), err=True)
-    return tuple(value.text for value in values)
+    lines = []
+    if plan is not None and catalog is not None:
+        lines = [line for name, log in logs.items() for line in contradictions(plan, catalog, name, log)]
+    return tuple(value.text for value in values), lines
 
 
 def _profiled(path: str, steps: int | None, plan: Table, catalog: Catalog | None) -> tuple[str, ...]:

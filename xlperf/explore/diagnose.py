@@ -47,6 +47,11 @@ TELLING = {
 """Results that logs, timers and profiles have, by kind of plan."""
 REST = 0.05
 """Share of a reading that an explanation may leave. [-]"""
+WIDE = 1.5
+"""Ratio of an end of the band to the prediction beyond which the band explains nothing. [-]"""
+UNKNOWN, UNKNOWN_WIDTH = 0.03, 4.0
+"""Probability of a cause that is not listed, as of every fault, and the factor within which 80 % of its effects lie
+(heuristic, this work). [-]"""
 _MEASURED = re.compile(r"\s*(.+?)\s*=\s*([-+.\deE]+)\s*(\S*)\s*")
 
 
@@ -148,13 +153,21 @@ class Reading(NamedTuple):
         return self.low <= self.measured.value <= self.high
 
     @property
+    def unexplained(self) -> bool:
+        """Whether the measurement differs from the prediction inside a band too wide to explain it."""
+        wide = max(self.high / self.predicted, self.predicted / self.low) > WIDE
+        return self.inside and wide and abs(self.measured.value / self.predicted - 1.0) >= REST
+
+    @property
     def words(self) -> str:
         """The line that says how far the measurement is from the prediction."""
         unit = unit_of(self.measured.column).factor
         low, high = (f"{end / unit:.4g}" for end in (self.low, self.high))
         gap = self.measured.value / self.predicted - 1.0
         scaled = ", scaled to the run before" if self.measured.before == self.measured.before else ""
-        where = "inside the band" if self.inside else f"{gap:+.1%}, outside the band"
+        where = f"{gap:+.1%}, outside the band"
+        if self.inside:
+            where = f"{gap:+.1%}, inside a band that explains nothing" if self.unexplained else "inside the band"
         said = self.measured.words(self.measured.value), self.measured.words(self.predicted)
         return f"measured {said[0]}; predicted {said[1]} (80 % band {low} to {high}{scaled}): {where}"
 
@@ -164,12 +177,15 @@ class Diagnosis:
     """Readings and ranked explanations.
 
     - ``readings``: what was measured, in the order given.
-    - ``explanations``: ``diagnosis``: the most probable first; no rows where all readings are inside the band.
+    - ``explanations``: ``diagnosis``: the most probable first; no rows if all readings are inside bands that are not
+      wide.
     - ``steps``: ``diagnosis_steps``: from the prediction to the measurement of a reading, change by change: the first
       outside its band, whole times and rates before their parts.
     - ``likeliest``: the changes of the first explanation.
     - ``telling``: what to measure to tell the first two explanations apart; "" where the first is much likelier.
     - ``unexplained``: what the first explanation leaves outside the band; "" for nothing.
+    - ``near``: whether the first whole time or rate that was measured (else the reading of ``steps``) is in the band of
+      the plan or of the first explanation.
     """
 
     readings: tuple[Reading, ...]
@@ -178,6 +194,12 @@ class Diagnosis:
     likeliest: tuple[Change, ...] = ()
     telling: str = ""
     unexplained: str = ""
+    near: bool = True
+
+    @property
+    def remainder(self) -> float:
+        """Relative difference that the first explanation leaves; NaN without one. [-]"""
+        return float(self.explanations.number("remainder")[0]) if len(self.explanations) else float("nan")
 
     @property
     def inside(self) -> bool:
@@ -199,12 +221,13 @@ def diagnose(
     prior times the likelihood of the measurements: errors of predictions have a Laplace distribution whose 80 % are
     the band. Beside a run before the change the band is that of the ratio of two runs: narrow where a change alters
     nothing, wide where it alters much. Values of one cause add up. Where the likeliest leaves a twentieth or more of
-    the first reading, a rival of the next two that adds a cause and leaves less goes before it.
+    the first reading, a rival of the next two that adds a cause and leaves less goes before it. A cause that is not
+    listed, and no cause at all if all readings are inside, take their share of the probability.
 
     ``plan``: one plan without ``auto``. ``measured``: at least one. ``top``: explanations at the most. ``progress``:
     called with the number of plans of each block that is done. ``ranked``: whether changes are ranked although all
-    measurements are inside the band. Returns readings, explanations and steps. Raises InputError where the plan is
-    illegal, or lacks a result that was measured.
+    measurements are inside bands that are not wide. Returns readings, explanations and steps. Raises InputError if the
+    plan is illegal, or lacks a result that was measured.
     """
     variants = Variants.of(plan)
     table, changed = variants.evaluated_on(catalog)
@@ -229,15 +252,19 @@ def diagnose(
         Reading(one, *(float(predicted[n, 0] * exp(end)) for end in (0.0, -widths[n, 0, 0], widths[n, 0, 1])))
         for n, one in enumerate(measured)
     )
-    if not ranked and all(reading.inside for reading in readings):
+    outside = not all(reading.inside for reading in readings)
+    wide = any(reading.unexplained for reading in readings)
+    if not (ranked or outside or wide):
         return Diagnosis(readings, _table("diagnosis", []), _table("diagnosis_steps", []))
     with np.errstate(all="ignore"):
         weights = _weights(variants, results, predicted, widths, floors, measured)
-        outside = not all(reading.inside for reading in readings)
-        weights = np.where(_nearer(variants, predicted, widths, measured) | (not outside), weights, 0.0)
+        nearer = _nearer(variants, predicted, widths, measured)
+        weights = np.where(nearer | (not outside and not wide), weights, 0.0)
+        others = _unlisted(predicted[:, 0], widths[:, 0], floors, measured, outside)
     lead = _lead(readings)
+    whole = min(range(len(readings)), key=lambda number: (_is_part(readings[number]), number != lead))
     rests = np.abs(measured[lead].value / predicted[lead] - 1.0)
-    found = _completed(variants, _ranked(variants, weights), rests)[:top]
+    found = _completed(variants, _ranked(variants, weights, others), rests)[:top]
     lines = [_line(variants, rank, one, predicted, measured, lead) for rank, one in enumerate(found, 1)]
     steps = _steps(variants, found[0][0], predicted[lead], measured[lead]) if found else []
     first = variants.made(found[0][0]) if found else ()
@@ -248,6 +275,8 @@ def diagnose(
         first,
         _telling(variants, results, found, measured),
         _unexplained(found[0][0], predicted, widths, measured) if found else "",
+        readings[whole].inside
+        or (bool(found) and _near(found[0][0], predicted[whole], widths[whole], measured[whole])),
     )
 
 
@@ -359,8 +388,34 @@ def _weights(
     return np.asarray(np.nan_to_num(found))
 
 
-def _ranked(variants: Variants, weights: Array) -> list[tuple[int, float]]:
-    """The likeliest variant of each cause or pair of causes, and the probability of all its values together."""
+def _unlisted(predicted: Array, widths: Array, floors: Array, measured: Sequence[Measured], outside: bool) -> float:
+    """Prior times likelihood of a cause that is not listed, and of no cause if all measurements are inside the band.
+
+    ``predicted``, ``widths``: of the plan as it is, (measured,) and (measured, 2). ``outside``: whether a measurement
+    is outside its band.
+    """
+    none, unlisted = 0.0 if outside else 1.0, UNKNOWN
+    for number, one in enumerate(measured):
+        floor = float(floors[number, 0])
+        gap = float(log((one.value + floor) / (float(predicted[number]) + floor)))
+        down, up = (float(width) for width in widths[number])
+        unknown = float(log(UNKNOWN_WIDTH))
+        none *= float(exp(-log(5.0) * abs(gap) / (down if gap < 0.0 else up))) / (down + up)
+        unlisted *= float(exp(-log(5.0) * abs(gap) / unknown)) / (2.0 * unknown)
+    return none + unlisted
+
+
+def _near(row: int, predicted: Array, widths: Array, one: Measured) -> bool:
+    """Whether a measurement is in the band of a variant, or REST from it."""
+    gap = float(log(one.value / predicted[row]))
+    return bool(abs(expm1(gap)) < REST or -float(widths[row, 0]) <= gap <= float(widths[row, 1]))
+
+
+def _ranked(variants: Variants, weights: Array, others: float) -> list[tuple[int, float]]:
+    """The likeliest variant of each cause or pair of causes, and the probability of all its values together.
+
+    ``others``: weight of what is not a variant.
+    """
     sums: dict[tuple[str, ...], float] = {}
     best: dict[tuple[str, ...], int] = {}
     for row in np.flatnonzero(weights > 0.0).tolist():
@@ -368,7 +423,7 @@ def _ranked(variants: Variants, weights: Array) -> list[tuple[int, float]]:
         sums[key] = sums.get(key, 0.0) + float(weights[row])
         if key not in best or weights[row] > weights[best[key]]:
             best[key] = row
-    whole = fsum(sums.values())
+    whole = fsum([*sums.values(), others])
     order = sorted(sums, key=lambda key: -sums[key])
     return [(best[key], sums[key] / whole) for key in order]
 
@@ -416,12 +471,14 @@ def _telling(
     return words
 
 
+def _is_part(reading: Reading) -> bool:
+    """Whether a reading is memory or a part of the time, which have bands of their own, and no whole time or rate."""
+    return any(re.match(pattern, reading.measured.column.name) for pattern, *_ in SPREADS)
+
+
 def _lead(readings: Sequence[Reading]) -> int:
     """The reading that steps and remainder decompose: the first outside its band, whole times and rates first."""
-    order = [
-        (reading.inside, any(re.match(pattern, reading.measured.column.name) for pattern, *_ in SPREADS), number)
-        for number, reading in enumerate(readings)
-    ]
+    order = [(reading.inside, _is_part(reading), number) for number, reading in enumerate(readings)]
     return min(order)[2]
 
 
