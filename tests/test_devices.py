@@ -156,3 +156,39 @@ def test_hand_counts() -> None:
 
 def test_half_the_clock_takes_less_than_half_the_power() -> None:
     assert float(clock_share(50.0, 100.0, 0.66)) > 0.5 * 1.2
+
+
+def test_cache_is_not_free() -> None:
+    """A share for cache that grows alone takes wires and control that the cores need: refused, with the way out."""
+    shares = np.linspace(0.05, 0.8, 16)
+    results = evaluate_devices(devices(*({"cache_share": share} for share in shares)), catalog())
+    built = np.isfinite(results["l2_capacity"])
+    assert built[:3].all() and not built[-5:].any()
+    assert (results["area_share_other"][built] >= 0.15).all()
+    assert all("takes a smaller compute share" in reason for reason in results["reason"][~built].tolist())
+    paid = evaluate_devices(devices({"cache_share": 0.6, "compute_share": 0.4}), catalog())
+    assert paid["l2_capacity"][0] > 2.0 * results["l2_capacity"][built][-1]
+    assert paid["peak_flop_rate_bf16"][0] < 0.75 * results["peak_flop_rate_bf16"][0]
+
+
+@pytest.mark.parametrize(
+    ("entries", "code", "words"),
+    [
+        (("--num-dies", "1", "--die-area", "2000"), 1, "a compute die of 2,000 mm² is larger than the reticle"),
+        (("--num-dies", "4", "--die-area", "400"), 0, "per dollar of its price"),
+    ],
+)
+def test_a_chip_has_a_price_or_a_reason(command: Any, entries: tuple[str, ...], code: int, words: str) -> None:
+    outcome = command("chip", "--technology", "3nm", *entries)
+    assert outcome.code == code and words in outcome.out and "nan" not in outcome.out
+
+
+def test_findings_do_not_claim_what_predictions_cannot_tell_apart() -> None:
+    """Costs within 5 % win together, as search says of plans."""
+    from xlperf.studies.cost import _serving_findings
+
+    costs = np.array([[1.0, 1.02, 1.3], [np.inf, 2.0, 3.0], [np.inf, np.inf, np.inf]])
+    words = [str(one) for one in _serving_findings([50.0, 20.0, 5.0], ["GB200", "B200", "H200"], costs, {})]
+    assert any("GB200 or B200, 1 USD" in text and "next H200" in text for text in words)
+    assert any("B200, 2 USD" in text and "GB200" not in text for text in words)
+    assert any("No machine keeps" in text for text in words)

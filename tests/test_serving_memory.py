@@ -178,6 +178,10 @@ def test_an_engine_may_keep_the_whole_history_of_layers_with_a_window() -> None:
     window, whole = (load_catalog().with_tables([_history(value)]) for value in (0.0, 1.0))
     kept = [evaluate(table_of("inference", [row]), one).number("max_batch_size")[0] for one in (window, whole)]
     assert kept[0] / kept[1] == pytest.approx(10_000 / (0.5 * 10_000 + 0.5 * 128), rel=0.02)
+    reasons = [str(evaluate(table_of("inference", [row]), load_catalog().with_tables([_history(value)]))["reason"][0])
+               for value in (0.0, 1.0)]  # fmt: skip
+    assert "whole history" not in reasons[0]
+    assert "keeps the whole history in layers with a window of 128 tokens, 2 times the cache" in reasons[1]
 
 
 def test_the_ranks_of_tensorrt_llm_hold_memory_of_one_accelerator() -> None:

@@ -51,6 +51,8 @@ _MADE_OF = ("technology", "base_technology", "core", "core_node", "memory", "lin
 """In the order of :class:`Technologies`."""
 _REQUIRED = ("technology", "core", "memory")
 
+TOO_LARGE_DIE = "a die is larger than the reticle"
+
 _cache: WeakKeyDictionary[Catalog, Accelerators] = WeakKeyDictionary()
 _BEHIND = (*TECHNOLOGY_TABLES, "accelerators", "process_nodes", "packages", "chiplets")
 _MOST_KEPT = 4
@@ -151,7 +153,7 @@ def _costs(
         found["capex"][rows] = system_price(results["sale_price"], ratio, links)
         found["embodied_carbon"][rows] = results["embodied_carbon"]
     unpriced = [
-        Remark(priced & ~fits, "a die is larger than the reticle: no cost"),
+        Remark(priced & ~fits, f"{TOO_LARGE_DIE}: no cost"),
         Remark((packages != "") & ~priced, "its package, process node or memory has no price: no cost"),
     ]
     return found, unpriced

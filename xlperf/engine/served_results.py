@@ -169,10 +169,26 @@ def _notes(served: Served, catalog: Catalog, needed: Array, illegal: np.ndarray)
     return [
         *notes,
         *(Remark(each.rows & ~illegal, each.sentence, each.values) for each in warnings),
+        *_window_notes(setting, illegal),
         *unpriced_notes(illegal, catalog, _pool_prices(served)),
         *_limit_notes(served, illegal),
         *extrapolation_notes(setting.extrapolated, illegal),
     ]
+
+
+def _window_notes(setting: ServingSetting, illegal: np.ndarray) -> list[Remark]:
+    """A note on engines that keep the whole history in layers with a sliding window: their cache, and that without."""
+    model, plan = setting.deployment.model, setting.plan
+    whole = setting.deployment.software["whole_history"][:, 0] > 0.0
+    longer = np.asarray(whole & (model.num_local_layers > 0.0) & (plan.context_length > model.window))
+    if not longer.any():
+        return []
+    far = model.num_layers - model.num_local_layers
+    ratio = model.num_layers / (far + model.num_local_layers * np.minimum(model.window / plan.context_length, 1.0))
+    words = (
+        "keeps the whole history in layers with a window of {} tokens, {} times the cache of an engine that does not"
+    )
+    return [Remark(longer & ~illegal, f"the engine {words}", (model.window, np.round(ratio, 1)))]
 
 
 def _limit_notes(served: Served, illegal: np.ndarray) -> list[Remark]:

@@ -18,7 +18,7 @@ from xlperf.catalog.cells import number_of
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import FORMS, first_words, results_of, table_schema
 from xlperf.catalog.table import Place, Table, nowhere
-from xlperf.engine.devices import accelerators_of, device_cost_parts, evaluate_devices
+from xlperf.engine.devices import TOO_LARGE_DIE, accelerators_of, device_cost_parts, evaluate_devices
 from xlperf.explore.mappings import server_sizes
 from xlperf.explore.search import search
 from xlperf.explore.search_results import (
@@ -274,6 +274,10 @@ def chip_answer(form: Table, catalog: Catalog) -> Answer:
     if np.isnan(results.number("thermal_design_power")[0]):
         reason = str(results["reason"][0])
         return {"reason": reason, "answer": f"No answer: {reason}."}
+    unmade = str(results["reason"][0]) if np.isnan(results.number("unit_cost")[0]) else ""
+    if TOO_LARGE_DIE in unmade:
+        reason = f"a compute die of {device.number('die_area')[0]:,.0f} mm² is larger than the reticle: more dies"
+        return {"reason": reason, "answer": f"No answer: {reason}."}
     own = catalog.with_tables([_appended(catalog.tables["devices"], device), _accelerators(catalog)])
     answer = _served(form, CHIP, own)
     answer |= {name: float(results.number(name)[0]) for name in _DEVICE}
@@ -284,6 +288,7 @@ def chip_answer(form: Table, catalog: Catalog) -> Answer:
         answer["cost_losses"] = added(float(parts.number(part)[0]) for part in _LOSSES)
     if asked > answer["memory_stacks"]:
         answer["limited_by"] += f"; {asked:.0f} stacks asked for, {answer['memory_stacks']:.0f} have room"
+    answer["reason"] = "; ".join(filter(None, (answer["reason"], unmade)))
     answer["answer"] = _chip_sentence(form, answer, catalog)
     return answer
 
@@ -369,7 +374,9 @@ def _chip_sentence(form: Table, answer: Answer, catalog: Catalog) -> str:
     other = _served(form, BESIDE, catalog)
     ratio = tokens / other["tokens_per_second_per_accelerator"]
     worth = answer["tokens_per_thousand_dollars"] / other["tokens_per_thousand_dollars"]
-    return f"{made}; one serves {ratio:.1f}× the tokens of a B200, {worth:.1f}× per dollar of its price."
+    per_dollar = f", {worth:.1f}× per dollar of its price" if worth == worth else ""
+    unpriced = "" if per_dollar else f" ({answer['reason'] or 'its price is not known'})"
+    return f"{made}; one serves {ratio:.1f}× the tokens of a B200{per_dollar}{unpriced}."
 
 
 _SOLVERS = {"serve": serve_answer, "train": train_answer, "chip": chip_answer}

@@ -17,6 +17,7 @@ from xlperf.engine import evaluate
 from xlperf.engine.devices import evaluate_designs
 from xlperf.equations.hardware.derived_device import PEAKS
 from xlperf.explore.frontier import pareto_rows
+from xlperf.explore.objectives import TOLD_APART
 from xlperf.studies.inputs import with_rows
 from xlperf.studies.outcome import (
     Chart,
@@ -405,17 +406,21 @@ def _serving(inputs: Inputs, plans: Table, results: Table, edge: np.ndarray) -> 
 def _serving_findings(
     targets: Sequence[float], names: Sequence[str], cheapest: np.ndarray, extrapolated: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """The cheapest machine by target, neighbouring targets of one winner together, and what the winners rest on."""
-    won: list[tuple[str, list[int]]] = []
+    """The cheapest machine by target, neighbouring targets of one winner together, and what the winners rest on.
+
+    Machines whose costs cannot be told apart win together.
+    """
+    won: list[tuple[tuple[str, ...], list[int]]] = []
     for place, costs in enumerate(cheapest):
-        winner = str(names[int(np.nanargmin(costs))]) if np.isfinite(costs).any() else ""
+        near = np.isfinite(costs) & (costs <= np.fmin.reduce(costs) * (1.0 + TOLD_APART))
+        winner = tuple(str(names[own]) for own in np.flatnonzero(near))
         if won and won[-1][0] == winner:
             won[-1][1].append(place)
         else:
             won.append((winner, [place]))
-    winners = dict.fromkeys(name for name, _ in won if name)
-    parts = [f"{name} {_targets(targets, places)}" for name, places in won if name]
-    ends = [float(np.nanmin(cheapest[places[at]])) for (name, places), at in ((won[0], 0), (won[-1], -1)) if name]
+    winners = dict.fromkeys(name for alike, _ in won for name in alike)
+    parts = [f"{' or '.join(alike)} {_targets(targets, places)}" for alike, places in won if alike]
+    ends = [float(np.nanmin(cheapest[places[at]])) for (alike, places), at in ((won[0], 0), (won[-1], -1)) if alike]
     if len(ends) == 2:
         doubts = [f"{name} ({extrapolated[name]})" for name in winners if extrapolated.get(name)]
         sure = len(winners) - len(doubts)
@@ -426,18 +431,20 @@ def _serving_findings(
             + (f"; extrapolated kernels: {', '.join(doubts)}" if doubts else ""),
             tone="warning" if doubts else "good",
         )
-    for name, places in won:
-        if not name:
+    for alike, places in won:
+        if not alike:
             said = "No machine keeps this time per token with any plan tried."
             yield Finding(_targets(targets, places), said, "warning")
             continue
-        own = list(names).index(name)
-        first, last = (float(cheapest[places[at], own]) for at in (0, -1))
+        own = [list(names).index(name) for name in alike]
+        first, last = (float(np.nanmin(cheapest[places[at], own])) for at in (0, -1))
         cost = " down to ".join(dict.fromkeys((figures(first), figures(last))))
-        others = sorted((c, n) for c, n in zip(cheapest[places[0]], names, strict=True) if np.isfinite(c) and n != name)
-        words = f"{name}, {cost} USD per million output tokens"
+        priced = zip(cheapest[places[0]], names, strict=True)
+        others = sorted((c, n) for c, n in priced if np.isfinite(c) and n not in alike)
+        words = f"{' or '.join(alike)}, {cost} USD per million output tokens"
+        words += f" (within {100.0 * TOLD_APART:g} %, which predictions do not tell apart)" if len(alike) > 1 else ""
         words += f"; next {others[0][1]} at {figures(others[0][0])}" if others else ""
-        yield Finding(_targets(targets, places), f"{words}.", "good")
+        yield Finding(_targets(targets, places), f"{words}.", "good" if len(alike) == 1 else "plain")
 
 
 def _targets(targets: Sequence[float], places: Sequence[int]) -> str:

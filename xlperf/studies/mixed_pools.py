@@ -11,6 +11,7 @@ from xlperf.base.arrays import Array
 from xlperf.base.units import HOUR, UNITS
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
+from xlperf.explore.objectives import TOLD_APART
 from xlperf.studies.outcome import (
     Chart,
     Finding,
@@ -150,12 +151,14 @@ class _ExpertPools(NamedTuple):
             f"{self.plans.number('expert_accelerators')[at]:.0f} {self.names[best[1]]} for the experts beside "
             f"{self.names[best[0]]} for attention"
         )
+        apart = abs(saving) > 100.0 * TOLD_APART
+        beside = f"{abs(saving):.1f} % {'less' if saving > 0.0 else 'more'} than" if apart else "as much as"
         verdict = (
-            f"{pair} cost {self.cost[best]:.3f} USD per million output tokens, {abs(saving):.1f} % "
-            f"{'less' if saving > 0.0 else 'more'} than {self.names[alone]} without an expert pool "
-            f"({self.alone[alone]:.3f}); the pools compute {busy[0]} and {busy[1]} of a step."
+            f"{pair} cost {self.cost[best]:.3f} USD per million output tokens, {beside} {self.names[alone]} without an "
+            f"expert pool ({self.alone[alone]:.3f}{'' if apart else ', too near to tell apart'}); the pools compute "
+            f"{busy[0]} and {busy[1]} of a step."
         )
-        return Finding(title, f"{verdict}{self._most_helped()}", "good" if saving > 1.0 else "plain")
+        return Finding(title, f"{verdict}{self._most_helped()}", "good" if apart and saving > 0.0 else "plain")
 
     def _most_helped(self) -> str:
         """The machine whose cost falls most with experts on a second kind of machine."""
@@ -164,9 +167,9 @@ class _ExpertPools(NamedTuple):
         np.fill_diagonal(gains, -np.inf)
         own, other = np.unravel_index(int(np.nanargmax(gains)), gains.shape)
         gain = gains[own, other]
-        if not gain > 0.0:
-            return " No machine is helped by a second kind for its experts."
-        count = int(np.sum(gains > 0.0))
+        if not gain > TOLD_APART:
+            return f" No machine gains more than {100.0 * TOLD_APART:g} % from a second kind for its experts."
+        count = int(np.sum(gains > TOLD_APART))
         return (
             f" A second kind for the experts pays in {count} of {int(np.sum(np.isfinite(gains)))} pairs, most beside "
             f"{self.names[own]}: {self.names[other]} saves {100.0 * gain:.1f} %."
