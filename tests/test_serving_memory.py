@@ -343,3 +343,14 @@ def test_vllm_of_2024_keeps_buffers_that_are_added_up_in_the_switch() -> None:
         early, late = places({**alike, "software": "vllm-0.6"}, {**alike, "software": "vllm"}) * 100
         held = 32 * 2 * 8 * 128 * 2 / alike["tensor parallel"]
         assert (late - early) * held == pytest.approx(1024 * 128_256 * (38.3 - 14.0), rel=0.02)
+
+
+def test_tokens_that_the_cache_holds_are_a_result() -> None:
+    """TensorRT-LLM issue 1400: 132,608 tokens of 524,288 B on one H100; and a part of a request where none fits."""
+    stated = {"model": "Llama2-7B", "accelerator": "H100-SXM-80GB", "num accelerators": 1, "precision": "fp16"}
+    long = {**stated, "prompt length": 300_000, "output length": 1}
+    found = results({**stated, "prompt length": 15, "output length": 1}, long)
+    concurrency, tokens = found.number("max_concurrency"), found.number("kv_cache_tokens")
+    np.testing.assert_array_equal(np.floor(concurrency), found.number("max_batch_size"))
+    assert 0.0 < concurrency[1] < 1.0
+    assert tokens[0] == pytest.approx(16.0 * concurrency[0]) and tokens[0] == pytest.approx(tokens[1], rel=0.02)

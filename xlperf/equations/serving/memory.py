@@ -632,6 +632,8 @@ class ReplicaMemory(NamedTuple):
         Largest batch that fits, whole; 0 where not one sequence does. [-]
     admitted : Array
         Requests that the engine runs together in a stream of them: as many as fit with what it keeps room for. [-]
+    max_concurrency : Array
+        Room for the cache over the cache of one sequence at its longest, as engines log it; in part. [-]
     """
 
     weights: Array
@@ -646,6 +648,7 @@ class ReplicaMemory(NamedTuple):
     activation_share: Array
     max_batch_size: Array
     admitted: Array
+    max_concurrency: Array
 
     def places(self, plan: InferencePlan) -> Array:
         """Requests that a replica takes at once: as many as fit, no more than the plan allows; whole, or 0. [-]"""
@@ -875,5 +878,9 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
         mean, _, _ = _cache_sizes(model, plan, architecture, engine, held)
         # One whole request has to fit before any runs.
         admitted = np.where(batch >= 1.0, np.maximum(fitting(mean), batch), batch)
+    # In part, with the activations of a full prefill pass: at least the whole batch, and less than one more.
+    spare = np.minimum(*(free - prefix - activations * most * working_set for free, activations in rooms))
+    ratio = np.maximum(divide(spare, cache), 0.0) * plan.data_parallel_attention
+    concurrency = np.maximum(ratio, batch)
     sequence = cache, prefix, keys, working_set, most
-    return ReplicaMemory(weights, *sequence, capacity, reserved, budget, covered, batch, admitted)
+    return ReplicaMemory(weights, *sequence, capacity, reserved, budget, covered, batch, admitted, concurrency)

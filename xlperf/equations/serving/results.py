@@ -197,8 +197,8 @@ def batch_memory(plan: InferencePlan, memory: ReplicaMemory) -> dict[str, Array]
     --------
     >>> from types import SimpleNamespace
     >>> held = SimpleNamespace(used=np.array([60.0]), usable=70.0, weights=40.0, kv_cache=15.0, activations=5.0)
-    >>> memory = SimpleNamespace(with_batch=lambda plan: held, capacity=80.0, max_batch_size=12.0)
-    >>> batch_memory(None, memory)["fits"].tolist()
+    >>> memory = SimpleNamespace(with_batch=lambda plan: held, capacity=80.0, max_batch_size=12.0, max_concurrency=12.5)
+    >>> batch_memory(SimpleNamespace(context_length=100.0), memory)["fits"].tolist()
     [1.0]
     """
     held = memory.with_batch(plan)
@@ -210,6 +210,8 @@ def batch_memory(plan: InferencePlan, memory: ReplicaMemory) -> dict[str, Array]
         "memory_activations": held.activations,
         "memory_capacity": memory.capacity,
         "max_batch_size": memory.max_batch_size,
+        "max_concurrency": memory.max_concurrency,
+        "kv_cache_tokens": memory.max_concurrency * plan.context_length,
         "memory_usable": usable,
         "fits": np.where(np.isnan(used + usable), np.nan, used <= usable),
     }
