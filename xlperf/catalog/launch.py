@@ -18,7 +18,7 @@ from typing import NamedTuple
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows
 from xlperf.catalog.launch_rules import Stated, plan_of, stack_of
-from xlperf.catalog.launch_text import Setting, logged_settings, settings_of
+from xlperf.catalog.launch_text import Setting, logged_settings, moves, settings_of
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
@@ -153,23 +153,35 @@ def _stated(plan: Table) -> Stated:
 
 
 class Launch(NamedTuple):
-    """The plan of a launch file, flags that are not in the table, and those whose variables have to be given."""
+    """The plan of a launch file, and its remarks.
+
+    ``unknown``: settings that are not in the table. ``open``: settings whose variables have to be given. ``unread``:
+    settings that move a result and have no column; none unless the text is read in part. ``notes``: assumptions.
+    """
 
     plan: Table
     unknown: list[str]
     open: list[str]
+    unread: list[str]
+    notes: list[str]
 
 
 def read_launch(
-    text: str, name: str, stack: str = "", given: Mapping[str, str] | None = None, models: Table | None = None
+    text: str,
+    name: str,
+    stack: str = "",
+    given: Mapping[str, str] | None = None,
+    models: Table | None = None,
+    partial: bool = False,
 ) -> Launch:
     """The plan of a launch line, script, YAML or TOML file, or of a log or result that lists its arguments.
 
     ``text``: arguments, with or without what :func:`launch_lines` adds in comments. ``name``: what the text is called,
     for messages. ``stack``: one of :func:`stacks`; "": the one that the text names, or that most of its flags are of.
     ``given``: columns of the plan, and variables of the environment, that the text does not say. ``models``: among
-    these a model is found by its name or its dimensions. Raises InputError where there is no flag of a stack, or values
-    are wrong, or the text does not say what a plan must.
+    these a model is found by its name or its dimensions. ``partial``: settings that move a result and are not read
+    become remarks. Raises InputError if there is no flag of a stack, values are wrong, the text does not say what a
+    plan must, or it has settings that move a result and are not read.
     """
     logged = logged_settings(text[:MOST_TEXT])
     if len(text) > MOST_TEXT and not logged:
@@ -191,7 +203,12 @@ def read_launch(
     if not quantities and not any("=" in line for line in said):
         raise InputError(Fault(name, f"has no flag of {', '.join(stacks())}"))
     told = {column: value for column, value in told.items() if value != ""}
-    return Launch(_plan_table(flags(stack)[0].kind, told, name, open_), unknown, open_)
+    unread = list(dict.fromkeys(words for words in unknown if moves(words)))
+    if unread and not partial:
+        problem = f"has settings that move a result and are not read: {'; '.join(unread)}"
+        raise InputError(Fault(name, f"{problem}: read it with --partial, and give their columns with --set"))
+    unknown = [words for words in unknown if words not in unread]
+    return Launch(_plan_table(flags(stack)[0].kind, told, name, open_), unknown, open_, unread, [])
 
 
 def _plan_table(kind: str, told: Stated, name: str, asked: Sequence[str]) -> Table:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import NamedTuple
 
+LONGEST_NAME = 200
+"""Characters of a setting that are looked at for its name. [-]"""
 DEEPEST = 30
 """Levels of nested keys at the most. [-]"""
 _TABLE = re.compile(r"^\[[\w.\-\"]+\]\s*(#.*)?$", re.MULTILINE)
@@ -51,6 +53,35 @@ class Setting(NamedTuple):
         """As it is written."""
         shown = " ".join(self.arguments)
         return self.name + shown if self.name.endswith("=") else f"{self.name} {shown}".rstrip()
+
+
+_MOVES = re.compile(
+    r"(tensor|pipeline|context|expert|data|sequence|model|ulysses)[-.]?(model[-.]?)?parallel(?!ism)"
+    r"|(^|[-.])(tp|pp|vpp|cp|ep|etp|dp|sp|mp|fsdp|hsdp|zero|mbs|gbs)([-.](size|degree|stage|world-size|shard-size))?$"
+    r"|(micro|global|local|train|device)-?batch|(^|[-.])batch-?size|accumulat(e|ion)[-.](steps|grad-batches)"
+    r"|(^|[-.])(max-)?(seq|sequence|context|cutoff)-?len(gth)?$|(^|[-.])(max-length|n-ctx)$"
+    r"|(^|[-.])(precision|dtype|torch-dtype|compute-dtype|param-dtype|quantization|quantize|bf16|fp16|fp8|fp4|mxfp8)$"
+    r"|recompute|(activation|gradient|activations)-?checkpoint(ing)?|offload|zero-stage|(^|[-.])deepspeed$"
+    r"|lora|(^|[-.])peft|adapter|(^|[-.])shard|fsdp|sharding"
+    r"|(^|[-.])(num-layers|hidden-size|intermediate-size|num-experts|num-hidden-layers|num-attention-heads)$"
+    r"|(^|[-.])(nnodes|num-nodes|num-gpus|gpus-per-node|world-size)$|in-(first|last)-pipeline-stage"
+)
+_STILL = ("", "false", "no", "none", "null", "off", "0", "1", "[]", "{}")
+"""Arguments that leave a degree or a switch as it is without them."""
+
+
+def moves(words: str) -> bool:
+    """Whether a setting, by its name, moves a result: parallelism, batch, lengths, precision, recomputation, offload.
+
+    ``words``: a setting as it is written.
+
+    >>> moves("--ulysses_parallel_size 8"), moves("--ulysses_parallel_size 1"), moves("--log-interval 10")
+    (True, False, False)
+    """
+    parts = re.split(r"[=:\s]+", words[:LONGEST_NAME].strip(), maxsplit=1)
+    name = parts[0].lstrip("-").replace("_", "-").casefold()
+    argument = parts[1].strip("\"'").casefold() if len(parts) > 1 else None
+    return argument not in _STILL and _MOVES.search(name) is not None
 
 
 def settings_of(text: str, given: Mapping[str, str] | None = None, commands: Sequence[str] = ()) -> list[list[Setting]]:
