@@ -163,11 +163,14 @@ def test_cache_is_not_free() -> None:
     shares = np.linspace(0.05, 0.8, 16)
     results = evaluate_devices(devices(*({"cache_share": share} for share in shares)), catalog())
     built = np.isfinite(results["l2_capacity"])
-    assert built[:3].all() and not built[-5:].any()
-    assert (results["area_share_other"][built] >= 0.15).all()
+    assert built[:3].all() and not built[-3:].any()
+    other = results["area_share_other"]
+    assert (other[built] >= 0.1).all()
+    said = np.array(["wires and control have" in reason for reason in results["reason"].tolist()])
+    np.testing.assert_array_equal(said[built], other[built] < 0.2)
     assert all("takes a smaller compute share" in reason for reason in results["reason"][~built].tolist())
     paid = evaluate_devices(devices({"cache_share": 0.6, "compute_share": 0.4}), catalog())
-    assert paid["l2_capacity"][0] > 2.0 * results["l2_capacity"][built][-1]
+    assert paid["l2_capacity"][0] > 1.5 * results["l2_capacity"][built][-1]
     assert paid["peak_flop_rate_bf16"][0] < 0.75 * results["peak_flop_rate_bf16"][0]
 
 

@@ -96,7 +96,7 @@ def test_the_best_shares_of_cores_cache_and_edge_lie_inside() -> None:
     assert [str(row[0]) for row in found.rows] == NODES
     assert found.values("best_between_the_ends").count("yes") >= 6
     for node in NODES:
-        assert cell(found, node, "longer_with_least_cache") > 1.0, "next to no cache is slower"
+        assert cell(found, node, "longer_with_least_cache") > 0.3, "next to no cache is slower"
         assert cell(found, node, "longer_with_most_cache") > 30.0
         assert cell(found, node, "longer_with_least_memory_edge") > 10.0
     assert cell(found, "1 nm", "last_level_cache") > 3.0 * cell(found, "12 nm", "last_level_cache")

@@ -438,7 +438,7 @@ def test_a_pool_for_the_experts_pays_beside_machines_that_are_dear_alone(model: 
     assert alone[own] > np.nanmin(alone) and gain[own, other] > 0.05
     words = next(each.words for each in outcome("mixed-pools").findings if each.tag == f"Experts of {model}")
     assert f"most beside {names[own]}: {names[other]} saves {100.0 * gain[own, other]:.1f} %" in words
-    assert f"pays in {int(np.sum(gain > 0.0))} of" in words
+    assert f"pays in {int(np.sum(gain > 0.05))} of" in words
 
 
 def test_a_break_even_price_makes_tokens_as_cheaply() -> None:

@@ -14,7 +14,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import TECHNOLOGY_TABLES, results_of
 from xlperf.catalog.table import Table, columns_of
 from xlperf.equations.cost.designs import DesignRule, design_cost, design_rules
-from xlperf.equations.hardware.derived_device import PEAKS, DerivedDevice, Technologies, derived_device
+from xlperf.equations.hardware.derived_device import PEAKS, USUAL_OTHER, DerivedDevice, Technologies, derived_device
 from xlperf.equations.plan.records import Remark, remarks_of_rows
 
 _FILLED = {
@@ -97,12 +97,15 @@ def evaluate_devices(devices: Table, catalog: Catalog, costs: bool = True, stric
     remarks = [Remark(lost, "the catalog lacks what it names")]
     remarks += [Remark(broken & ~lost, sentence) for sentence, broken in derived.broken.items()]
     impossible, _ = remarks_of_rows(remarks, len(devices))
-    _, reason = remarks_of_rows([*remarks, *unpriced], len(devices))
+    other = derived.results["area_share_other"]
+    words = f"wires and control have {{}} % of the silicon, less than the {100.0 * USUAL_OTHER:g} % of devices known"
+    sparse = Remark((other < USUAL_OTHER) & ~impossible, words, (np.round(100.0 * other),))
+    _, reason = remarks_of_rows([*remarks, *unpriced, sparse], len(devices))
     found = {**derived.results, **made}
     found = {name: np.where(impossible, np.nan, values) for name, values in found.items()}
-    words = {"limited_by": _limits(derived), "reason": reason}
+    texts = {"limited_by": _limits(derived), "reason": reason}
     schema = results_of("devices")
-    return Table(schema.name, {c.name: (words if c.is_text else found)[c.name] for c in schema.columns}, devices.place)
+    return Table(schema.name, {c.name: (texts if c.is_text else found)[c.name] for c in schema.columns}, devices.place)
 
 
 def _technologies(devices: Table, catalog: Catalog, strict: bool) -> tuple[Technologies, np.ndarray]:

@@ -17,9 +17,9 @@ PEAKS = ("fp32", "tf32", "bf16", "fp8", "int8", "fp4")
 """Names of peak rates: ``flop_per_clock_<name>`` of a core, ``peak_flop_rate_<name>`` of its device."""
 _ROUNDING = 1e-12
 _CORE_ROUNDING = 1e-9
-LEAST_OTHER = 0.15
-"""Least share of the silicon for wires and control, which serve the cores: the sheet ``devices`` has 21 to 24 % for
-dies of A100 to B200, and budgets give areas within about a quarter (heuristic, this work). [-]"""
+LEAST_OTHER, USUAL_OTHER = 0.1, 0.2
+"""Shares of the silicon for wires and control, which serve the cores: below the first a device is refused, below the
+second a remark says so. The sheet ``devices`` has 21 to 24 % for A100 to B200 (heuristic, this work). [-]"""
 
 
 class Technologies(NamedTuple):
@@ -341,7 +341,7 @@ def _broken(
         "the interfaces of memory and links do not fit beside the cores": left < 0.0,
         f"cores, interfaces and cache leave less than {100.0 * LEAST_OTHER:g} % of the silicon for wires and control: "
         "a larger cache share takes a smaller compute share (or larger base dies)": (
-            (left >= 0.0) & ((1.0 - device.cache_share) * left < LEAST_OTHER * floor.silicon)
+            (left >= 0.0) & ((1.0 - device.cache_share) * left < LEAST_OTHER * floor.silicon * (1.0 - _CORE_ROUNDING))
         ),
         "the links between dies need more edge": crossed & ~based & (seam > own_edges - floor.perimeter),
         "not one core fits into the area for cores": ~(cores.number >= 1.0),
