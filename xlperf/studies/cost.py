@@ -413,7 +413,7 @@ def _serving_findings(
     won: list[tuple[tuple[str, ...], list[int]]] = []
     for place, costs in enumerate(cheapest):
         near = np.isfinite(costs) & (costs <= np.fmin.reduce(costs) * (1.0 + TOLD_APART))
-        winner = tuple(str(names[own]) for own in np.flatnonzero(near))
+        winner = tuple(str(names[own]) for own in np.flatnonzero(near).tolist())
         if won and won[-1][0] == winner:
             won[-1][1].append(place)
         else:
