@@ -13,11 +13,24 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows
+from xlperf.catalog.config_rules import UNREAD
+from xlperf.catalog.config_text import Config, config_of
 from xlperf.catalog.launch_rules import Stated, plan_of, stack_of
+from xlperf.catalog.launch_stacks import (
+    claimed,
+    own_model,
+    plain,
+    readable,
+    software_of,
+    switched_off,
+    unread_fault,
+    verdict,
+)
 from xlperf.catalog.launch_text import Setting, logged_settings, settings_of
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import split_header, table_schema, unit_of
@@ -28,6 +41,12 @@ MOST_TEXT = 1_000_000
 """Characters of a launch file at the most. [-]"""
 _SHORT = re.compile(r"-[A-Za-z]|[A-Z_][A-Z0-9_]*=")
 """Options of other commands on the same line, and variables: not listed where they are not known."""
+_LAUNCHERS = frozenset({"@nodes", "@accelerators_per_node"})
+"""Quantities that torchrun states by itself."""
+_ZERO = frozenset({"zero_stage", "zero_group_size", "offload_activations", "tensor_parallel"})
+"""Columns that a DeepSpeed configuration decides where another stack refers to it."""
+Groups = Sequence[Sequence[Sequence[Setting]]]
+"""Settings of texts, command by command."""
 _ON, _OFF = ("true", "yes", "1", "on"), ("false", "no", "0", "off")
 
 
@@ -54,20 +73,29 @@ def flags(stack: str) -> tuple[Flag, ...]:
     >>> flags("megatron")[0].flag
     '--tensor-model-parallel-size'
     """
-    return tuple(Flag(**row) for row in rows("catalog/launch_flags.csv") if row["stack"] == stack)
+    own = [row for row in rows("catalog/config_flags.csv") if row["stack"] == stack]
+    base = "nemo" if stack == "bridge" else stack
+    own += [row for row in rows("catalog/launch_flags.csv") if row["stack"] == base]
+    return tuple(Flag(**row) for row in own)
 
 
 @cache
 def stacks() -> tuple[str, ...]:
-    """Stacks that there are flags of."""
+    """Stacks that plans are written for."""
     return tuple(dict.fromkeys(row["stack"] for row in rows("catalog/launch_flags.csv")))
+
+
+@cache
+def read_stacks() -> tuple[str, ...]:
+    """Stacks whose files are read: those that plans are written for, and those of configuration files."""
+    return (*stacks(), *dict.fromkeys(row["stack"] for row in rows("catalog/config_flags.csv")))
 
 
 @cache
 def _by_name(stack: str) -> Mapping[str, tuple[Flag, ...]]:
     found: dict[str, list[Flag]] = {}
     for flag in flags(stack):
-        found.setdefault(_plain(flag.flag), []).append(flag)
+        found.setdefault(plain(flag.flag), []).append(flag)
     return {name: tuple(own) for name, own in found.items()}
 
 
@@ -153,45 +181,139 @@ def _stated(plan: Table) -> Stated:
 
 
 class Launch(NamedTuple):
-    """The plan of a launch file, flags that are not in the table, and those whose variables have to be given."""
+    """The plan of a launch file, flags that are not in the table, those whose variables have to be given, and notes."""
 
     plan: Table
     unknown: list[str]
     open: list[str]
+    notes: list[str]
 
 
 def read_launch(
-    text: str, name: str, stack: str = "", given: Mapping[str, str] | None = None, models: Table | None = None
+    text: str,
+    name: str,
+    stack: str = "",
+    given: Mapping[str, str] | None = None,
+    models: Table | None = None,
+    partial: bool = False,
+    beside: Path | None = None,
 ) -> Launch:
-    """The plan of a launch line, script, YAML or TOML file, or of a log or result that lists its arguments.
+    """The plan of a launch line, script or configuration file, or of a log or result that lists its arguments.
 
     ``text``: arguments, with or without what :func:`launch_lines` adds in comments. ``name``: what the text is called,
-    for messages. ``stack``: one of :func:`stacks`; "": the one that the text names, or that most of its flags are of.
-    ``given``: columns of the plan, and variables of the environment, that the text does not say. ``models``: among
-    these a model is found by its name or its dimensions. Raises InputError where there is no flag of a stack, or values
-    are wrong, or the text does not say what a plan must.
+    for messages. ``stack``: one of :func:`read_stacks`; "": the one that recognises the text, or that most of its flags
+    are of. ``given``: columns of the plan, and variables of the environment, that the text does not say. ``models``:
+    among these a model is found by its name or its dimensions. ``partial``: leave settings out that move a result and
+    are not read. ``beside``: folder of the file, in which files that it refers to are looked up. Raises InputError
+    where no stack recognises the text, or values are wrong, or the text does not say what a plan must.
     """
     logged = logged_settings(text[:MOST_TEXT])
     if len(text) > MOST_TEXT and not logged:
         raise InputError(Fault(name, f"has more than {MOST_TEXT:,} characters: it is no launch line"))
+    given = given or {}
     said = [line[len(MARK) :].strip() for line in text.splitlines() if line.startswith(MARK)]
     named = next((line.split()[0] for line in said if line and "=" not in line and line.split()[0] in stacks()), "")
     groups = [[logged] if logged else settings_of(text, given, _commands())]
     if named:  # an argument per line, as launch_lines writes them
         groups = [[[one for group in groups[0] for one in group]]]
+    elif not logged or text.lstrip().startswith("{"):
+        stack, groups = _recognised(text, groups, stack, given, name)
     stack = stack or named or max(stacks(), key=lambda own: _fit(groups, own))
+    columns = {split_header(key)[0]: value for key, value in given.items()}
     quantities, unknown, open_ = _told(groups, stack)
-    unknown = [] if logged else unknown
-    columns = {split_header(key)[0]: value for key, value in (given or {}).items()}
+    if not quantities.keys() - _LAUNCHERS and not any("=" in line for line in said):
+        raise InputError(Fault(name, f"has no flag of {', '.join(read_stacks())}"))
+    notes: list[str] = []
+    faults: list[Fault] = []
+    if "@deepspeed" in quantities and beside is not None:
+        faults += _referenced(quantities, beside)
+    if not logged or stack not in stacks():
+        off = switched_off(one for texts in groups for group in texts for one in group)
+        faults += [unread_fault(one, text, name, stack) for one in unknown if verdict(one, off) == "moves"]
+        unknown = [one for one in unknown if verdict(one, off) == ""]
+    else:
+        unknown = []
+    if stack not in stacks():
+        faults += [unread_fault(one, text, name, stack) for one in open_]
     known = table_schema(flags(stack)[0].kind).by_name
-    told = plan_of(stack, {**quantities, **{key: value for key, value in columns.items() if key in known}}, models)
+    own = {key: value for key, value in columns.items() if key in known}
+    if "model" not in own:
+        model = own_model(stack, quantities, models, name)
+        own |= {"model": model} if model else {}
+    told = plan_of(stack, {**quantities, **own}, models)
+    faults += [unread_fault(Setting(key[len(UNREAD) :], (told.pop(key),)), text, name, stack)
+               for key in list(told) if key.startswith(UNREAD)]  # fmt: skip
+    if stack not in stacks():
+        notes = _notes(stack, told, quantities, columns)
+        told.setdefault("software", software_of(stack)[0])
     told |= {key: value for key, value in columns.items() if key in known}
     for key, equals, value in (line.partition("=") for line in said):
         told |= {split_header(key)[0]: value.strip()} if equals else {}
-    if not quantities and not any("=" in line for line in said):
-        raise InputError(Fault(name, f"has no flag of {', '.join(stacks())}"))
+    if faults and not partial:
+        raise InputError(faults)
+    notes += [fault.brief for fault in dict.fromkeys(faults)]
     told = {column: value for column, value in told.items() if value != ""}
-    return Launch(_plan_table(flags(stack)[0].kind, told, name, open_), unknown, open_)
+    asked = [one.words for one in open_]
+    plan = _plan_table(flags(stack)[0].kind, told, name, asked)
+    return Launch(plan, [one.words for one in unknown], asked, notes)
+
+
+def _recognised(
+    text: str, groups: Groups, stack: str, given: Mapping[str, str], name: str
+) -> tuple[str, Groups]:
+    """The stack that recognises a file, "" where flags have to decide, and the settings that it is read by."""
+    config = config_of(text, given)
+    if any(one.name.startswith("-") or ".-" in one.name for group in groups[0] for one in group):
+        config = Config("", [])  # commands inside YAML are read as commands
+    found = stack or claimed(text, config, groups[0], name)
+    if not found and config.kind:
+        remedy = f"--for names one; read are {readable()}"
+        raise InputError(Fault(name, f"is a configuration ({config.kind}) that no stack recognises; {remedy}"))
+    if found == "serving":
+        serving = [own for own in stacks() if flags(own)[0].kind == "inference"]
+        return max(serving, key=lambda own: _fit(groups, own)), groups
+    if config.kind and (found not in stacks() or config.kind == "python"):
+        groups = [[config.settings]]
+    return found, groups
+
+
+def _referenced(quantities: Stated, beside: Path) -> list[Fault]:
+    """Replace the reference to a DeepSpeed configuration by its settings, if it lies in the folder of the file."""
+    reference = Path(quantities["@deepspeed"])
+    inside = [path for path in (beside / reference.name, beside / reference) if path.is_file()]
+    if ".." in reference.parts or reference.is_absolute() or not inside or inside[0].stat().st_size > MOST_TEXT:
+        return []
+    try:
+        text = inside[0].read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return []
+    config = config_of(text)
+    if config.kind != "json":
+        return []
+    found, unknown, _ = _told([[config.settings]], "deepspeed")
+    quantities.pop("@deepspeed")
+    quantities |= {key: value for key, value in found.items() if key in _ZERO and value != "auto"}
+    if found.get("@offload", "none") != "none":
+        quantities["offload_optimizer"] = found.get("@ratio", "1")
+    return [unread_fault(one, text, inside[0].name, "deepspeed") for one in unknown if verdict(one) == "moves"]
+
+
+def _notes(stack: str, told: Stated, quantities: Stated, columns: Mapping[str, str]) -> list[str]:
+    """What a user has to know of a plan that was read from a configuration file."""
+    software, remark = software_of(stack)
+    notes = [f"software {software}: {remark}"] if remark else []
+    stated = plan_of(stack, quantities).get("num_accelerators", "")
+    wanted = columns.get("num_accelerators", "")
+    if stated and wanted and float(stated) != float(wanted):
+        notes.append(f"the file states {stated} accelerators, --set {wanted}: replicas and batch follow --set")
+    absent = [name.replace("_", " ") for name in ("global_batch_size", "sequence_length")
+              if name not in told and name not in columns]  # fmt: skip
+    if stack == "bridge":
+        absent += [name.replace("_", " ") for name in ("tensor_parallel", "recompute") if name not in told]
+    if absent:
+        by = "the recipe decides" if stack == "bridge" else "not stated"
+        notes.append(f"{by}, here xlperf's defaults: {', '.join(absent)}")
+    return notes
 
 
 def _plan_table(kind: str, told: Stated, name: str, asked: Sequence[str]) -> Table:
@@ -213,7 +335,7 @@ def _cell(text: str, number: bool) -> str | float:
     return text
 
 
-def _fit(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> float:
+def _fit(groups: Groups, stack: str) -> float:
     """Score of how well flags match a stack: known columns count most, unknown flags against it."""
     known = _by_name(stack)
     found = 0.0
@@ -223,42 +345,45 @@ def _fit(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> float:
     return found
 
 
-def _told(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> tuple[Stated, list[str], list[str]]:
+def _told(groups: Groups, stack: str) -> tuple[Stated, list[Setting], list[Setting]]:
     """Values that flags set, later ones replacing earlier ones; unknown flags; flags whose variables are unknown.
 
     Commands without a flag of the stack say nothing.
     """
-    known = _by_name(stack)
+    known, exact = _by_name(stack), stack not in stacks() and stack != "bridge"
     told: Stated = {}
-    unknown: list[str] = []
-    open_: list[str] = []
+    unknown: list[Setting] = []
+    open_: list[Setting] = []
     for group in (group for text in groups for group in text):
-        found = [(setting, _candidates(known, setting.name)) for setting in group]
+        found = [(setting, _candidates(known, setting.name, exact)) for setting in group]
         if not any(own for _, own in found):
             continue
         for setting, own in found:
             if not own:
-                unknown += [] if _SHORT.fullmatch(setting.name) else [setting.words]
+                unknown += [] if _SHORT.fullmatch(setting.name) else [setting]
                 continue
             if "$" in setting.argument:
-                open_ += [setting.words] if any(flag.column for flag in own) else []
+                open_ += [setting] if any(flag.column for flag in own) else []
                 continue
             value = _value(own, setting)
             if value is None:
-                unknown.append(setting.words)
+                unknown.append(setting)
             else:
                 told |= value
     return told, unknown, open_
 
 
-def _candidates(known: Mapping[str, tuple[Flag, ...]], name: str) -> tuple[Flag, ...]:
-    """Flags of a name: as it is, or, for keys of nested mappings, by the end of its path or by its beginning."""
-    plain = _plain(name)
-    found = known.get(plain)
+def _candidates(known: Mapping[str, tuple[Flag, ...]], name: str, exact: bool = False) -> tuple[Flag, ...]:
+    """Flags of a name: as it is, or, for keys of nested mappings, by the end of its path or by its beginning.
+
+    ``exact``: not by the end of its path.
+    """
+    own = plain(name)
+    found = known.get(own)
     if found is not None:
         return found
-    parts = plain.split(".")
-    for start in range(1, len(parts)):
+    parts = own.split(".")
+    for start in range(1, 1 if exact else len(parts)):
         end = ".".join(parts[start:])
         found = known.get(end.lstrip("-")) if "-" in end or start < len(parts) - 1 else None
         if found is not None:
@@ -291,7 +416,3 @@ def _value(candidates: Sequence[Flag], setting: Setting) -> Stated | None:
         alike = [flag for flag in known if argument in numbers[flag.argument.casefold()]]
         return {alike[0].column: alike[0].value} if alike else {}
     return None
-
-
-def _plain(flag: str) -> str:
-    return flag.strip().removesuffix("=").removesuffix(":").lstrip("-").replace("_", "-").casefold()

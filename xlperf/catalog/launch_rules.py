@@ -5,15 +5,16 @@ What a stack does where a flag is not given stands in ``launch_defaults.csv``, b
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import cache
 
 import numpy as np
 
 from xlperf.base.resources import rows
+from xlperf.catalog.config_rules import CONFIG_RULES
+from xlperf.catalog.config_rules import number as _number
+from xlperf.catalog.config_rules import text as _text
 from xlperf.catalog.table import Table, aliases, words_of
 
 Stated = dict[str, str]
@@ -45,7 +46,9 @@ def plan_of(stack: str, told: Mapping[str, str], models: Table | None = None) ->
     among these a model is found by its name or its dimensions.
     """
     plan = {name: value for name, value in told.items() if not name.startswith("@")}
-    _RULES[stack](plan, told)
+    if stack == "bridge":
+        _megatron(plan, told)
+    (_RULES.get(stack) or CONFIG_RULES[stack])(plan, told)
     if "model" not in plan:
         model = _model(told, models)
         plan |= {"model": model} if model else {}
@@ -56,7 +59,7 @@ def plan_of(stack: str, told: Mapping[str, str], models: Table | None = None) ->
         needed = column != "sequence_parallel" or _number(plan, "tensor_parallel", 1.0) > 1.0
         if column not in plan and needed and blank != without:
             plan[column] = without
-    if SOFTWARE[stack] != OWN_SOFTWARE["training" if stack in ("megatron", "nemo", "torchtitan") else "inference"]:
+    if stack in SOFTWARE and SOFTWARE[stack] != OWN_SOFTWARE["training" if stack in ("megatron", "nemo", "torchtitan") else "inference"]:
         plan.setdefault("software", SOFTWARE[stack])
     return plan
 
@@ -303,14 +306,3 @@ def _precision_of_name(plan: Stated, model: str) -> None:
         if re.search(rf"(^|[-_/. ])({pattern})([-_. ]|$)", model, re.IGNORECASE):
             plan["precision"] = precision
             return
-
-
-def _number(told: Mapping[str, str], name: str, default: float = 0.0) -> float:
-    with suppress(ValueError):
-        value = float(told.get(name, default))
-        return value if math.isfinite(value) else default
-    return default
-
-
-def _text(value: float) -> str:
-    return f"{value:.15g}"
