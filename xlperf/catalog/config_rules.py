@@ -128,6 +128,7 @@ def _fsdp_words(plan: Stated, told: Mapping[str, str]) -> None:
     """ZeRO of the words that the Trainer of Transformers has for FSDP."""
     words = set(re.split(r"[\s,\[\]\"']+", told.get("@fsdp", "").casefold())) - {"", "null", "none", "false"}
     words |= {told["@sharding"].casefold()} if "@sharding" in told else set()
+    words |= {"full_shard"} if "@fsdp_config" in told or "@fsdp_offload" in told else set()
     if not words:
         return
     plan["zero_stage"] = "2" if "shard_grad_op" in words else "0" if "no_shard" in words else "3"
@@ -224,8 +225,8 @@ def _automodel(plan: Stated, told: Mapping[str, str]) -> None:
         known = {"1f1b": "1f1b", "interleaved1f1b": "interleaved", "gpipe": "gpipe",
                  "interleavedzerobubble": "zero-bubble", "zbvzerobubble": "zero-bubble"}  # fmt: skip
         plan |= {"pipeline_schedule": known[schedule]} if schedule in known else {f"{UNREAD}pp_schedule": schedule}
-    if "@sequence" in told:
-        plan["sequence_length"] = told["@sequence"].split()[0]
+    lengths = [length for length in (number(told, "@packed"), number(told, "@sequence")) if length >= 1.0]
+    plan |= {"sequence_length": text(lengths[0])} if lengths else {}
     if told.get("@offload", "none").casefold() not in ("none", "null", "false"):
         plan[UNREAD + "offload_policy"] = told["@offload"]
     if told.get("@fp8") == "yes":
@@ -258,6 +259,8 @@ def _axolotl(plan: Stated, told: Mapping[str, str]) -> None:
     _adapter(plan, told if told.get("@linear") != "yes" else {**told, "@targets": ""}, 8.0)
     _fsdp_words(plan, told)
     _deepspeed_by_name(plan, told)
+    if told.get("@checkpoints") == "offload":
+        plan |= {"recompute": "full", "offload_activations": "1"}
     shards, copies = number(told, "@shards"), number(told, "@replicas", 1.0)
     if shards > 1.0:
         plan["zero_stage"] = "3"

@@ -45,6 +45,7 @@ def config_of(text: str, given: Mapping[str, str] | None = None) -> Config:
     if not found and _PYTHON.search(text):
         kind, found = "python", list(_python(text))
     if not found:
+        text = _on_one_line(text)
         found = list(_yaml(text)) if _mostly_keys(text) else []
         kind = "yaml" if found else ""
     return Config(kind, _filled(found[:MOST_SETTINGS], given or {}))
@@ -67,6 +68,19 @@ def _flat(value: object, name: str, depth: int) -> Iterator[Setting]:
         yield Setting(f"{name}:", tuple(str(one)[:MOST_VALUE] for one in value))
     elif value is not None:
         yield Setting(f"{name}:", (str(value)[:MOST_VALUE],))
+
+
+def _on_one_line(text: str) -> str:
+    """A text of YAML without the further lines of values in double quotes."""
+    lines, inside = [], False
+    for line in text.splitlines():
+        quotes = line.count('"') - line.count('\\"')
+        if inside:
+            inside = quotes % 2 == 0
+            continue
+        inside = quotes % 2 == 1 and re.match(r"\s*[-\w.]{1,100}:\s+\"", line[:300]) is not None
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def _mostly_keys(text: str) -> bool:

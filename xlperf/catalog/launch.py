@@ -234,7 +234,8 @@ def read_launch(
     else:
         unknown = []
     if stack not in stacks():
-        faults += [unread_fault(one, text, name, stack) for one in open_]
+        deciding = {one.name for one in open_ if _columns(stack, one) - _LAUNCHERS}
+        faults += [unread_fault(one, text, name, stack) for one in open_ if one.name in deciding]
     known = table_schema(flags(stack)[0].kind).by_name
     own = {key: value for key, value in columns.items() if key in known}
     if "model" not in own:
@@ -253,6 +254,10 @@ def read_launch(
         raise InputError(faults)
     notes += [fault.brief for fault in dict.fromkeys(faults)]
     told = {column: value for column, value in told.items() if value != ""}
+    if "model" not in told and "@num_layers" in quantities:
+        size = f"{quantities['@num_layers']} layers of hidden size {quantities.get('@hidden_size', '?')}"
+        problem = f"its model ({size}) is none of the catalog: give --set model=..., or a row of models"
+        raise InputError(Fault(name, problem))
     asked = [one.words for one in open_]
     plan = _plan_table(flags(stack)[0].kind, told, name, asked)
     return Launch(plan, [one.words for one in unknown], asked, notes)
@@ -373,6 +378,11 @@ def _told(groups: Groups, stack: str) -> tuple[Stated, list[Setting], list[Setti
     return told, unknown, open_
 
 
+def _columns(stack: str, setting: Setting) -> set[str]:
+    """Columns and quantities that a setting decides."""
+    return {flag.column for flag in _candidates(_by_name(stack), setting.name)}
+
+
 def _candidates(known: Mapping[str, tuple[Flag, ...]], name: str, exact: bool = False) -> tuple[Flag, ...]:
     """Flags of a name: as it is, or, for keys of nested mappings, by the end of its path or by its beginning.
 
@@ -397,6 +407,8 @@ def _candidates(known: Mapping[str, tuple[Flag, ...]], name: str, exact: bool = 
 
 def _value(candidates: Sequence[Flag], setting: Setting) -> Stated | None:
     argument = setting.argument.casefold()
+    if not setting.arguments and any(flag.argument.casefold() == "true" for flag in candidates):
+        argument = "true"  # a switch
     if argument in ("null", "none", "???") and not any(flag.argument.casefold() == argument for flag in candidates):
         return {}
     for flag in candidates:

@@ -204,7 +204,11 @@ def _added(output: str, kind: str, row: Row) -> tuple[str, list[str]]:
     return f"{file.name}:{add_csv_row(file, kind, values)}", []
 
 
-_STACKS = click.Choice(["megatron", "nemo", "torchtitan", "vllm", "sglang", "trtllm"])
+_WRITTEN = ["megatron", "nemo", "torchtitan", "vllm", "sglang", "trtllm"]
+_STACKS = click.Choice(_WRITTEN)
+_READ = click.Choice(
+    [*_WRITTEN, "nanotron", "maxtext", "automodel", "llama-factory", "axolotl", "deepspeed", "bridge"]
+)
 
 
 @click.command(
@@ -245,7 +249,13 @@ def launch(plans: str, stack: str, chosen: Chosen) -> None:
     ),
 )
 @click.argument("file", type=InputFile())
-@click.option("--for", "stack", type=_STACKS, help="Whose arguments; default: the stack that most flags are of.")
+@click.option(
+    "--for",
+    "stack",
+    type=_READ,
+    help="Whose arguments; default: the stack that recognises FILE, or that most flags are of.",
+)
+@click.option("--partial", is_flag=True, help="Leave settings out that move the result and are not read; note them.")
 @click.option(
     "--set",
     "given",
@@ -255,9 +265,14 @@ def launch(plans: str, stack: str, chosen: Chosen) -> None:
 )
 @results_option
 @catalog_option
-def plan(file: str, stack: str | None, given: tuple[str, ...], output: str, catalog: str | None) -> None:
+def plan(
+    file: str, stack: str | None, partial: bool, given: tuple[str, ...], output: str, catalog: str | None
+) -> None:
     """Read the arguments in FILE, or - for standard input, as a plan.
 
+    Launch lines, scripts and configurations of Megatron-LM, Megatron-Bridge, NeMo, NeMo Automodel, torchtitan,
+    nanotron, MaxText, DeepSpeed, LLaMA-Factory, axolotl, vLLM, SGLang and TensorRT-LLM are read; those of another stack
+    are refused. A setting that moves the result and is not read is an error, unless --partial is given.
     A log of Megatron-LM, vLLM or SGLang that lists its arguments, and the JSON of trtllm-bench or InferenceX, will do.
     Variables and arrays of a shell script are filled in where their values stand in it; nothing is executed. A
     model is found by its name or its dimensions. Flags that are not known are listed; what FILE does not say is asked
@@ -275,7 +290,11 @@ def plan(file: str, stack: str | None, given: tuple[str, ...], output: str, cata
         raise InputError(Fault(file, "is no text in UTF-8")) from None
     name = "standard input" if file == STANDARD else Path(file).name
     stated = {key.strip(): value.strip() for key, _, value in (one.partition("=") for one in given)}
-    found = read_launch(text, name, stack or "", stated, catalog_of(catalog, None).tables["models"])
+    folder = None if file == STANDARD else Path(file).parent
+    models = catalog_of(catalog, None).tables["models"]
+    found = read_launch(text, name, stack or "", stated, models, partial, folder)
+    for words in found.notes:
+        say(f"note: {words if words.startswith(name) else f'{name}: {words}'}", err=True)
     for words, flags in (("not read", found.unknown), ("variables not known; give them with --set", found.open)):
         if flags:
             say(f"note: {name}: {words}: {'; '.join(dict.fromkeys(flags))}", err=True)
