@@ -154,7 +154,9 @@ OMP_NUM_THREADS=1 torchrun --nproc_per_node 8 --nnodes=$NODES pretrain_gpt.py ${
 
 def test_scripts_are_filled_in_and_not_executed() -> None:
     given = {"model": "Llama3-70B", "accelerator": "H100-SXM-80GB"}
-    found = read_launch(SCRIPT, "train.sh", given=given)
+    with pytest.raises(InputError, match=r"without a value: --micro-batch-size \$MICRO: give them with --set MICRO="):
+        read_launch(SCRIPT, "train.sh", given=given)
+    found = read_launch(SCRIPT, "train.sh", given=given, partial=True)
     names = ("tensor_parallel", "pipeline_parallel", "sequence_length", "global_batch_size", "num_accelerators")
     assert [found.plan[name][0] for name in names] == [4.0, 4.0, 8192.0, 64.0, 16.0]
     assert found.open == ["--micro-batch-size $MICRO"] and not found.unknown

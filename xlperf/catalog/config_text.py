@@ -11,10 +11,10 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from xlperf.catalog.launch_text import DEEPEST, MOST_VALUE, Setting
+from xlperf.catalog.launch_text import DEEPEST, MOST_SETTINGS, Setting
 
-MOST_SETTINGS = 20_000
-"""Settings of a file at the most. [-]"""
+MOST_VALUE = 20_000
+"""Characters of a value at the most. [-]"""
 _KEY = re.compile(r"([\"']?)([-\w.+/@]{1,200})\1\s*:(?:\s+(.*)|\s*)$", re.DOTALL)
 _TABLE = re.compile(r"^\[\[?[\w.\-\" ]{1,200}\]\]?\s*(?:#.*)?$", re.MULTILINE)
 _SCALAR = re.compile(r"(?:[&!]\S{1,100}\s+)?(.*)", re.DOTALL)

@@ -12,7 +12,9 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,18 +22,20 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows
 from xlperf.catalog.config_rules import UNREAD
 from xlperf.catalog.config_text import Config, config_of
-from xlperf.catalog.launch_rules import Stated, plan_of, stack_of
+from xlperf.catalog.launch_rules import LACKS, Stated, plan_of, settled, stack_of
+from xlperf.catalog.launch_shell import Endless
 from xlperf.catalog.launch_stacks import (
     claimed,
+    harmless,
+    moves,
     own_model,
-    plain,
+    placed,
     readable,
     software_of,
     switched_off,
-    unread_fault,
-    verdict,
 )
-from xlperf.catalog.launch_text import Setting, logged_settings, settings_of
+from xlperf.catalog.launch_stacks import plain as _plain
+from xlperf.catalog.launch_text import COMMAND, DEEPEST, Setting, handed_to, logged_settings, settings_of
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
@@ -39,12 +43,15 @@ from xlperf.catalog.table import Table
 MARK = "# xlperf:"
 MOST_TEXT = 1_000_000
 """Characters of a launch file at the most. [-]"""
+MOST_SHOWN = 120
+"""Settings of a message, and characters of each, at the most. [-]"""
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _SHORT = re.compile(r"-[A-Za-z]|[A-Z_][A-Z0-9_]*=")
 """Options of other commands on the same line, and variables: not listed where they are not known."""
-_LAUNCHERS = frozenset({"@nodes", "@accelerators_per_node"})
-"""Quantities that torchrun states by itself."""
 _ZERO = frozenset({"zero_stage", "zero_group_size", "offload_activations", "tensor_parallel"})
 """Columns that a DeepSpeed configuration decides where another stack refers to it."""
+_LAUNCHERS = frozenset({"@nodes", "@accelerators_per_node"})
+"""Quantities that torchrun states by itself."""
 Groups = Sequence[Sequence[Sequence[Setting]]]
 """Settings of texts, command by command."""
 _ON, _OFF = ("true", "yes", "1", "on"), ("false", "no", "0", "off")
@@ -95,8 +102,26 @@ def read_stacks() -> tuple[str, ...]:
 def _by_name(stack: str) -> Mapping[str, tuple[Flag, ...]]:
     found: dict[str, list[Flag]] = {}
     for flag in flags(stack):
-        found.setdefault(plain(flag.flag), []).append(flag)
+        found.setdefault(_plain(flag.flag), []).append(flag)
     return {name: tuple(own) for name, own in found.items()}
+
+
+@cache
+def _variables(kind: str) -> Mapping[str, tuple[Flag, ...]]:
+    """Variables of the environment that mean a column whatever script reads them."""
+    found: dict[str, list[Flag]] = {}
+    for row in rows("catalog/launch_variables.csv"):
+        for name in row["variable"].split() if row["kind"] == kind else ():
+            flag = Flag("", "environment", kind, name, row["column"], row["value"], row["argument"])
+            found.setdefault(name, []).append(flag)
+    return {name: tuple(own) for name, own in found.items()}
+
+
+@cache
+def _still_variables() -> tuple[str, ...]:
+    """Patterns of variables that alter neither time nor memory: paths, addresses, settings of libraries."""
+    found = rows("catalog/launch_variables.csv")
+    return tuple(name for row in found if not row["column"] for name in row["variable"].split())
 
 
 @cache
@@ -122,7 +147,7 @@ def launch_lines(plan: Table, stack: str) -> list[str]:
         raise InputError(Fault("--for", problem))
     stated = _stated(plan)
     lines = list(_arguments(known, stack_of(stack, stated)))
-    told = plan_of(stack, _told([settings_of(line, commands=_commands()) for line in lines], stack)[0])
+    told = plan_of(stack, _told([settings_of(line, commands=_commands()) for line in lines], stack).values)
     rest = {name: value for name, value in stated.items() if told.get(name) != value}
     rest |= {name: "" for name in told if name not in stated}
     marked = [f"{MARK} {name} = {value}".rstrip() for name, value in rest.items()]
@@ -181,11 +206,16 @@ def _stated(plan: Table) -> Stated:
 
 
 class Launch(NamedTuple):
-    """The plan of a launch file, flags that are not in the table, those whose variables have to be given, and notes."""
+    """The plan of a launch file, and its remarks.
+
+    ``unknown``: settings that are not in the table. ``open``: settings whose variables have to be given. ``unread``:
+    settings that move a result and have no column; none unless the text is read in part. ``notes``: assumptions.
+    """
 
     plan: Table
     unknown: list[str]
     open: list[str]
+    unread: list[str]
     notes: list[str]
 
 
@@ -203,69 +233,93 @@ def read_launch(
     ``text``: arguments, with or without what :func:`launch_lines` adds in comments. ``name``: what the text is called,
     for messages. ``stack``: one of :func:`read_stacks`; "": the one that recognises the text, or that most of its flags
     are of. ``given``: columns of the plan, and variables of the environment, that the text does not say. ``models``:
-    among these a model is found by its name or its dimensions. ``partial``: leave settings out that move a result and
-    are not read. ``beside``: folder of the file, in which files that it refers to are looked up. Raises InputError
-    where no stack recognises the text, or values are wrong, or the text does not say what a plan must.
+    among these a model is found by its name or its dimensions. ``partial``: settings that move a result and are not
+    read become remarks. ``beside``: folder of the file, in which a configuration that it refers to is looked up. Raises
+    InputError if no stack recognises the text, values are wrong, the text does not say what a plan must, or it has
+    settings that move a result and are not read.
     """
     logged = logged_settings(text[:MOST_TEXT])
     if len(text) > MOST_TEXT and not logged:
         raise InputError(Fault(name, f"has more than {MOST_TEXT:,} characters: it is no launch line"))
-    given = given or {}
     said = [line[len(MARK) :].strip() for line in text.splitlines() if line.startswith(MARK)]
     named = next((line.split()[0] for line in said if line and "=" not in line and line.split()[0] in stacks()), "")
-    groups = [[logged] if logged else settings_of(text, given, _commands())]
+    try:
+        groups = [[logged] if logged else settings_of(text, given, _commands())]
+    except Endless as error:
+        raise InputError(Fault(name, f"{error}: it is no launch script")) from None
     if named:  # an argument per line, as launch_lines writes them
         groups = [[[one for group in groups[0] for one in group]]]
     elif not logged or text.lstrip().startswith("{"):
-        stack, groups = _recognised(text, groups, stack, given, name)
+        stack, groups = _recognised(text, groups, stack, given or {}, name)
     stack = stack or named or max(stacks(), key=lambda own: _fit(groups, own))
-    columns = {split_header(key)[0]: value for key, value in given.items()}
-    quantities, unknown, open_ = _told(groups, stack)
-    if not quantities.keys() - _LAUNCHERS and not any("=" in line for line in said):
-        raise InputError(Fault(name, f"has no flag of {', '.join(read_stacks())}"))
+    told = _told(groups, stack)
+    of_reference = _referenced(told.values, beside) if "@deepspeed" in told.values else []
+    kind = flags(stack)[0].kind
+    columns = {split_header(key)[0]: value for key, value in (given or {}).items()}
+    columns = {key: value for key, value in columns.items() if key in table_schema(kind).by_name}
     notes: list[str] = []
-    faults: list[Fault] = []
-    if "@deepspeed" in quantities and beside is not None:
-        faults += _referenced(quantities, beside)
-    if not logged or stack not in stacks():
-        off = switched_off(one for texts in groups for group in texts for one in group)
-        faults += [unread_fault(one, text, name, stack) for one in unknown if verdict(one, off) == "moves"]
-        unknown = [one for one in unknown if verdict(one, off) == ""]
-    else:
-        unknown = []
+    model = "" if "model" in columns else own_model(stack, told.values, models, name)
+    own = {"model": model} if model else {}
+    plan = plan_of(stack, {**told.values, **own, **columns}, models, notes) | columns
+    rules = [f"{key[len(UNREAD) :]}: {plan.pop(key)}" for key in [*plan] if key[0] == UNREAD and key != LACKS]
     if stack not in stacks():
-        deciding = {one.name for one in open_ if _columns(stack, one) - _LAUNCHERS}
-        faults += [unread_fault(one, text, name, stack) for one in open_ if one.name in deciding]
-    known = table_schema(flags(stack)[0].kind).by_name
-    own = {key: value for key, value in columns.items() if key in known}
-    if "model" not in own:
-        model = own_model(stack, quantities, models, name)
-        own |= {"model": model} if model else {}
-    told = plan_of(stack, {**quantities, **own}, models)
-    faults += [unread_fault(Setting(key[len(UNREAD) :], (told.pop(key),)), text, name, stack)
-               for key in list(told) if key.startswith(UNREAD)]  # fmt: skip
-    if stack not in stacks():
-        notes = _notes(stack, told, quantities, columns)
-        told.setdefault("software", software_of(stack)[0])
-    told |= {key: value for key, value in columns.items() if key in known}
-    for key, equals, value in (line.partition("=") for line in said):
-        told |= {split_header(key)[0]: value.strip()} if equals else {}
-    if faults and not partial:
-        raise InputError(faults)
-    notes += [fault.brief for fault in dict.fromkeys(faults)]
-    told = {column: value for column, value in told.items() if value != ""}
-    if "model" not in told and "@num_layers" in quantities:
-        size = f"{quantities['@num_layers']} layers of hidden size {quantities.get('@hidden_size', '?')}"
-        problem = f"its model ({size}) is none of the catalog: give --set model=..., or a row of models"
+        notes += _remarks(stack, plan, told.values, columns)
+        plan.setdefault("software", software_of(stack)[0])
+    marked = {split_header(key)[0]: value.strip() for key, equals, value in map(_parted, said) if equals}
+    plan |= marked
+    lacks = plan.pop(LACKS, "")
+    if not told.values.keys() - _LAUNCHERS and not marked:
+        problem = f"has no flag of {', '.join(read_stacks())}"
+        if told.scripts or told.started:
+            problem += f"; it starts {listed([*told.scripts, *told.started])}: read that file, or give what it gets"
         raise InputError(Fault(name, problem))
-    asked = [one.words for one in open_]
-    plan = _plan_table(flags(stack)[0].kind, told, name, asked)
-    return Launch(plan, [one.words for one in unknown], asked, notes)
+    plan = {column: value for column, value in plan.items() if value != ""}
+    given_columns = columns.keys() | marked.keys()
+    open_ = [words for words, column in told.open if not settled(column, given_columns, plan, told.scripts)]
+    off = switched_off(one for texts in groups for group in texts for one in group)
+    unknown = [] if logged and stack in stacks() else [*dict.fromkeys(told.unknown)]
+    unread = [words for words in unknown if moves(words, off) or words in told.handed]
+    unknown = [words for words in unknown if words not in unread and not harmless(words)]
+    unread += [*rules, *of_reference]
+    if not partial:
+        _refuse(name, stack, [placed(words, text) for words in unread], open_)
+    notes += [f"what {script} sets itself is not read" for script in dict.fromkeys(told.scripts)]
+    return Launch(_plan_table(kind, plan, name, open_, lacks), unknown, open_, unread, notes)
 
 
-def _recognised(
-    text: str, groups: Groups, stack: str, given: Mapping[str, str], name: str
-) -> tuple[str, Groups]:
+def _parted(line: str) -> tuple[str, str, str]:
+    return line.partition("=")
+
+
+def _refuse(name: str, stack: str, unread: Sequence[str], asked: Sequence[str]) -> None:
+    """Raise InputError if settings that move a result are not read, or their variables are not known."""
+    remedy = "or --partial to read the rest"
+    faults = []
+    if unread:
+        problem = f"has settings that move a result and are not read for {stack}: {listed(unread)}"
+        faults.append(Fault(name, f"{problem}: give what they mean with --set, {remedy}"))
+    if asked:
+        variable = _VARIABLE.search(" ".join(asked))
+        shown = f"--set {variable.group(1)}=..." if variable else "--set"
+        faults.append(Fault(name, f"has variables without a value: {listed(asked)}: give them with {shown}, {remedy}"))
+    if faults:
+        raise InputError(faults)
+
+
+def listed(words: Sequence[str]) -> str:
+    """Settings in a message: the first ones, cut.
+
+    ``words``: settings as they are written.
+
+    >>> listed(["--a 1", "--b 2"])
+    '--a 1; --b 2'
+    """
+    shown = [one if len(one) <= MOST_SHOWN else f"{one[:MOST_SHOWN]}..." for one in words[:MOST_SHOWN]]
+    rest = len(words) - len(shown)
+    return "; ".join([*shown, *([f"and {rest:,} more"] if rest else [])])
+
+
+def _recognised(text: str, groups: Groups, stack: str, given: Mapping[str, str], name: str) -> tuple[str, Groups]:
     """The stack that recognises a file, "" where flags have to decide, and the settings that it is read by."""
     config = config_of(text, given)
     if any(one.name.startswith("-") or ".-" in one.name for group in groups[0] for one in group):
@@ -282,50 +336,53 @@ def _recognised(
     return found, groups
 
 
-def _referenced(quantities: Stated, beside: Path) -> list[Fault]:
-    """Replace the reference to a DeepSpeed configuration by its settings, if it lies in the folder of the file."""
-    reference = Path(quantities["@deepspeed"])
-    inside = [path for path in (beside / reference.name, beside / reference) if path.is_file()]
-    if ".." in reference.parts or reference.is_absolute() or not inside or inside[0].stat().st_size > MOST_TEXT:
+def _referenced(values: Stated, beside: Path | None) -> list[str]:
+    """Replace the reference to a DeepSpeed configuration by its settings, if it lies in the folder of the file.
+
+    Returns the settings that move a result and are not read.
+    """
+    reference = Path(values["@deepspeed"])
+    if beside is None or ".." in reference.parts or reference.is_absolute():
+        return []
+    inside = next((path for path in (beside / reference.name, beside / reference) if path.is_file()), None)
+    if inside is None or inside.stat().st_size > MOST_TEXT:
         return []
     try:
-        text = inside[0].read_text(encoding="utf-8")
+        config = config_of(inside.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError):
         return []
-    config = config_of(text)
     if config.kind != "json":
         return []
-    found, unknown, _ = _told([[config.settings]], "deepspeed")
-    quantities.pop("@deepspeed")
-    quantities |= {key: value for key, value in found.items() if key in _ZERO and value != "auto"}
-    if found.get("@offload", "none") != "none":
-        quantities["offload_optimizer"] = found.get("@ratio", "1")
-    return [unread_fault(one, text, inside[0].name, "deepspeed") for one in unknown if verdict(one) == "moves"]
+    found = _told([[config.settings]], "deepspeed")
+    values.pop("@deepspeed")
+    values |= {key: value for key, value in found.values.items() if key in _ZERO and value != "auto"}
+    if found.values.get("@offload", "none") != "none":
+        values["offload_optimizer"] = found.values.get("@ratio", "1")
+    return [f"{words} ({inside.name})" for words in found.unknown if moves(words)]
 
 
-def _notes(stack: str, told: Stated, quantities: Stated, columns: Mapping[str, str]) -> list[str]:
-    """What a user has to know of a plan that was read from a configuration file."""
-    software, remark = software_of(stack)
-    notes = [f"software {software}: {remark}"] if remark else []
-    stated = plan_of(stack, quantities).get("num_accelerators", "")
-    wanted = columns.get("num_accelerators", "")
-    if stated and wanted and float(stated) != float(wanted):
+def _remarks(stack: str, plan: Stated, values: Stated, columns: Mapping[str, str]) -> list[str]:
+    """Notes on a plan that was read from a configuration file: its software, and values that the file leaves open."""
+    remark = software_of(stack)[1]
+    notes = [remark] if remark else []
+    stated, wanted = plan_of(stack, values).get("num_accelerators", ""), columns.get("num_accelerators", "")
+    if stated and wanted and stated != wanted:
         notes.append(f"the file states {stated} accelerators, --set {wanted}: replicas and batch follow --set")
-    absent = [name.replace("_", " ") for name in ("global_batch_size", "sequence_length")
-              if name not in told and name not in columns]  # fmt: skip
-    if stack == "bridge":
-        absent += [name.replace("_", " ") for name in ("tensor_parallel", "recompute") if name not in told]
+    asked = ["global_batch_size", "sequence_length", *(["tensor_parallel", "recompute"] if stack == "bridge" else [])]
+    absent = [name.replace("_", " ") for name in asked if name not in plan]
     if absent:
         by = "the recipe decides" if stack == "bridge" else "not stated"
         notes.append(f"{by}, here xlperf's defaults: {', '.join(absent)}")
     return notes
 
 
-def _plan_table(kind: str, told: Stated, name: str, asked: Sequence[str]) -> Table:
+def _plan_table(kind: str, told: Stated, name: str, asked: Sequence[str], lacks: str) -> Table:
     lacking = [column.header for column in table_schema(kind).columns if column.required and column.name not in told]
     if lacking:
-        also = f" (open: {', '.join(asked)})" if asked else ""
+        also = f" (open: {listed(asked)})" if asked else ""
         remedy = f"add --set '{lacking[0]}=...', or a line {MARK} {lacking[0]} = ..."
+        if lacks and "model" in lacking:
+            raise InputError(Fault(name, lacks))
         raise InputError(Fault(name, f"does not say {', '.join(lacking)}{also}: {remedy}"))
     known = table_schema(kind).by_name
     cells = [_cell(value, column in known and not known[column].is_text) for column, value in told.items()]
@@ -340,47 +397,108 @@ def _cell(text: str, number: bool) -> str | float:
     return text
 
 
-def _fit(groups: Groups, stack: str) -> float:
+def _fit(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> float:
     """Score of how well flags match a stack: known columns count most, unknown flags against it."""
     known = _by_name(stack)
+    variables = _variables(flags(stack)[0].kind)
     found = 0.0
     for setting in (one for text in groups for group in text for one in group):
+        if setting.name[0] == "$":
+            found += 0.5 * (setting.name[1:].upper() in variables)
+            continue
         own = _candidates(known, setting.name)
         found += (1.0 + any(flag.column for flag in own)) if own else -0.1
     return found
 
 
-def _told(groups: Groups, stack: str) -> tuple[Stated, list[Setting], list[Setting]]:
-    """Values that flags set, later ones replacing earlier ones; unknown flags; flags whose variables are unknown.
+class _Told(NamedTuple):
+    """What commands of a stack say.
+
+    ``values``: by column; ``unknown``: settings that are not in the table; ``open``: settings without a value, and
+    their columns; ``handed``: unknown values that another script gets; ``scripts``: scripts that get values or give
+    them; ``started``: others.
+    """
+
+    values: Stated
+    unknown: list[str]
+    open: list[tuple[str, str]]
+    handed: list[str]
+    scripts: list[str]
+    started: list[str]
+
+
+def _told(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> _Told:
+    """Values that flags set, later ones replacing earlier ones, and variables that a script is started with.
 
     Commands without a flag of the stack say nothing.
     """
-    known, exact = _by_name(stack), stack not in stacks() and stack != "bridge"
-    told: Stated = {}
-    unknown: list[Setting] = []
-    open_: list[Setting] = []
+    known, exact = _by_name(stack), stack not in (*stacks(), "bridge")
+    variables = _variables(flags(stack)[0].kind)
+    told = _Told({}, [], [], [], [], [])
+    around: Stated = {}
     for group in (group for text in groups for group in text):
-        found = [(setting, _candidates(known, setting.name, exact)) for setting in group]
-        if not any(own for _, own in found):
+        script = next((found for one in group if one.name == COMMAND and (found := handed_to(one.arguments))), "")
+        found = [(one, _candidates(known, one.name, exact)) for one in group if one.name[0] != "$"]
+        handed = [(one, variables.get(one.name[1:].upper(), ())) for one in group if one.name[0] == "$"]
+        handed = [(one, own) for one, own in handed if one.name != COMMAND]
+        degrees = sum(flag.column[:1] not in ("", "@") for _, own in handed for flag in own[:1])
+        if not any(own for _, own in found) and not (script and degrees):
+            sourced = script and next(one.arguments[0] for one in group if one.name == COMMAND) in ("source", ".")
+            (told.scripts if sourced else told.started).extend([script] if script else [])
             continue
+        if script:
+            told.scripts.append(script)
+            told.values["@handed"] = script
+        told.values.update({f"@sign {sign}": "yes" for sign in _signs(group)})
+        for one, own in handed:
+            _take(told, around, one, own, script if one.argument and _counts(one) else "")
         for setting, own in found:
-            if not own:
-                unknown += [] if _SHORT.fullmatch(setting.name) else [setting]
-                continue
-            if "$" in setting.argument:
-                open_ += [setting] if any(flag.column for flag in own) else []
-                continue
-            value = _value(own, setting)
-            if value is None:
-                unknown.append(setting)
-            else:
-                told |= value
-    return told, unknown, open_
+            if own or not _SHORT.fullmatch(setting.name):
+                _take(told, told.values, setting, own, "")
+    return told._replace(values={**around, **told.values})
 
 
-def _columns(stack: str, setting: Setting) -> set[str]:
-    """Columns and quantities that a setting decides."""
-    return {flag.column for flag in _candidates(_by_name(stack), setting.name)}
+def _signs(group: Sequence[Setting]) -> Iterator[str]:
+    """Words by which a wrapper is known: of its command, and values of its configuration."""
+    for one in group:
+        if one.name == COMMAND:
+            plain = [word.rpartition("/")[2] for word in one.arguments]
+            yield from (*plain, *(f"{first} {second}" for first, second in pairwise(plain)))
+        elif one.name.endswith("config:"):
+            yield one.argument
+
+
+def _counts(variable: Setting) -> bool:
+    """Whether a variable may move a result: not a path, an address, or a setting of a library."""
+    name = variable.name[1:].upper()
+    return moves(variable.words) or not any(fnmatchcase(name, pattern) for pattern in _still_variables())
+
+
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _take(told: _Told, values: Stated, setting: Setting, own: Sequence[Flag], script: str) -> None:
+    """Add a setting to what is known; ``script``: the other script that gets it, if it may move a result there."""
+    if not own:
+        if setting.name[0] != "$":
+            told.unknown.append(setting.words)
+        elif setting.name[1:2] == "{":
+            told.open.append((setting.words, f"@array {setting.name}"))
+        elif script:
+            told.unknown.append(setting.words)
+            told.handed.append(setting.words)
+        return
+    if "$" in setting.argument and not (own[0].column == "@config" and "$" not in _last(setting.argument)):
+        column = next((flag.column for flag in own if flag.column), "")
+        told.open.extend([(setting.words, column)] if column else [])
+        return
+    value = _value(own, setting)
+    if value is None:
+        told.unknown.append(setting.words)
+        told.handed.extend([setting.words] if script else [])
+    else:
+        values |= value
 
 
 def _candidates(known: Mapping[str, tuple[Flag, ...]], name: str, exact: bool = False) -> tuple[Flag, ...]:
@@ -388,11 +506,11 @@ def _candidates(known: Mapping[str, tuple[Flag, ...]], name: str, exact: bool = 
 
     ``exact``: not by the end of its path.
     """
-    own = plain(name)
-    found = known.get(own)
+    plain = _plain(name)
+    found = known.get(plain)
     if found is not None:
         return found
-    parts = own.split(".")
+    parts = plain.split(".", DEEPEST)
     for start in range(1, 1 if exact else len(parts)):
         end = ".".join(parts[start:])
         found = known.get(end.lstrip("-")) if "-" in end or start < len(parts) - 1 else None

@@ -13,13 +13,11 @@ from functools import cache
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows
 from xlperf.catalog.config_text import Config
-from xlperf.catalog.launch_text import Setting
+from xlperf.catalog.launch_text import LONGEST_NAME, Setting
 from xlperf.catalog.table import Table, aliases
 
 MOST_SEARCHED = 200_000
 """Characters that are searched for the words of a stack. [-]"""
-LONGEST_NAME = 200
-"""Characters of a setting name that patterns look at. [-]"""
 _NOTHING = ("false", "none", "null", "no", "off")
 _COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
 _ENDING = re.compile(r"_(?:pretrain|finetune|sft|peft|lora|perf)\w*$|_config$")
@@ -111,13 +109,29 @@ def verdict(setting: Setting, off: frozenset[str] = frozenset()) -> str:
     return "harmless" if setting.argument.casefold() in _NOTHING else ""
 
 
-def unread_fault(setting: Setting, text: str, name: str, stack: str) -> Fault:
-    """The fault of a setting that moves a result and is not read."""
-    key = setting.name.strip().rstrip(":=")
-    line = _line_of(text, key)
-    place = f"{name} line {line} [{key}]" if line else f"{name} [{key}]"
-    value = " ".join(setting.arguments)[:LONGEST_NAME] or "on"
-    return Fault(place, f"{value} moves the result and is not read for {stack}; --partial leaves it out")
+def moves(words: str, off: frozenset[str] = frozenset()) -> bool:
+    """Whether a setting, as it is written, moves a result.
+
+    >>> moves("--ulysses_parallel_size 8"), moves("--ulysses_parallel_size 1"), moves("--log-interval 10")
+    (True, False, False)
+    """
+    return verdict(_setting_of(words), off) == "moves"
+
+
+def harmless(words: str) -> bool:
+    """Whether a setting, as it is written, is known to leave results as they are."""
+    return verdict(_setting_of(words)) == "harmless"
+
+
+def _setting_of(words: str) -> Setting:
+    name, *rest = re.split(r"[=:\s]+", words[: 2 * LONGEST_NAME].strip(), maxsplit=1)
+    return Setting(name, tuple(one.strip("\"'") for one in rest[0].split()) if rest and rest[0] else ())
+
+
+def placed(words: str, text: str) -> str:
+    """A setting as it is written, with its line in the text where it is found."""
+    line = _line_of(text, _setting_of(words).name)
+    return f"{words} (line {line})" if line else words
 
 
 def _line_of(text: str, key: str) -> int:

@@ -255,7 +255,6 @@ def launch(plans: str, stack: str, chosen: Chosen) -> None:
     type=_READ,
     help="Whose arguments; default: the stack that recognises FILE, or that most flags are of.",
 )
-@click.option("--partial", is_flag=True, help="Leave settings out that move the result and are not read; note them.")
 @click.option(
     "--set",
     "given",
@@ -263,20 +262,21 @@ def launch(plans: str, stack: str, chosen: Chosen) -> None:
     metavar="'NAME=VALUE'",
     help="A column of the plan that FILE does not say, or a variable of its script. May be repeated.",
 )
+@click.option(
+    "--partial", is_flag=True, help="Read FILE although settings that move a result are not read; they are listed."
+)
 @results_option
 @catalog_option
-def plan(
-    file: str, stack: str | None, partial: bool, given: tuple[str, ...], output: str, catalog: str | None
-) -> None:
+def plan(file: str, stack: str | None, given: tuple[str, ...], partial: bool, output: str, catalog: str | None) -> None:
     """Read the arguments in FILE, or - for standard input, as a plan.
 
     Launch lines, scripts and configurations of Megatron-LM, Megatron-Bridge, NeMo, NeMo Automodel, torchtitan,
-    nanotron, MaxText, DeepSpeed, LLaMA-Factory, axolotl, vLLM, SGLang and TensorRT-LLM are read; those of another stack
-    are refused. A setting that moves the result and is not read is an error, unless --partial is given.
-    A log of Megatron-LM, vLLM or SGLang that lists its arguments, and the JSON of trtllm-bench or InferenceX, will do.
+    nanotron, MaxText, DeepSpeed, LLaMA-Factory, axolotl, vLLM, SGLang and TensorRT-LLM are read; a configuration of
+    another stack is refused. A log of Megatron-LM, vLLM or SGLang that lists its arguments, and the JSON of trtllm-bench or InferenceX, will do.
     Variables and arrays of a shell script are filled in where their values stand in it; nothing is executed. A
-    model is found by its name or its dimensions. Flags that are not known are listed; what FILE does not say is asked
-    for by name: give it with --set, or as a line such as "# xlperf: accelerator = ...".
+    model is found by its name or its dimensions. Flags that are not known are listed, and an error if they move a
+    result, unless --partial is given; what FILE does not say is asked for by name: give it with --set, or as a line
+    such as "# xlperf: accelerator = ...".
     """
     from xlperf.catalog.launch import MOST_TEXT, read_launch
 
@@ -293,9 +293,14 @@ def plan(
     folder = None if file == STANDARD else Path(file).parent
     models = catalog_of(catalog, None).tables["models"]
     found = read_launch(text, name, stack or "", stated, models, partial, folder)
-    for words in found.notes:
-        say(f"note: {words if words.startswith(name) else f'{name}: {words}'}", err=True)
-    for words, flags in (("not read", found.unknown), ("variables not known; give them with --set", found.open)):
+    listed = (
+        ("moves a result, not read", found.unread),
+        ("not read", found.unknown),
+        ("variables not known; give them with --set", found.open),
+    )
+    for words, flags in listed:
         if flags:
             say(f"note: {name}: {words}: {'; '.join(dict.fromkeys(flags))}", err=True)
+    for note in found.notes:
+        say(f"note: {name}: {note}", err=True)
     deliver(output, found.plan.kind, parts(found.plan), "plan")
