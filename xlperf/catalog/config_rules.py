@@ -164,8 +164,8 @@ def _maxtext(plan: Stated, told: Mapping[str, str]) -> None:
     plan["expert_parallel"] = text(degree["expert"])
     shards, accelerators = degree["fsdp"] * degree["fsdp_transpose"], number(plan, "num_accelerators", whole)
     auto = [f"@{net}_fsdp" for net in ("ici", "dcn") if number(told, f"@{net}_fsdp") < 0.0]
-    if auto or "@ici_fsdp" not in told:
-        shards *= max(accelerators / whole, 1.0)
+    if (auto or "@ici_fsdp" not in told) and accelerators % whole == 0.0:
+        shards *= accelerators / whole
     replicas = accelerators / _ranks(plan)
     if shards > 1.0:
         plan["zero_stage"] = "3"

@@ -11,12 +11,13 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from xlperf.catalog.launch_text import DEEPEST, MOST_SETTINGS, Setting
+from xlperf.catalog.launch_text import DEEPEST, LONGEST_NAME, MOST_POINTS, MOST_SETTINGS, Setting
 
 MOST_VALUE = 20_000
 """Characters of a value at the most. [-]"""
 _KEY = re.compile(r"([\"']?)([-\w.+/@]{1,200})\1\s*:(?:\s+(.*)|\s*)$", re.DOTALL)
-_TABLE = re.compile(r"^\[\[?[\w.\-\" ]{1,200}\]\]?\s*(?:#.*)?$", re.MULTILINE)
+_TABLE = re.compile(r"^\[\[?[\w.\-\" ]{1,200}\]\]?[ \t]*(?:#.*)?$", re.MULTILINE)
+_DASHES = re.compile(r"(?:-[ \t]{1,40}){1,30}")
 _SCALAR = re.compile(r"(?:[&!]\S{1,100}\s+)?(.*)", re.DOTALL)
 _REFERENCE = re.compile(r"\$\{(?:oc\.env:)?([\w.]{1,100})(?:[,:]\s*([^${}]{0,200}))?\}")
 _PYTHON = re.compile(r"^(?:import|from)\s+[\w.]{1,100}", re.MULTILINE)
@@ -40,7 +41,7 @@ def config_of(text: str, given: Mapping[str, str] | None = None) -> Config:
     kind, found = "", list[Setting]()
     if text.lstrip().startswith("{"):
         kind, found = "json", _nested(text, json.loads)
-    elif _TABLE.search(text):
+    elif _TABLE.search(text) and max(line.count(".") for line in text.splitlines()) < MOST_POINTS:
         kind, found = "toml", _nested(text, tomllib.loads)
     if not found and _PYTHON.search(text):
         kind, found = "python", list(_python(text))
@@ -101,6 +102,7 @@ def _yaml(text: str) -> Iterator[Setting]:
     items: tuple[str, list[str]] | None = None
     block = -1
     for line in text.splitlines():
+        line = line[:MOST_VALUE]
         bare = line.strip()
         depth = len(line) - len(line.lstrip())
         if block >= 0 and (not bare or depth > block):
@@ -108,14 +110,10 @@ def _yaml(text: str) -> Iterator[Setting]:
         block = -1
         if not bare or bare.startswith("#") or bare == "---":
             continue
-        while bare.startswith("- "):
-            depth += len(bare) - len(bare[2:].lstrip())
-            bare = bare[2:].lstrip()
-            listed = True
-            if not _KEY.fullmatch(bare):
-                break
-        else:
-            listed = line.strip().startswith("- ")
+        dashes = _DASHES.match(bare)
+        if dashes is not None:
+            depth, bare = depth + dashes.end(), bare[dashes.end() :]
+        listed = dashes is not None
         key = _KEY.fullmatch(bare)
         if key is None:
             if listed and path:
@@ -162,7 +160,7 @@ def _scalar(text: str) -> str:
 
 
 def _python(text: str) -> Iterator[Setting]:
-    """What a recipe in Python assigns to its configuration, and the arguments and the name of a recipe that it calls."""
+    """Assignments of a recipe in Python to its configuration; names and keyword arguments of recipes that it calls."""
     for name in dict.fromkeys(_RECIPE.findall(text[: 10 * MOST_VALUE])):
         yield Setting("recipe=", (name,))
     for line in text.splitlines():
@@ -180,7 +178,7 @@ def _filled(settings: Sequence[Setting], given: Mapping[str, str]) -> list[Setti
 
     def value(match: re.Match[str]) -> str:
         name, default = match.groups()
-        found = given.get(name, stated.get(name, default if default is not None else match.group(0)))
+        found = given.get(name, stated.get(name, default if default is not None else match.group(0)))[:LONGEST_NAME]
         return found if "${" not in found or found == match.group(0) else match.group(0)
 
     return [

@@ -22,11 +22,12 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows
 from xlperf.catalog.config_rules import UNREAD
 from xlperf.catalog.config_text import Config, config_of
+from xlperf.catalog.launch_flags import Flag, by_name, candidates_of, flags, read_stacks, stacks, value_of
 from xlperf.catalog.launch_rules import LACKS, Stated, plan_of, settled, stack_of
 from xlperf.catalog.launch_shell import Endless
 from xlperf.catalog.launch_stacks import (
     claimed,
-    harmless,
+    kind_of,
     moves,
     own_model,
     placed,
@@ -34,8 +35,7 @@ from xlperf.catalog.launch_stacks import (
     software_of,
     switched_off,
 )
-from xlperf.catalog.launch_stacks import plain as _plain
-from xlperf.catalog.launch_text import COMMAND, DEEPEST, Setting, handed_to, logged_settings, settings_of
+from xlperf.catalog.launch_text import COMMAND, Setting, handed_to, logged_settings, settings_of
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
@@ -54,56 +54,6 @@ _LAUNCHERS = frozenset({"@nodes", "@accelerators_per_node"})
 """Quantities that torchrun states by itself."""
 Groups = Sequence[Sequence[Sequence[Setting]]]
 """Settings of texts, command by command."""
-_ON, _OFF = ("true", "yes", "1", "on"), ("false", "no", "0", "off")
-
-
-class Flag(NamedTuple):
-    """A flag of a stack: ``value`` and ``argument`` are "" where the argument is the value of the column.
-
-    ``column`` is a column of the plan, a quantity of the stack that starts with ``@``, or "" for a flag that alters
-    neither time nor memory; ``argument`` is ``*`` where all words that follow belong to the flag.
-    """
-
-    stack: str
-    version: str
-    kind: str
-    flag: str
-    column: str
-    value: str
-    argument: str
-
-
-@cache
-def flags(stack: str) -> tuple[Flag, ...]:
-    """Flags of a stack.
-
-    >>> flags("megatron")[0].flag
-    '--tensor-model-parallel-size'
-    """
-    own = [row for row in rows("catalog/config_flags.csv") if row["stack"] == stack]
-    base = "nemo" if stack == "bridge" else stack
-    own += [row for row in rows("catalog/launch_flags.csv") if row["stack"] == base]
-    return tuple(Flag(**row) for row in own)
-
-
-@cache
-def stacks() -> tuple[str, ...]:
-    """Stacks that plans are written for."""
-    return tuple(dict.fromkeys(row["stack"] for row in rows("catalog/launch_flags.csv")))
-
-
-@cache
-def read_stacks() -> tuple[str, ...]:
-    """Stacks whose files are read: those that plans are written for, and those of configuration files."""
-    return (*stacks(), *dict.fromkeys(row["stack"] for row in rows("catalog/config_flags.csv")))
-
-
-@cache
-def _by_name(stack: str) -> Mapping[str, tuple[Flag, ...]]:
-    found: dict[str, list[Flag]] = {}
-    for flag in flags(stack):
-        found.setdefault(_plain(flag.flag), []).append(flag)
-    return {name: tuple(own) for name, own in found.items()}
 
 
 @cache
@@ -278,11 +228,13 @@ def read_launch(
     open_ = [words for words, column in told.open if not settled(column, given_columns, plan, told.scripts)]
     off = switched_off(one for texts in groups for group in texts for one in group)
     unknown = [] if logged and stack in stacks() else [*dict.fromkeys(told.unknown)]
-    unread = [words for words in unknown if moves(words, off) or words in told.handed]
-    unknown = [words for words in unknown if words not in unread and not harmless(words)]
-    unread += [*rules, *of_reference]
+    handed = frozenset(told.handed)
+    kinds = {words: "moves" if words in handed else kind_of(words, off) for words in unknown}
+    unread = [*(words for words, kind in kinds.items() if kind == "moves"), *rules, *of_reference]
+    unknown = [words for words, kind in kinds.items() if not kind]
     if not partial:
-        _refuse(name, stack, [placed(words, text) for words in unread], open_)
+        shown = [placed(words, text) for words in unread[:MOST_SHOWN]]
+        _refuse(name, stack, [*shown, *unread[MOST_SHOWN:]], open_)
     notes += [f"what {script} sets itself is not read" for script in dict.fromkeys(told.scripts)]
     return Launch(_plan_table(kind, plan, name, open_, lacks), unknown, open_, unread, notes)
 
@@ -399,14 +351,14 @@ def _cell(text: str, number: bool) -> str | float:
 
 def _fit(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> float:
     """Score of how well flags match a stack: known columns count most, unknown flags against it."""
-    known = _by_name(stack)
+    known = by_name(stack)
     variables = _variables(flags(stack)[0].kind)
     found = 0.0
     for setting in (one for text in groups for group in text for one in group):
         if setting.name[0] == "$":
             found += 0.5 * (setting.name[1:].upper() in variables)
             continue
-        own = _candidates(known, setting.name)
+        own = candidates_of(known, setting.name)
         found += (1.0 + any(flag.column for flag in own)) if own else -0.1
     return found
 
@@ -432,13 +384,13 @@ def _told(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> _Told:
 
     Commands without a flag of the stack say nothing.
     """
-    known, exact = _by_name(stack), stack not in (*stacks(), "bridge")
+    known, exact = by_name(stack), stack not in (*stacks(), "bridge")
     variables = _variables(flags(stack)[0].kind)
     told = _Told({}, [], [], [], [], [])
     around: Stated = {}
     for group in (group for text in groups for group in text):
         script = next((found for one in group if one.name == COMMAND and (found := handed_to(one.arguments))), "")
-        found = [(one, _candidates(known, one.name, exact)) for one in group if one.name[0] != "$"]
+        found = [(one, candidates_of(known, one.name, exact)) for one in group if one.name[0] != "$"]
         handed = [(one, variables.get(one.name[1:].upper(), ())) for one in group if one.name[0] == "$"]
         handed = [(one, own) for one, own in handed if one.name != COMMAND]
         degrees = sum(flag.column[:1] not in ("", "@") for _, own in handed for flag in own[:1])
@@ -489,60 +441,16 @@ def _take(told: _Told, values: Stated, setting: Setting, own: Sequence[Flag], sc
             told.unknown.append(setting.words)
             told.handed.append(setting.words)
         return
+    if " " in setting.argument and own[0].column == "precision":  # -c of bash
+        told.unknown.append(setting.words)
+        return
     if "$" in setting.argument and not (own[0].column == "@config" and "$" not in _last(setting.argument)):
         column = next((flag.column for flag in own if flag.column), "")
         told.open.extend([(setting.words, column)] if column else [])
         return
-    value = _value(own, setting)
+    value = value_of(own, setting)
     if value is None:
         told.unknown.append(setting.words)
         told.handed.extend([setting.words] if script else [])
     else:
         values |= value
-
-
-def _candidates(known: Mapping[str, tuple[Flag, ...]], name: str, exact: bool = False) -> tuple[Flag, ...]:
-    """Flags of a name: as it is, or, for keys of nested mappings, by the end of its path or by its beginning.
-
-    ``exact``: not by the end of its path.
-    """
-    plain = _plain(name)
-    found = known.get(plain)
-    if found is not None:
-        return found
-    parts = plain.split(".", DEEPEST)
-    for start in range(1, 1 if exact else len(parts)):
-        end = ".".join(parts[start:])
-        found = known.get(end.lstrip("-")) if "-" in end or start < len(parts) - 1 else None
-        if found is not None:
-            return found
-    for end_ in range(len(parts) - 1, 0, -1):
-        found = known.get(".".join([*parts[:end_], "*"]))
-        if found is not None:
-            return found
-    return ()
-
-
-def _value(candidates: Sequence[Flag], setting: Setting) -> Stated | None:
-    argument = setting.argument.casefold()
-    if not setting.arguments and any(flag.argument.casefold() == "true" for flag in candidates):
-        argument = "true"  # a switch
-    if argument in ("null", "none", "???") and not any(flag.argument.casefold() == argument for flag in candidates):
-        return {}
-    for flag in candidates:
-        if not flag.column:
-            return {}
-        if flag.argument == "*":
-            return {flag.column: flag.value or " ".join(setting.arguments)}
-        if not flag.value and not flag.argument:
-            return {flag.column: setting.argument}
-        if not flag.argument:  # a switch
-            return {} if argument in _OFF else {flag.column: flag.value}
-        if flag.argument.casefold() == argument:
-            return {flag.column: flag.value or argument}
-    numbers = {"true": _ON, "false": _OFF}
-    known = [flag for flag in candidates if flag.argument.casefold() in numbers]
-    if known and argument in _ON + _OFF:
-        alike = [flag for flag in known if argument in numbers[flag.argument.casefold()]]
-        return {alike[0].column: alike[0].value} if alike else {}
-    return None

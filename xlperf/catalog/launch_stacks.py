@@ -16,10 +16,14 @@ from xlperf.catalog.config_text import Config
 from xlperf.catalog.launch_text import LONGEST_NAME, Setting
 from xlperf.catalog.table import Table, aliases
 
+LONGEST_LINE = 1_000
+"""Characters of a line in which the place of a setting is looked up. [-]"""
+MOST_LINES = 5_000
+"""Lines in which the place of a setting is looked up. [-]"""
 MOST_SEARCHED = 200_000
 """Characters that are searched for the words of a stack. [-]"""
 _NOTHING = ("false", "none", "null", "no", "off")
-_COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _ENDING = re.compile(r"_(?:pretrain|finetune|sft|peft|lora|perf)\w*$|_config$")
 
 
@@ -104,23 +108,23 @@ def verdict(setting: Setting, off: frozenset[str] = frozenset()) -> str:
             if found != "moves":
                 return found
             argument = " ".join(setting.arguments).casefold()
-            over = (name[:end.start()] for end in re.finditer(r"[.-]", name))
+            over = (name[: end.start()] for end in re.finditer(r"[.-]", name))
             return "harmless" if (argument or "true") in neutral or any(one in off for one in over) else found
     return "harmless" if setting.argument.casefold() in _NOTHING else ""
 
 
-def moves(words: str, off: frozenset[str] = frozenset()) -> bool:
-    """Whether a setting, as it is written, moves a result.
+def kind_of(words: str, off: frozenset[str] = frozenset()) -> str:
+    """As :func:`verdict`, for a setting as it is written.
 
-    >>> moves("--ulysses_parallel_size 8"), moves("--ulysses_parallel_size 1"), moves("--log-interval 10")
-    (True, False, False)
+    >>> kind_of("--ulysses_parallel_size 8"), kind_of("--ulysses_parallel_size 1"), kind_of("--log-interval 10")
+    ('moves', 'harmless', 'harmless')
     """
-    return verdict(_setting_of(words), off) == "moves"
+    return verdict(_setting_of(words), off)
 
 
-def harmless(words: str) -> bool:
-    """Whether a setting, as it is written, is known to leave results as they are."""
-    return verdict(_setting_of(words)) == "harmless"
+def moves(words: str) -> bool:
+    """Whether a setting, as it is written, moves a result."""
+    return kind_of(words) == "moves"
 
 
 def _setting_of(words: str) -> Setting:
@@ -136,11 +140,11 @@ def placed(words: str, text: str) -> str:
 
 def _line_of(text: str, key: str) -> int:
     """Line of a key, 0 where it is not found: that of the last part of its path after those of the others in turn."""
-    lines = text[: 5 * MOST_SEARCHED].splitlines()
+    lines = text[:MOST_SEARCHED].splitlines()[:MOST_LINES]
     place = 0
-    for part in [key] if key.startswith("-") else key.split("."):
-        pattern = re.compile(rf"(?:^|[^\w]){re.escape(part.strip('-'))}(?![\w])")
-        found = next((row for row in range(place, len(lines)) if pattern.search(lines[row][:10_000])), -1)
+    for part in [key] if key.startswith("-") else key.split(".")[-3:]:
+        pattern = re.compile(rf"(?:^|\W){re.escape(part.strip('-'))}(?!\w)")
+        found = next((row for row in range(place, len(lines)) if pattern.search(lines[row][:LONGEST_LINE])), -1)
         if found < 0:
             return 0
         place = found

@@ -15,7 +15,7 @@ LONGEST_NAME = 200
 """Characters of a setting that are looked at for its name. [-]"""
 MOST_SETTINGS = 20_000
 """Settings of one text at the most. [-]"""
-_MOST_POINTS = 300
+MOST_POINTS = 300
 """Points of a line of TOML at the most: its reader takes the square of the parts of a key. [-]"""
 _NESTED = 3
 """Texts within texts that are read: here-documents of here-documents. [-]"""
@@ -87,7 +87,7 @@ def settings_of(
     logged = logged_settings(text)
     if logged:
         return [logged]
-    if _TABLE.search(text) and max(line.count(".") for line in text.splitlines()) < _MOST_POINTS:
+    if _TABLE.search(text) and max(line.count(".") for line in text.splitlines()) < MOST_POINTS:
         try:
             return [list(islice(_flat(tomllib.loads(text), "", 0), MOST_SETTINGS))]
         except (ValueError, RecursionError):
