@@ -218,7 +218,8 @@ def read_launch(
     marked = {split_header(key)[0]: value.strip() for key, equals, value in map(_parted, said) if equals}
     plan |= marked
     lacks = plan.pop(LACKS, "")
-    if not told.values.keys() - _LAUNCHERS and not marked:
+    own_values = [key for key in told.values if key not in _LAUNCHERS and not key.startswith("@sign ")]
+    if not own_values and not marked:
         problem = f"has no flag of {', '.join(read_stacks())}"
         if told.scripts or told.started:
             problem += f"; it starts {listed([*told.scripts, *told.started])}: read that file, or give what it gets"
