@@ -240,7 +240,7 @@ def read_launch(
     unread = [words for words in unknown if moves(words) or words in told.handed]
     if not partial:
         _refuse(name, unread, open_)
-    notes += [f"what {script} sets itself is not read" for script in dict.fromkeys(told.scripts)]
+    notes += [f"what {_last(script)} sets itself is not read" for script in dict.fromkeys(told.scripts)]
     return Launch(
         _plan_table(kind, plan, name, open_, lacks), [one for one in unknown if one not in unread], open_, unread, notes
     )
@@ -339,13 +339,14 @@ def _told(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> _Told:
     told = _Told({}, [], [], [], [], [])
     around: Stated = {}
     for group in (group for text in groups for group in text):
-        script = next((found for one in group if one.name == COMMAND and (found := handed_to(one.arguments))), "")
+        starts = [one.arguments for one in group if one.name == COMMAND]
+        script = next(filter(None, map(handed_to, starts)), "")
         found = [(one, _candidates(known, one.name)) for one in group if one.name[0] != "$"]
         handed = [(one, variables.get(one.name[1:].upper(), ())) for one in group if one.name[0] == "$"]
         handed = [(one, own) for one, own in handed if one.name != COMMAND]
         degrees = sum(flag.column[:1] not in ("", "@") for _, own in handed for flag in own[:1])
         if not any(own for _, own in found) and not (script and degrees):
-            sourced = script and next(one.arguments[0] for one in group if one.name == COMMAND) in ("source", ".")
+            sourced = script and starts[0][0] in ("source", ".")
             (told.scripts if sourced else told.started).extend([script] if script else [])
             continue
         if script:

@@ -86,6 +86,8 @@ _MOVES = re.compile(
     r"|(^|[-.])(num-layers|hidden-size|intermediate-size|num-experts|num-hidden-layers|num-attention-heads)$"
     r"|(^|[-.])(nnodes|num-nodes|num-gpus|gpus-per-node|world-size)$|in-(first|last)-pipeline-stage"
 )
+_ASIDE = re.compile(r"(sglang|vllm|rollout|eval|log|save|test|teacher|over-sampling)[-_.]")
+"""Beginnings of settings of other programs, or of what is done beside the steps."""
 _STILL = ("", "false", "no", "none", "null", "off", "0", "1", "[]", "{}")
 """Arguments that leave a degree or a switch as it is without them."""
 
@@ -101,7 +103,7 @@ def moves(words: str) -> bool:
     parts = re.split(r"[=:\s]+", words[:LONGEST_NAME].strip(), maxsplit=1)
     name = parts[0].lstrip("-").replace("_", "-").casefold()
     argument = parts[1].strip("\"'").casefold() if len(parts) > 1 else None
-    return argument not in _STILL and _MOVES.search(name) is not None
+    return argument not in _STILL and not _ASIDE.match(name) and _MOVES.search(name) is not None
 
 
 def settings_of(
@@ -151,7 +153,8 @@ def _of_call(call: Call, commands: Sequence[str]) -> Iterator[Setting]:
     """Settings of a command: its first words, its arguments, and variables that it hands over."""
     script = handed_to(call.words)
     first = [word[:LONGEST_NAME] for word in call.words[:6] if not word.startswith("-")]
-    yield Setting(COMMAND, tuple(dict.fromkeys([*first, *([script] if script else [])])))
+    first += [word for word in (script, next((one for one in call.words if one.endswith(".py")), "")) if word]
+    yield Setting(COMMAND, tuple(dict.fromkeys(first)))
     if script:
         behind = call.words[call.words.index(script) + 1 :]
         options = (place for place, word in enumerate(behind) if _ends(word) or "=" in word)
@@ -191,8 +194,8 @@ def logged_settings(text: str) -> list[Setting]:
         return [Setting(f"{name}:", (value,)) for name, value in stated.items()]
     if text.lstrip().startswith("{"):
         try:
-            stated = islice(_flat(json.loads(text), "", 0), MOST_SETTINGS)
-            return [one for one in stated if not one.name.endswith("s:") or one.argument]
+            listed = islice(_flat(json.loads(text), "", 0), MOST_SETTINGS)
+            return [one for one in listed if not one.name.endswith("s:") or one.argument]
         except (ValueError, RecursionError):
             return []
     return []
