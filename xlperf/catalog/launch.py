@@ -194,7 +194,7 @@ def read_launch(
     said = [line[len(MARK) :].strip() for line in text.splitlines() if line.startswith(MARK)]
     named = next((line.split()[0] for line in said if line and "=" not in line and line.split()[0] in stacks()), "")
     try:
-        groups = [[logged] if logged else settings_of(text, given, _commands())]
+        groups: Groups = [[logged] if logged else settings_of(text, given, _commands())]
     except Endless as error:
         raise InputError(Fault(name, f"{error}: it is no launch script")) from None
     if named:  # an argument per line, as launch_lines writes them
@@ -236,7 +236,7 @@ def read_launch(
     if not partial:
         shown = [placed(words, text) for words in unread[:MOST_SHOWN]]
         _refuse(name, stack, [*shown, *unread[MOST_SHOWN:]], open_)
-    notes += [f"what {script} sets itself is not read" for script in dict.fromkeys(told.scripts)]
+    notes += [f"what {_last(script)} sets itself is not read" for script in dict.fromkeys(told.scripts)]
     return Launch(_plan_table(kind, plan, name, open_, lacks), unknown, open_, unread, notes)
 
 
@@ -390,13 +390,14 @@ def _told(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> _Told:
     told = _Told({}, [], [], [], [], [])
     around: Stated = {}
     for group in (group for text in groups for group in text):
-        script = next((found for one in group if one.name == COMMAND and (found := handed_to(one.arguments))), "")
+        starts = [one.arguments for one in group if one.name == COMMAND]
+        script = next(filter(None, map(handed_to, starts)), "")
         found = [(one, candidates_of(known, one.name, exact)) for one in group if one.name[0] != "$"]
         handed = [(one, variables.get(one.name[1:].upper(), ())) for one in group if one.name[0] == "$"]
         handed = [(one, own) for one, own in handed if one.name != COMMAND]
         degrees = sum(flag.column[:1] not in ("", "@") for _, own in handed for flag in own[:1])
         if not any(own for _, own in found) and not (script and degrees):
-            sourced = script and next(one.arguments[0] for one in group if one.name == COMMAND) in ("source", ".")
+            sourced = script and starts[0][0] in ("source", ".")
             (told.scripts if sourced else told.started).extend([script] if script else [])
             continue
         if script:

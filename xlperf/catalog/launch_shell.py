@@ -144,7 +144,7 @@ class Shell:
                 self._assign(name, value, scope)
             return
         self._exports_all |= words[:2] in (["set", "-a"], ["set", "-o"])
-        self._spend(len(self._exported))
+        self._spend(20 * len(self._exported))
         yield Call(words, before, {name: self.variables[name] for name in self._exported if name in self.variables})
 
     def _assign(self, name: str, value: str, scope: str) -> None:

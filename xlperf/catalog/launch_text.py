@@ -122,7 +122,8 @@ def _of_call(call: Call, commands: Sequence[str]) -> Iterator[Setting]:
     """Settings of a command: its first words, its arguments, and variables that it hands over."""
     script = handed_to(call.words)
     first = [word[:LONGEST_NAME] for word in call.words[:6] if not word.startswith("-")]
-    yield Setting(COMMAND, tuple(dict.fromkeys([*first, *([script] if script else [])])))
+    first += [word for word in (script, next((one for one in call.words if one.endswith(".py")), "")) if word]
+    yield Setting(COMMAND, tuple(dict.fromkeys(first)))
     if script:
         behind = call.words[call.words.index(script) + 1 :]
         options = (place for place, word in enumerate(behind) if _ends(word) or "=" in word)
@@ -162,8 +163,8 @@ def logged_settings(text: str) -> list[Setting]:
         return [Setting(f"{name}:", (value,)) for name, value in stated.items()]
     if text.lstrip().startswith("{"):
         try:
-            stated = islice(_flat(json.loads(text), "", 0), MOST_SETTINGS)
-            return [one for one in stated if not one.name.endswith("s:") or one.argument]
+            listed = islice(_flat(json.loads(text), "", 0), MOST_SETTINGS)
+            return [one for one in listed if not one.name.endswith("s:") or one.argument]
         except (ValueError, RecursionError):
             return []
     return []
