@@ -138,14 +138,14 @@ def _agrees(name: str, value: float, told: Mapping[str, str], models: Table) -> 
     if name == "vocab_size":
         with suppress(ValueError):
             pad = _PAD * max(float(told.get("tensor_parallel", "1")), 1.0)
-            return np.abs(values - value) <= np.maximum(_PADDED * value, pad)
+            return np.asarray(np.abs(values - value) <= max(_PADDED * value, pad))
     if name == "ffn_hidden_size":
         experts = models.number("num_experts") > 1.0
         sparse = experts & ~(models.number("first_dense_layers") > 0.0)
         routed = (values == value) | (_values("moe_ffn_hidden_size", models) == value)
         if "@moe_ffn_hidden_size" in told:
             routed |= sparse  # no layer has it
-        return np.where(experts, routed, values == value)
+        return np.asarray(np.where(experts, routed, values == value))
     return np.asarray(values == value)
 
 
