@@ -372,7 +372,7 @@ def test_a_setting_that_moves_the_result_is_an_error_unless_partial(command: Com
     given = ["--set", "accelerator=H100-SXM-80GB", "--set", "num accelerators=8"]
     outcome = command("plan", file, *given)
     assert outcome.code == 2 and not outcome.out and outcome.err.count("\n") == 1
-    assert "sft.yaml: has settings that move a result and are not read for llama-factory" in outcome.err
+    assert "sft.yaml: has settings of llama-factory that move a result and are not read" in outcome.err
     assert "quantization_bit: 4 (line 19)" in outcome.err and "plot_loss" not in outcome.err
     outcome = command("plan", file, *given, "--partial")
     assert outcome.code == 0 and csv_rows(outcome.out)[0]["zero_stage"] == "3"

@@ -249,7 +249,7 @@ def _refuse(name: str, stack: str, unread: Sequence[str], asked: Sequence[str]) 
     remedy = "or --partial to read the rest"
     faults = []
     if unread:
-        problem = f"has settings that move a result and are not read for {stack}: {listed(unread)}"
+        problem = f"has settings of {stack} that move a result and are not read: {listed(unread)}"
         faults.append(Fault(name, f"{problem}: give what they mean with --set, {remedy}"))
     if asked:
         variable = _VARIABLE.search(" ".join(asked))

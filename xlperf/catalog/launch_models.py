@@ -138,7 +138,7 @@ def _agrees(name: str, value: float, told: Mapping[str, str], models: Table) -> 
     if name == "vocab_size":
         with suppress(ValueError):
             pad = _PAD * max(float(told.get("tensor_parallel", "1")), 1.0)
-            return np.asarray(np.abs(values - value) <= np.maximum(_PADDED * value, pad))
+            return np.asarray(np.abs(values - value) <= max(_PADDED * value, pad))
     if name == "ffn_hidden_size":
         experts = models.number("num_experts") > 1.0
         sparse = experts & ~(models.number("first_dense_layers") > 0.0)

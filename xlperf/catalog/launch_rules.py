@@ -355,6 +355,8 @@ def _serving_precision(
     dtype = told.get("@dtype", "").replace("auto", "")
     if "precision" not in plan:
         precision, why = _precision_of_name(name), "by the name of the checkpoint"
+        if not precision and told.get("@quantized") == "modelopt":
+            precision, why = "fp8", "--quantization modelopt"
         native = native_format(name) or native_format(plan.get("model", ""))
         if native and precision in ("", native["precision"][:3]):
             precision, why = native["precision"], native["source"]

@@ -134,7 +134,7 @@ def _setting_of(words: str) -> Setting:
 
 def placed(words: str, text: str) -> str:
     """A setting as it is written, with its line in the text where it is found."""
-    line = _line_of(text, _setting_of(words).name)
+    line = _line_of(text, _setting_of(words).name) if "\n" in text.strip() else 0
     return f"{words} (line {line})" if line else words
 
 

@@ -191,6 +191,8 @@ def _of_words(words: Sequence[str], commands: Sequence[str], depth: int = 0) -> 
             if following and not following[0].startswith("-"):
                 yield Setting(named, tuple(following))
             continue
+        if word == "-m" and "." in "".join(words[place + 1 : place + 2]):  # a module of Python
+            continue
         head, equals, after = word.partition("=")
         if _OPTION.fullmatch(head):
             rest: list[str] = [after] if equals else []
