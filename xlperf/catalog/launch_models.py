@@ -120,11 +120,11 @@ def _switches(stated: Mapping[str, float]) -> dict[str, float]:
 def _values(name: str, models: Table) -> np.ndarray:
     values = models.number(name)
     if name == "num_query_groups":
-        return np.where(np.isnan(values), models.number("num_attention_heads"), values)
+        return np.asarray(np.where(np.isnan(values), models.number("num_attention_heads"), values))
     if name == "head_size":
         return np.where(np.isnan(values), models.number("hidden_size") / models.number("num_attention_heads"), values)
     if name == "moe_ffn_hidden_size":
-        return np.where(np.isnan(values), models.number("ffn_hidden_size"), values)
+        return np.asarray(np.where(np.isnan(values), models.number("ffn_hidden_size"), values))
     return np.asarray(values)
 
 
@@ -134,18 +134,18 @@ def _agrees(name: str, value: float, told: Mapping[str, str], models: Table) -> 
     if name in ("num_experts", "kv_lora_rank", "q_lora_rank") and not value:
         return np.asarray(~(values > (1.0 if name == "num_experts" else 0.0)))
     if name in ("num_query_groups", "head_size"):
-        return (values == value) | (models.number("kv_lora_rank") > 0.0)
+        return np.asarray((values == value) | (models.number("kv_lora_rank") > 0.0))
     if name == "vocab_size":
         with suppress(ValueError):
             pad = _PAD * max(float(told.get("tensor_parallel", "1")), 1.0)
-            return np.abs(values - value) <= np.maximum(_PADDED * value, pad)
+            return np.asarray(np.abs(values - value) <= max(_PADDED * value, pad))
     if name == "ffn_hidden_size":
         experts = models.number("num_experts") > 1.0
         sparse = experts & ~(models.number("first_dense_layers") > 0.0)
         routed = (values == value) | (_values("moe_ffn_hidden_size", models) == value)
         if "@moe_ffn_hidden_size" in told:
             routed |= sparse  # no layer has it
-        return np.where(experts, routed, values == value)
+        return np.asarray(np.where(experts, routed, values == value))
     return np.asarray(values == value)
 
 
