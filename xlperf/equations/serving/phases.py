@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from xlperf.base.arrays import Array, beside, divide, side_by_side, some, total
+from xlperf.equations.hardware.bounds import RESOURCES, Faster, most_saved
 from xlperf.equations.hardware.memory import exposed_offload_time, resident_bandwidth, resident_share
 from xlperf.equations.hardware.roofline import doubling_savings, vector_time
 from xlperf.equations.model.model import linear_share
@@ -42,7 +43,7 @@ from xlperf.equations.serving.kernels import KernelTimes, attention_kernels, by_
 from xlperf.equations.serving.memory import rank_weights_size
 
 MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
-BOUNDS = ("compute", "memory", "network", "overhead")
+BOUNDS = RESOURCES
 
 VECTOR_FLOP = 2.0
 SORTED_LOGIT_SIZE = 200.0
@@ -448,6 +449,28 @@ def scaled_times(times: Array, deployment: Deployment, phases: tuple[int, ...]) 
         return times
     names = ["prefill_scale" if phase == PREFILL else "time_scale" for phase in phases]
     return times * np.stack([deployment.software[name] for name in names], axis=1)
+
+
+def on_machine(deployment: Deployment, faster: Faster) -> Deployment:
+    """The same on faster accelerators.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        Accelerators, (rows,).
+    faster : Faster
+        Factors of their speed.
+
+    Returns
+    -------
+    Deployment
+        Network, model and plan are the same.
+
+    >>> from ideal_machine import deployment
+    >>> on_machine(deployment(), Faster(memory=2.0)).device.memory_bandwidth.tolist()
+    [[2000000000000.0]]
+    """
+    return replace(deployment, **{name: faster.device(getattr(deployment, name)) for name in _DEVICES})
 
 
 def _fitted(first: Array, second: Array, busy: Array) -> tuple[Array, Array]:
