@@ -521,9 +521,10 @@ def gemm_time(
     The tile is the fastest of :data:`TILES` that the library has and the shared memory fits; the last-level cache
     bounds what is read twice (:func:`product_memory_traffic`). A product of few rows does not pay for whole tiles: its
     arithmetic is that of the shortest instruction (:func:`few_rows_time`), and its weights stream through the
-    multiprocessors in the time of its tiles, or in a few times that of its bytes where that is less. Inputs that have to be converted to the precision of the
-    product first cost ``input_traffic`` bytes c an element, before the product starts. The clock of a long
-    product falls until its power keeps the limit (:func:`xlperf.equations.hardware.roofline.clock_limited_time`).
+    multiprocessors in the time of its tiles, or in a few times that of its bytes where that is less. Inputs that have
+    to be converted to the precision of the product first cost ``input_traffic`` bytes c an element, before the product
+    starts. The clock of a long product falls until its power keeps the limit
+    (:func:`xlperf.equations.hardware.roofline.clock_limited_time`).
 
     .. math::
 
@@ -618,7 +619,8 @@ def gemm_time(
     if some(few):
         start = constants["wave_time"]
         rates = {"peak_flop_rate": device.peak_flop_rate, "compute_efficiency": constants["compute_efficiency"]}
-        least = sustained(np.fmin(few_rows_time(m, n, k, batch, **rates, start_time=start), burst))
+        shortest = np.minimum(few_rows_time(m, n, k, batch, **rates, start_time=start), burst)
+        least = sustained(np.where(few, shortest, burst))
         streamed = np.minimum(compute, SLOWEST_STREAM * memory + MOST_SPLITS * start)
         longer = np.where(few, np.maximum(least, streamed), compute)
     return np.asarray(fixed + (np.maximum(longer, memory) + constants["serial_share"] * np.minimum(compute, memory)))

@@ -451,12 +451,13 @@ def product_clock_share(
     return np.asarray(np.where(np.isnan(array(capped_limit)) | np.isnan(share), 1.0, share))
 
 
-def energy_at_clock(energy: Numeric, clock_share: Numeric) -> Array:
+def energy_at_clock(energy: Numeric, clock_share: Numeric, least_voltage_share: Numeric = 2.0 / 3.0) -> Array:
     r"""Energy of an operation at a share of the clock.
 
-    .. math:: e' = x^2 e
+    .. math:: e' = \max(x, v_0)^2 e
 
-    The voltage falls with the clock, and the energy with its square.
+    The voltage falls with the clock down to the least one of the node, and the energy with its square, as in
+    :func:`xlperf.equations.hardware.roofline.clock_limited_time`.
 
     Parameters
     ----------
@@ -464,6 +465,8 @@ def energy_at_clock(energy: Numeric, clock_share: Numeric) -> Array:
         Energy e at the full clock; or its ratio to another one. [J]
     clock_share : numeric
         Share x of the clock. [-]
+    least_voltage_share : numeric, default 2/3
+        Voltage v_0 of a slow clock over that of the full one. [-]
 
     Returns
     -------
@@ -477,13 +480,13 @@ def energy_at_clock(energy: Numeric, clock_share: Numeric) -> Array:
 
     Examples
     --------
-    At half the clock a quarter:
+    At three quarters of the clock 9/16; at half of it the voltage is two thirds:
 
-    >>> float(energy_at_clock(1.0, 0.5))
-    0.25
+    >>> energy_at_clock(1.0, np.array([0.75, 0.5])).round(4).tolist()
+    [0.5625, 0.4444]
     """
-    share = array(clock_share)
-    return np.asarray(array(energy) * (share * share))
+    voltage = np.maximum(array(clock_share), array(least_voltage_share))
+    return np.asarray(array(energy) * (voltage * voltage))
 
 
 def power_at_clock(full_power: Numeric, clock_share: Numeric) -> Array:
@@ -507,10 +510,10 @@ def power_at_clock(full_power: Numeric, clock_share: Numeric) -> Array:
 
     Examples
     --------
-    At half the clock an eighth:
+    At three quarters of the clock 27/64:
 
-    >>> float(power_at_clock(800.0, 0.5))
-    100.0
+    >>> float(power_at_clock(640.0, 0.75))
+    270.0
     """
     share = array(clock_share)
     return np.asarray(array(full_power) * energy_at_clock(share, share))

@@ -8,7 +8,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from xlperf.base.arrays import Array, beside, divide, side_by_side, some, total
-from xlperf.equations.hardware.bounds import RESOURCES, Faster, most_saved
+from xlperf.equations.hardware.bounds import RESOURCES, WITHOUT_LIMIT, Faster, most_saved
+from xlperf.equations.hardware.gemm import FEW_ROWS
 from xlperf.equations.hardware.memory import exposed_offload_time, resident_bandwidth, resident_share
 from xlperf.equations.hardware.roofline import doubling_savings, vector_time
 from xlperf.equations.model.model import linear_share
@@ -44,6 +45,9 @@ from xlperf.equations.serving.memory import rank_weights_size
 
 MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
 BOUNDS = RESOURCES
+_CLEAR, _NEAR = 3.0, 1.25
+"""Ratios of estimated savings from which on the larger one is the larger one: of units and memory, of one of them and
+what else takes time. [-]"""
 
 VECTOR_FLOP = 2.0
 SORTED_LOGIT_SIZE = 200.0
@@ -493,9 +497,10 @@ def _split(busy: Array, memory: Array, serial_share: Array) -> tuple[Array, Arra
 def serving_bound(deployment: Deployment, work: ServingWork) -> Array:
     """Code of what bounds a decode step (position in :data:`BOUNDS`): the resource whose doubling saves most time.
 
-    Compute is the rate of the accelerator's units, memory the bandwidth of its main memory, network all time of
-    messages, overhead launches and the fixed costs of the software. Arithmetic and traffic of a product follow from
-    its time and its bytes.
+    Compute is the rate of the accelerator's units, memory the bandwidth of its main memory and last-level cache,
+    network all time of messages, overhead launches and the fixed costs of the software, as
+    :func:`xlperf.equations.hardware.bounds.limiting_resources` defines it. Arithmetic and traffic of a product follow
+    from its time and its bytes; where units and memory save about as much, steps are computed on faster machines.
 
     Parameters
     ----------
@@ -518,6 +523,31 @@ def serving_bound(deployment: Deployment, work: ServingWork) -> Array:
     >>> BOUNDS[int(serving_bound(served, serving_work(served))[0])]
     'memory'
     """
+    saved = _estimated_savings(deployment, work)
+    units, memory, network, overhead = saved.T
+    kernels, others = np.maximum(units, memory), np.maximum(network, overhead)
+    unclear = (_CLEAR * np.minimum(units, memory) > kernels) & (_CLEAR * kernels > others)
+    unclear |= np.maximum(kernels, others) < _NEAR * np.minimum(kernels, others)
+    unclear = np.flatnonzero(unclear)
+    if len(unclear):
+        saved[unclear] = _savings(deployment.take(unclear))
+    return np.where(np.isnan(total(saved)), np.nan, most_saved(*saved.T))
+
+
+def _savings(deployment: Deployment) -> Array:
+    """Time of a decode step that twice of each resource saves, and half of what none shortens, (rows, 4). [s]"""
+
+    def times(faster: Faster) -> Array:
+        return phase_times(serving_work(on_machine(deployment, faster), (DECODING,)))[:, 0]
+
+    whole, rest = times(Faster()), times(Faster(*[WITHOUT_LIMIT] * 3))
+    compute, memory = (total(whole - times(faster)) for faster in (Faster(compute=2.0), Faster(memory=2.0)))
+    rest[:, COMMUNICATION] = 0.0
+    return side_by_side(compute, memory, 0.5 * whole[:, COMMUNICATION], 0.5 * total(rest))
+
+
+def _estimated_savings(deployment: Deployment, work: ServingWork) -> Array:
+    """The same from the times of a step and the bytes of its kernels, (rows, 4). [s]"""
     kernels, step = deployment.kernels, phase_times(work)[:, -1]
     family = "attention_latent" if deployment.architecture.one_vector else "attention_decode"
     constants, attend, bandwidth = kernels["gemm"], kernels[family], deployment.device.memory_bandwidth
@@ -533,6 +563,8 @@ def serving_bound(deployment: Deployment, work: ServingWork) -> Array:
     if "serving_experts" in kernels:
         grouped = np.array([name.startswith("experts") for name in work.gemms.names])
         moving = np.where(grouped, kernels["serving_experts"]["memory_slowdown"], 1.0) * moving
+    rows = by_phase(work.shapes.m + 0.0 * work.shapes.n, work.gemms.time.shape[1])[:, -1]
+    moving = np.where(rows <= FEW_ROWS, gemm, moving)  # few rows: their weights stream
     product = _split(gemm, moving, constants["serial_share"] + 0.0 * gemm)
     attended = _fitted(
         work.attention_flop[:, -1] / (attend["compute_efficiency"] * deployment.attention_device.peak_flop_rate),
@@ -547,5 +579,4 @@ def serving_bound(deployment: Deployment, work: ServingWork) -> Array:
     every = beside(*calls)
     compute, memory = (total(every * beside(*found)) for found in zip(*savings, strict=True))
     overhead = 0.5 * (total(every * beside(*starts)) + step[:, FIXED])
-    saved = side_by_side(compute, memory, 0.5 * step[:, COMMUNICATION], overhead)
-    return np.where(np.isnan(total(step)), np.nan, np.argmax(np.nan_to_num(saved), axis=-1))
+    return side_by_side(compute, memory, 0.5 * step[:, COMMUNICATION], overhead + 0.0 * total(step))
