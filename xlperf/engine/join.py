@@ -26,6 +26,7 @@ from xlperf.equations.hardware.power import (
     energy_at_clock,
     narrow_energy,
     power_at_clock,
+    power_without_work,
     product_clock_share,
 )
 from xlperf.equations.hardware.roofline import Device
@@ -336,9 +337,15 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     generation = arrays.generation.take(rows)
     keys, fused_keys = _keys(generation, codes, software, _fused_as(plans, software))
     wide_keys, attention_keys = _keys(generation, wide_codes, software, _attention_of(plans, software))
-    own, wide = common, common
+    own, wide, limit_rules = common, common, []
     if "power_limit" in plans:
         lowered = plans.number("power_limit")
+        idle = power_without_work(limit, common["idle_power"][:, 0], common["static_power"][:, 0])
+        limit_rules = _told(
+            lowered <= idle,
+            "power limit {} W is no more than the {} W that {} draws with nothing to run: no clock keeps it",
+            lambda: (lowered, np.round(idle), plans.text("accelerator")),
+        )
         energy = _most_energy(catalog, [("gemm", keys)], product_size)
         share, own = _capped(lowered, limit, peak[:, None], energy, common)
         attended = [("gemm", wide_keys), ("attention", attention_keys), ("attention_backward", attention_keys)]
@@ -372,6 +379,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
             lambda: (plans.text("model"), arrays.unmodelled[model_rows]),
         ),
         *device_rules,
+        *limit_rules,
         *_told(
             ~stated,
             "accelerator {} states no peak rate for precision {}",

@@ -333,6 +333,39 @@ def idle_power(power_limit: Numeric, idle_share: Numeric, static_power: Numeric 
     return np.asarray(array(idle_share) * usual)
 
 
+def power_without_work(power_limit: Numeric, idle_power: Numeric, static_power: Numeric = np.nan) -> Array:
+    r"""Power of an accelerator with nothing to run: as measured, else its leakage, else the usual share of its limit.
+
+    .. math:: P_i \text{ or } P_s \text{ or } 0.13\,P_{max}
+
+    Heuristic, this work.
+
+    Parameters
+    ----------
+    power_limit : numeric
+        Power limit of the accelerator by its datasheet; NaN means unknown. [W]
+    idle_power : numeric
+        Measured power; NaN means unknown. [W]
+    static_power : numeric, default NaN
+        Leakage and idle clocks under load; NaN means unknown. [W]
+
+    Returns
+    -------
+    power : numeric
+        NaN where nothing is known. [W]
+
+    Examples
+    --------
+    Measured, leakage alone and neither:
+
+    >>> power_without_work(700.0, np.array([116.0, np.nan, np.nan]), np.array([80.0, 80.0, np.nan])).tolist()
+    [116.0, 80.0, 91.0]
+    """
+    idle, static = array(idle_power), array(static_power)
+    static = np.where(np.isnan(static), STATIC_SHARE * array(power_limit), static)
+    return np.where(np.isnan(idle), static, idle)
+
+
 def narrow_energy(flop_energy: Numeric, element_size: Numeric, wide_size: Numeric = 2.0) -> Array:
     r"""Energy of an operation on narrow inputs.
 
