@@ -18,6 +18,8 @@ REFERENCE_ENERGY = 0.392 * factor("pJ/FLOP")
 PRODUCT_ENERGY = 0.95 * factor("pJ/FLOP")
 """Energy of a 16-bit operation of a product of random operands at 5 nm and its nominal clock. [J/FLOP]"""
 
+_ROUNDING = 1.001
+"""Clock of a stated peak over the stated clock, at most: datasheets round both. [-]"""
 _TILE = (256.0, 128.0)
 _USUAL_CACHE = 50.0 * 2.0**20
 """Last-level cache of the machines whose energy was measured. [B]"""
@@ -134,6 +136,46 @@ def node_energy_ratio(
     energy, reference = array(flop_energy), array(reference_energy)
     energy = np.where(np.isnan(energy), reference, energy)
     return np.asarray(energy / reference * np.where(np.isnan(share), 1.0, share * share))
+
+
+def peak_clock_rate(peak_flop_rate: Numeric, num_multiprocessors: Numeric, clock_rate: Numeric) -> Array:
+    r"""Clock at which the stated peak is reached: a faster clock than that changes neither the peak nor its energy.
+
+    A multiprocessor, or a whole systolic array, does a power of two of operations per clock, so that the stated peak
+    fixes the clock:
+
+    .. math:: f_P = \min\left(\frac{P}{n\,2^k}, f\right), \quad k = \left\lfloor \log_2 \frac{P}{n f} \right\rceil
+
+    Heuristic, this work: so it is on A100, H100, GB200, L40S, MI300X, Gaudi 3 and TPU v4, within rounding of the
+    datasheet.
+
+    Parameters
+    ----------
+    peak_flop_rate : numeric
+        Dense 16-bit peak P; NaN means not stated. [FLOP/s]
+    num_multiprocessors : numeric
+        Multiprocessors n; NaN: one. [-]
+    clock_rate : numeric
+        Boost clock f; NaN means not stated. [Hz]
+
+    Returns
+    -------
+    clock : numeric
+        The boost clock where the others are not stated. [Hz]
+
+    Examples
+    --------
+    132 multiprocessors of an H100 do 4,096 operations per clock, at whatever clock it may boost to:
+
+    >>> peak_clock_rate(989.4e12, 132.0, np.array([1.83e9, 2.2e9])).round(-7).tolist()
+    [1830000000.0, 1830000000.0]
+    """
+    clock, each = array(clock_rate), array(peak_flop_rate) / known_or(num_multiprocessors, 1.0)
+    per_clock = each / clock
+    mantissa, exponent = np.frexp(np.where(np.isfinite(per_clock), per_clock, 1.0))
+    power_of_two = np.ldexp(1.0, np.where(mantissa * mantissa < 0.5, exponent - 1, exponent))
+    stated = np.minimum(each / power_of_two, _ROUNDING * clock)
+    return np.where(np.isnan(stated), clock, stated)
 
 
 def work_power(
