@@ -441,7 +441,7 @@ def _energy_ratio(catalog: Catalog, accelerators: Table) -> Array:
     nodes, stated = catalog.tables["technology"], accelerators.number("flop_energy")
     own, nominal = stated, np.full(len(stated), np.nan)
     peaks, units = accelerators.number("peak_flop_rate_bf16"), accelerators.number("num_multiprocessors")
-    clock = peak_clock_rate(peaks, units, accelerators.number("clock_rate"))
+    clock = accelerators.number("clock_rate")
     if len(nodes):
         named = {name.casefold(): row for row, name in enumerate(nodes.text("technology").tolist())}
         named = {word.casefold(): row for row, word in aliases(nodes)} | named
@@ -450,7 +450,7 @@ def _energy_ratio(catalog: Catalog, accelerators: Table) -> Array:
         known = np.isnan(stated) & (rows >= 0)
         own = np.where(known, nodes.number("flop_energy")[rows], stated)
         nominal = np.where(known, nodes.number("nominal_clock_rate")[rows], np.nan)
-    return node_energy_ratio(own, clock, nominal)
+    return node_energy_ratio(own, peak_clock_rate(peaks, units, clock, nominal), nominal)
 
 
 def _memory_energy(catalog: Catalog, accelerators: Table) -> Array:

@@ -18,8 +18,6 @@ REFERENCE_ENERGY = 0.392 * factor("pJ/FLOP")
 PRODUCT_ENERGY = 0.95 * factor("pJ/FLOP")
 """Energy of a 16-bit operation of a product of random operands at 5 nm and its nominal clock. [J/FLOP]"""
 
-_ROUNDING = 1.001
-"""Clock of a stated peak over the stated clock, at most: datasheets round both. [-]"""
 _TILE = (256.0, 128.0)
 _USUAL_CACHE = 50.0 * 2.0**20
 """Last-level cache of the machines whose energy was measured. [B]"""
@@ -138,16 +136,23 @@ def node_energy_ratio(
     return np.asarray(energy / reference * np.where(np.isnan(share), 1.0, share * share))
 
 
-def peak_clock_rate(peak_flop_rate: Numeric, num_multiprocessors: Numeric, clock_rate: Numeric) -> Array:
-    r"""Clock at which the stated peak is reached: a faster clock than that changes neither the peak nor its energy.
+def peak_clock_rate(
+    peak_flop_rate: Numeric,
+    num_multiprocessors: Numeric,
+    clock_rate: Numeric,
+    nominal_clock_rate: Numeric,
+    rounding: Numeric = 0.94,
+) -> Array:
+    r"""Clock at which a stated peak is reached: a clock beyond it is headroom that changes neither peak nor energy.
 
     A multiprocessor, or a whole systolic array, does a power of two of operations per clock, so that the stated peak
-    fixes the clock:
+    fixes the clock, not below the nominal one. Within a few per cent of it the boost clock is that of the peak,
+    as datasheets round both (a B200 of 1.965 GHz has the peak of 1.856 GHz):
 
-    .. math:: f_P = \min\left(\frac{P}{n\,2^k}, f\right), \quad k = \left\lfloor \log_2 \frac{P}{n f} \right\rceil
+    .. math:: f_P = \min\left(\max\left(\frac{P}{n\,2^k}, f_0\right), f\right), \quad
+              k = \left\lfloor \log_2 \frac{P}{n f} \right\rceil
 
-    Heuristic, this work: so it is on A100, H100, GB200, L40S, MI300X, Gaudi 3 and TPU v4, within rounding of the
-    datasheet.
+    Heuristic, this work: so it is on A100, H100, GB200, L40S and MI300X, within rounding of the datasheet.
 
     Parameters
     ----------
@@ -157,25 +162,30 @@ def peak_clock_rate(peak_flop_rate: Numeric, num_multiprocessors: Numeric, clock
         Multiprocessors n; NaN: one. [-]
     clock_rate : numeric
         Boost clock f; NaN means not stated. [Hz]
+    nominal_clock_rate : numeric
+        Clock f_0 of the node at its nominal voltage; NaN means unknown. [Hz]
+    rounding : numeric, default 0.94
+        Least clock of a peak, over the boost clock, that is taken for the boost clock. [-]
 
     Returns
     -------
     clock : numeric
-        The boost clock where the others are not stated. [Hz]
+        The boost clock where another argument is not known. [Hz]
 
     Examples
     --------
     132 multiprocessors of an H100 do 4,096 operations per clock, at whatever clock it may boost to:
 
-    >>> peak_clock_rate(989.4e12, 132.0, np.array([1.83e9, 2.2e9])).round(-7).tolist()
+    >>> peak_clock_rate(989.4e12, 132.0, np.array([1.83e9, 2.2e9]), 1.83e9).round(-7).tolist()
     [1830000000.0, 1830000000.0]
     """
     clock, each = array(clock_rate), array(peak_flop_rate) / known_or(num_multiprocessors, 1.0)
     per_clock = each / clock
     mantissa, exponent = np.frexp(np.where(np.isfinite(per_clock), per_clock, 1.0))
     power_of_two = np.ldexp(1.0, np.where(mantissa * mantissa < 0.5, exponent - 1, exponent))
-    stated = np.minimum(each / power_of_two, _ROUNDING * clock)
-    return np.where(np.isnan(stated), clock, stated)
+    stated = np.minimum(np.maximum(each / power_of_two, array(nominal_clock_rate)), clock)
+    headroom = stated < array(rounding) * clock
+    return np.where(headroom, stated, clock)
 
 
 def work_power(
