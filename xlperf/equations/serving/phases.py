@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from xlperf.base.arrays import Array, beside, divide, side_by_side, some, total
-from xlperf.equations.hardware.bounds import RESOURCES, WITHOUT_LIMIT, Faster, most_saved
+from xlperf.equations.hardware.bounds import RESOURCES, Faster, most_saved
 from xlperf.equations.hardware.gemm import FEW_ROWS
 from xlperf.equations.hardware.memory import exposed_offload_time, resident_bandwidth, resident_share
 from xlperf.equations.hardware.roofline import doubling_savings, vector_time
@@ -45,9 +45,8 @@ from xlperf.equations.serving.memory import rank_weights_size
 
 MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
 BOUNDS = RESOURCES
-_CLEAR, _NEAR = 3.0, 1.25
-"""Ratios of estimated savings from which on the larger one is the larger one: of units and memory, of one of them and
-what else takes time. [-]"""
+_CLEAR = 3.0
+"""Ratio of estimated savings of units and memory from which on the larger one is the larger one. [-]"""
 
 VECTOR_FLOP = 2.0
 SORTED_LOGIT_SIZE = 200.0
@@ -525,29 +524,22 @@ def serving_bound(deployment: Deployment, work: ServingWork) -> Array:
     """
     saved = _estimated_savings(deployment, work)
     units, memory, network, overhead = saved.T
-    kernels, others = np.maximum(units, memory), np.maximum(network, overhead)
-    unclear = (_CLEAR * np.minimum(units, memory) > kernels) & (_CLEAR * kernels > others)
-    unclear |= np.maximum(kernels, others) < _NEAR * np.minimum(kernels, others)
-    unclear = np.flatnonzero(unclear)
-    if len(unclear):
-        saved[unclear] = _savings(deployment.take(unclear))
+    larger = np.maximum(units, memory)
+    unclear = (_CLEAR * np.minimum(units, memory) > larger) & (_CLEAR * larger > np.maximum(network, overhead))
+    if some(unclear):
+        rows = np.flatnonzero(unclear)
+        few, whole = deployment.take(rows), total(phase_times(work)[rows, -1])
+        for column, faster in enumerate((Faster(compute=2.0), Faster(memory=2.0))):
+            times = phase_times(serving_work(on_machine(few, faster), (DECODING,)))[:, 0]
+            saved[rows, column] = whole - total(times)
     return np.where(np.isnan(total(saved)), np.nan, most_saved(*saved.T))
 
 
-def _savings(deployment: Deployment) -> Array:
-    """Time of a decode step that twice of each resource saves, and half of what none shortens, (rows, 4). [s]"""
-
-    def times(faster: Faster) -> Array:
-        return phase_times(serving_work(on_machine(deployment, faster), (DECODING,)))[:, 0]
-
-    whole, rest = times(Faster()), times(Faster(*[WITHOUT_LIMIT] * 3))
-    compute, memory = (total(whole - times(faster)) for faster in (Faster(compute=2.0), Faster(memory=2.0)))
-    rest[:, COMMUNICATION] = 0.0
-    return side_by_side(compute, memory, 0.5 * whole[:, COMMUNICATION], 0.5 * total(rest))
-
-
 def _estimated_savings(deployment: Deployment, work: ServingWork) -> Array:
-    """The same from the times of a step and the bytes of its kernels, (rows, 4). [s]"""
+    """Time of a decode step that twice of each resource saves, and half of what none shortens, (rows, 4). [s]
+
+    From the times of the step and the bytes of its kernels.
+    """
     kernels, step = deployment.kernels, phase_times(work)[:, -1]
     family = "attention_latent" if deployment.architecture.one_vector else "attention_decode"
     constants, attend, bandwidth = kernels["gemm"], kernels[family], deployment.device.memory_bandwidth
