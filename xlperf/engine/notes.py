@@ -61,21 +61,17 @@ def extrapolation_notes(extrapolated: list[tuple[str, np.ndarray]], illegal: np.
     return [Remark(pattern > 0, "calibration extrapolated: {}", (named,))]
 
 
-def limit_notes(limits: PowerLimits, idle_power: Array, illegal: np.ndarray) -> list[Remark]:
-    """Where a lowered power limit slows long products and to what share of their clock, and where none can keep it.
+def limit_notes(limits: PowerLimits, illegal: np.ndarray) -> list[Remark]:
+    """Where a lowered power limit slows long products and to what share of their clock.
 
-    ``limits``: of the plans, (rows,). ``idle_power``: with nothing to run, NaN where it is not known, (rows,). [W]
+    ``limits``: of the plans, (rows,).
     """
     lowered = ~illegal & (limits.kept < limits.own)
     if not some(lowered):
         return []
     numbers = limits.kept, np.round(100.0 * limits.clock_share), limits.own
     slowed = "power limit {} W: the clock of long products falls to {} % of that at {} W"
-    idle = "power limit {} W is below the {} W that it draws with nothing to run: no clock keeps it"
-    return [
-        Remark(lowered & (limits.clock_share < 1.0), slowed, numbers),
-        Remark(lowered & (limits.kept < idle_power), idle, (limits.kept, idle_power)),
-    ]
+    return [Remark(lowered & (limits.clock_share < 1.0), slowed, numbers)]
 
 
 def name_notes(plans: Table, catalog: Catalog, illegal: np.ndarray) -> list[Remark]:

@@ -195,7 +195,7 @@ def _limit_notes(served: Served, illegal: np.ndarray) -> list[Remark]:
     """What a lowered power limit does to each pool; one whose accelerators are those that decode says it with them."""
 
     def of_pool(setting: ServingSetting, unsaid: np.ndarray) -> list[Remark]:
-        return limit_notes(setting.limits, setting.deployment.device.idle_power[:, 0], unsaid)
+        return limit_notes(setting.limits, unsaid)
 
     decoding, number = served.setting, len(illegal)
     found = of_pool(decoding, illegal)

@@ -56,7 +56,7 @@ from xlperf.equations.plan.training_plan import ANY_LAYOUT, LAYOUTS, TrainingPla
 from xlperf.equations.plan.training_rules import TRAINING_RULES
 from xlperf.equations.training import Setting, step
 from xlperf.equations.training.memory import memory_of
-from xlperf.equations.training.rates import run_results, slow_run_ratio, training_power, training_rates
+from xlperf.equations.training.rates import causal_ratio, run_results, slow_run_ratio, training_power, training_rates
 from xlperf.equations.training.step import COMPUTE_PARTS, MESSAGE_PARTS, STEP_PARTS
 
 _KERNELS, _FUSED_KERNELS = ("gemm", "experts", *OPERATIONS), ("vector",)
@@ -229,6 +229,24 @@ def _of_stated_peak(results: Mapping[str, Array], joined: Joined) -> dict[str, A
     return {name: results[name] * joined.power.clock_share for name in ("mfu", "hfu") if name in results}
 
 
+def _utilisation_notes(setting: Setting, results: Mapping[str, Array], illegal: np.ndarray) -> list[Remark]:
+    """Why a utilisation is above 1."""
+    mfu, hfu = results["mfu"], results["hfu"]
+    if not some(~illegal & (hfu > 1.0)):
+        return []
+    causal = mfu * causal_ratio(setting)
+    skipped = "is above 1: it counts attention over whole sequences, of which a causal mask skips half"
+    fast = "MFU {} is above 1: measured products of this generation run above the peak that the sheet states"
+    shown, legal = np.round(mfu, 3), ~illegal
+    return [
+        Remark(
+            legal & (mfu > 1.0) & (causal <= 1.0), f"MFU {{}} {skipped}; without it {{}}", (shown, np.round(causal, 3))
+        ),
+        Remark(legal & (mfu <= 1.0) & (hfu > 1.0), f"HFU {{}} {skipped}", (np.round(hfu, 3),)),
+        Remark(legal & (causal > 1.0), fast, (shown,)),
+    ]
+
+
 def _times_and_rates(setting: Setting, own: Corrections | None, rates: bool) -> dict[str, Array]:
     """Times of the step, and the rates and utilisation that follow from them where they are asked for."""
     results = step(setting).results
@@ -348,7 +366,8 @@ def _evaluate(
         Remark(~illegal & (results["fits"] < 1), "needs {} GiB of {} GiB", sizes),
         Remark(longer, "sequence length {} is beyond the model's {}", lengths),
         *unpriced_notes(illegal, catalog, {"": (joined.accelerators, joined.terms.cost_rate)}),
-        *limit_notes(joined.power, joined.device.idle_power[:, 0], illegal),
+        *limit_notes(joined.power, illegal),
+        *_utilisation_notes(setting, results, illegal),
         *extrapolation_notes(_used(extrapolated, plan, joined.model), illegal),
         *([] if own is None else [own_runs_note(own, illegal)]),
     ]

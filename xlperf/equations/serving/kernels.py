@@ -244,6 +244,33 @@ def of_part(names: tuple[str, ...], calls: Array, plan: InferencePlan) -> Array:
     return np.asarray(calls * np.where(own, experts[:, None], attention[:, None])[:, None])
 
 
+def product_device(deployment: Deployment, products: ServingGemms) -> Device:
+    """Accelerator with the peak of the precision that each product is computed in.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        Accelerators and precision, (rows,).
+    products : ServingGemms
+        Which of them are narrow, (operators,).
+
+    Returns
+    -------
+    Device
+        Peak of shape (rows, operators), or (rows, 1) where all are alike.
+
+    >>> from ideal_machine import deployment
+    >>> from xlperf.equations.model.serving import serving_gemms
+    >>> from xlperf.equations.serving.deployment import batching_of, serving_shape
+    >>> served = deployment()
+    >>> shape = serving_shape(served.plan, batching_of(served.plan), served.popularity)
+    >>> products = serving_gemms(served.model, shape, served.architecture, (DECODING,))
+    >>> product_device(served, products).peak_flop_rate.tolist()
+    [[1000000000000000.0]]
+    """
+    return _gemm_kernels(deployment, products, _narrow(products, deployment, deployment.plan))[0]
+
+
 def product_times(deployment: Deployment, products: ServingGemms) -> tuple[Array, Array]:
     """Traffic and time of matrix products with weights.
 

@@ -8,6 +8,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from xlperf.base.arrays import Array, beside, divide, side_by_side, some, total
+from xlperf.equations.hardware.bounds import RESOURCES, Faster, most_saved
+from xlperf.equations.hardware.gemm import FEW_ROWS
 from xlperf.equations.hardware.memory import exposed_offload_time, resident_bandwidth, resident_share
 from xlperf.equations.hardware.roofline import doubling_savings, vector_time
 from xlperf.equations.model.model import linear_share
@@ -42,7 +44,9 @@ from xlperf.equations.serving.kernels import KernelTimes, attention_kernels, by_
 from xlperf.equations.serving.memory import rank_weights_size
 
 MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
-BOUNDS = ("compute", "memory", "network", "overhead")
+BOUNDS = RESOURCES
+_CLEAR = 3.0
+"""Ratio of estimated savings of units and memory from which on the larger one is the larger one. [-]"""
 
 VECTOR_FLOP = 2.0
 SORTED_LOGIT_SIZE = 200.0
@@ -450,6 +454,28 @@ def scaled_times(times: Array, deployment: Deployment, phases: tuple[int, ...]) 
     return times * np.stack([deployment.software[name] for name in names], axis=1)
 
 
+def on_machine(deployment: Deployment, faster: Faster) -> Deployment:
+    """The same on faster accelerators.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        Accelerators, (rows,).
+    faster : Faster
+        Factors of their speed.
+
+    Returns
+    -------
+    Deployment
+        Network, model and plan are the same.
+
+    >>> from ideal_machine import deployment
+    >>> on_machine(deployment(), Faster(memory=2.0)).device.memory_bandwidth.tolist()
+    [[2000000000000.0]]
+    """
+    return replace(deployment, **{name: faster.device(getattr(deployment, name)) for name in _DEVICES})
+
+
 def _fitted(first: Array, second: Array, busy: Array) -> tuple[Array, Array]:
     """Times of two activities that overlap fully, estimated apart, such that the longer one is the time of both."""
     longer = np.maximum(first, second)
@@ -470,9 +496,10 @@ def _split(busy: Array, memory: Array, serial_share: Array) -> tuple[Array, Arra
 def serving_bound(deployment: Deployment, work: ServingWork) -> Array:
     """Code of what bounds a decode step (position in :data:`BOUNDS`): the resource whose doubling saves most time.
 
-    Compute is the rate of the accelerator's units, memory the bandwidth of its main memory, network all time of
-    messages, overhead launches and the fixed costs of the software. Arithmetic and traffic of a product follow from
-    its time and its bytes.
+    Compute is the rate of the accelerator's units, memory the bandwidth of its main memory and last-level cache,
+    network all time of messages, overhead launches and the fixed costs of the software, as
+    :func:`xlperf.equations.hardware.bounds.limiting_resources` defines it. Arithmetic and traffic of a product follow
+    from its time and its bytes; where units and memory save about as much, steps are computed on faster machines.
 
     Parameters
     ----------
@@ -495,6 +522,24 @@ def serving_bound(deployment: Deployment, work: ServingWork) -> Array:
     >>> BOUNDS[int(serving_bound(served, serving_work(served))[0])]
     'memory'
     """
+    saved = _estimated_savings(deployment, work)
+    units, memory, network, overhead = saved.T
+    larger = np.maximum(units, memory)
+    unclear = (_CLEAR * np.minimum(units, memory) > larger) & (_CLEAR * larger > np.maximum(network, overhead))
+    if some(unclear):
+        rows = np.flatnonzero(unclear)
+        few, whole = deployment.take(rows), total(phase_times(work)[rows, -1])
+        for column, faster in enumerate((Faster(compute=2.0), Faster(memory=2.0))):
+            times = phase_times(serving_work(on_machine(few, faster), (DECODING,)))[:, 0]
+            saved[rows, column] = whole - total(times)
+    return np.where(np.isnan(total(saved)), np.nan, most_saved(*saved.T))
+
+
+def _estimated_savings(deployment: Deployment, work: ServingWork) -> Array:
+    """Time of a decode step that twice of each resource saves, and half of what none shortens, (rows, 4). [s]
+
+    From the times of the step and the bytes of its kernels.
+    """
     kernels, step = deployment.kernels, phase_times(work)[:, -1]
     family = "attention_latent" if deployment.architecture.one_vector else "attention_decode"
     constants, attend, bandwidth = kernels["gemm"], kernels[family], deployment.device.memory_bandwidth
@@ -510,6 +555,8 @@ def serving_bound(deployment: Deployment, work: ServingWork) -> Array:
     if "serving_experts" in kernels:
         grouped = np.array([name.startswith("experts") for name in work.gemms.names])
         moving = np.where(grouped, kernels["serving_experts"]["memory_slowdown"], 1.0) * moving
+    rows = by_phase(work.shapes.m + 0.0 * work.shapes.n, work.gemms.time.shape[1])[:, -1]
+    moving = np.where(rows <= FEW_ROWS, gemm, moving)  # few rows: their weights stream
     product = _split(gemm, moving, constants["serial_share"] + 0.0 * gemm)
     attended = _fitted(
         work.attention_flop[:, -1] / (attend["compute_efficiency"] * deployment.attention_device.peak_flop_rate),
@@ -524,5 +571,4 @@ def serving_bound(deployment: Deployment, work: ServingWork) -> Array:
     every = beside(*calls)
     compute, memory = (total(every * beside(*found)) for found in zip(*savings, strict=True))
     overhead = 0.5 * (total(every * beside(*starts)) + step[:, FIXED])
-    saved = side_by_side(compute, memory, 0.5 * step[:, COMMUNICATION], overhead)
-    return np.where(np.isnan(total(step)), np.nan, np.argmax(np.nan_to_num(saved), axis=-1))
+    return side_by_side(compute, memory, 0.5 * step[:, COMMUNICATION], overhead + 0.0 * total(step))

@@ -170,6 +170,43 @@ def training_rates(setting: Setting, step_time: Array) -> dict[str, Array]:
     }
 
 
+def causal_ratio(setting: Setting) -> Array:
+    r"""MFU with the half of attention that a causal mask leaves, over MFU with all of it.
+
+    .. math:: r = 1 - \frac{3 F_a / 2}{F}
+
+    with the FLOP :math:`F_a` of one forward pass of attention over whole sequences in the layers that do so.
+
+    Parameters
+    ----------
+    setting : Setting
+        Model and plan. [-]
+
+    Returns
+    -------
+    Array
+        1 where no layer attends to whole sequences, (rows,). [-]
+
+    References
+    ----------
+    .. [1] A. Chowdhery et al., "PaLM: scaling language modeling with pathways", 2022, arXiv:2204.02311, appendix B.
+
+    Examples
+    --------
+    A layer of 12 M active parameters and an output projection of 1 M, attention of 4 x 1,000 FLOP per key:
+
+    >>> from ideal_machine import setting
+    >>> own = setting(sequence_length=1000)
+    >>> float(causal_ratio(own)[0].round(4))
+    0.9333
+    """
+    model, plan = setting.model, setting.plan
+    keys = model.num_global_layers * plan.sequence_length
+    head_size = 0.5 * (model.qk_head_size + model.v_head_size)
+    scores = attention_flop(1.0, model.num_attention_heads, 1.0, keys, head_size)
+    return np.asarray(1.0 - 1.5 * scores / _flop_per_token(setting)[0])
+
+
 def num_steps(training_tokens: Numeric, global_batch_size: Numeric, sequence_length: Numeric) -> Array:
     r"""Optimizer steps of a run on a number of tokens.
 
