@@ -16,6 +16,7 @@ from conftest import Outcome
 from test_cli import HEADER, ROWS
 
 Command = Callable[..., Outcome]
+STOPPED = "stopped; files are as they were\n"
 
 
 @pytest.fixture
@@ -53,8 +54,8 @@ def test_killed_half_way_leaves_the_old_file(plans: Path) -> None:
     assert old.read_text() == "old"
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_interrupted_leaves_no_half_file(plans: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_interrupted_leaves_no_half_file(plans: Path, name: str, code: int) -> None:
     old = plans.parent / "out.csv"
     old.write_text("old")
     done = _started(
@@ -63,7 +64,7 @@ def test_interrupted_leaves_no_half_file(plans: Path, name: str) -> None:
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job of the background ignores it
         f"f.os.fsync = lambda *_: (os.kill(os.getpid(), signal.{name}), time.sleep(20))",
     )
-    assert (done.returncode, done.stderr) == (130, "\nstopped; files are as they were\n")
+    assert (done.returncode, done.stderr) == (code, STOPPED)
     assert old.read_text() == "old"
     assert _only(plans.parent) == ["out.csv", "plans.csv"]
 
