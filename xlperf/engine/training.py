@@ -10,12 +10,14 @@ import numpy as np
 from xlperf.base.arrays import Array, exp, some, total
 from xlperf.catalog.calibration import COMPILED, Calibration
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.software_defaults import software_default
 from xlperf.catalog.table import Table
 from xlperf.engine.conditions import format_and_load
 from xlperf.engine.join import (
     Joined,
     Named,
     architecture_codes,
+    choice_codes,
     constants_by_family,
     groups_of,
     in_batches,
@@ -121,6 +123,7 @@ def training_plan(plans: Table, joined: Joined, memory: Mapping[str, Array]) -> 
     of_software = np.where(memory["unfused_kernels"][:, 0] > 0.0, 0.0, np.where(compiling, 1.0, math.nan))
     stated = stated.replaced(
         compiled=np.where(np.isnan(stated.compiled), of_software, stated.compiled),
+        cross_entropy=_loss(stated, joined),
         product_size=joined.product_size,
         element_size=joined.element_size,
         cast_reads=reads,
@@ -130,6 +133,17 @@ def training_plan(plans: Table, joined: Joined, memory: Mapping[str, Array]) -> 
         gathered_layouts=np.where(whole > 0, ANY_LAYOUT, LAYOUTS),
     )
     return with_defaults(stated, joined.model, joined.max_sequence_length, memory["gradient_size"][:, 0])
+
+
+def _loss(stated: TrainingPlan, joined: Joined) -> Array:
+    """Kernels of the loss: as stated, else the default of the software, which may depend on ``compiled``."""
+    unknown = np.isnan(stated.cross_entropy)
+    if not some(unknown):
+        return stated.cross_entropy
+    codes, words = choice_codes("training", "cross_entropy"), joined.software.words
+    own, compiled = (np.array([codes[software_default("cross_entropy", word, how)] for word in words])
+                     [joined.software.codes] for how in (False, True))  # fmt: skip
+    return np.where(unknown, np.where(stated.compiled > 0.0, compiled, own), stated.cross_entropy)
 
 
 def step_constants(

@@ -17,6 +17,7 @@ from xlperf.equations.plan.records import (
     DispatchPrecision,
     GradientAccumulation,
     GradientPrecision,
+    Graphs,
     LossPrecision,
     MasterWeights,
     MomentPrecision,
@@ -258,6 +259,11 @@ class TrainingPlan(PlanColumns):
         """Where every step of the loss is a kernel with an output of its own: also of its parts, not compiled. [-]"""
         whole = (self.cross_entropy == CrossEntropy.PLAIN) | (self.cross_entropy == CrossEntropy.GATHERED)
         return np.asarray(whole | (self.cross_entropy == CrossEntropy.CHUNKED) & (self.compiled == 0.0))
+
+    @derived
+    def captures_experts(self) -> np.ndarray:
+        """Where a graph holds experts too: the sizes of their inputs must be known when it is captured. [-]"""
+        return np.asarray((self.graphs == Graphs.STEP) | (self.graphs == Graphs.WHOLE_LAYERS))
 
     @derived
     def narrow_loss(self) -> np.ndarray:
