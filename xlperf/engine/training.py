@@ -240,7 +240,7 @@ def _own_corrections(plans: Table, catalog: Catalog, named: Named, setting: Sett
 
 def _of_stated_peak(results: Mapping[str, Array], joined: Joined) -> dict[str, Array]:
     """Utilisation over the peak that the sheet states, whatever clock the power limit leaves."""
-    return {name: results[name] * joined.power.clock_share for name in ("mfu", "hfu") if name in results}
+    return {name: results[name] * joined.power.clock_share for name in ("mfu", "mfu_causal", "hfu") if name in results}
 
 
 def _times_and_rates(setting: Setting, own: Corrections | None, rates: bool) -> dict[str, Array]:
