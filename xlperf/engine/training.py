@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from xlperf.base.arrays import Array, exp, some, total
-from xlperf.catalog.calibration import COMPILED, Calibration
+from xlperf.catalog.calibration import COMPILED, Calibration, gathers_sequences
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.software_defaults import software_default
 from xlperf.catalog.table import Table
@@ -120,10 +120,12 @@ def training_plan(plans: Table, joined: Joined, memory: Mapping[str, Array]) -> 
     read_both_ways = (whole > 0) & ~np.isnan(joined.peaks[:, FP4])
     stated = plan_columns(plans, TrainingPlan)
     compiling = np.array([word.casefold() == COMPILED for word in joined.software.words])[joined.software.codes]
+    second = np.array([float(gathers_sequences(word)) for word in joined.software.words])[joined.software.codes]
     of_software = np.where(memory["unfused_kernels"][:, 0] > 0.0, 0.0, np.where(compiling, 1.0, math.nan))
     stated = stated.replaced(
         compiled=np.where(np.isnan(stated.compiled), of_software, stated.compiled),
         cross_entropy=_loss(stated, joined),
+        copied_gathers=second,
         product_size=joined.product_size,
         element_size=joined.element_size,
         cast_reads=reads,

@@ -105,8 +105,11 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
         "expert_capacity",
     ),
     Rule(
-        lambda plan, model: _experts(model) & np.isnan(plan.expert_capacity) & plan.captures_experts,
-        "graphs {words.graphs} need an expert capacity: the host waits for the counts of tokens",
+        lambda plan, model: (
+            _experts(model) & np.isnan(plan.expert_capacity) & plan.captures_experts & ~plan.counts_in_memory
+        ),
+        "graphs {words.graphs} need an expert capacity (or products in mxfp8 or fp4): the host waits for the counts of"
+        " tokens",
         "graphs",
     ),
     Rule(
