@@ -203,7 +203,8 @@ def test_blanks_take_the_documented_defaults(catalog: Catalog) -> None:
 def test_causal_mfu_counts_half_of_attention(catalog: Catalog) -> None:
     """Megatron-Bridge counts what a causal mask leaves: 6 FLOP per weight and 6 s h per layer and token, not 12.
 
-    Llama 3 8B at 8,192 tokens: 6 x 7.505 G and 12.9 G FLOP a token with all of it. Windows of Gemma 3 count as they are.
+    Llama 3 8B at 8,192 tokens: 6 x 7.505 G and 12.9 G FLOP a token with all of it. Windows of Gemma 3 stay as they
+    are.
     """
     base = changed(LEGAL[2], sequence_length=8192)
     found = evaluate(plans([base, changed(base, model="Gemma-3-27B"), changed(base, sequence_length=128)]), catalog)

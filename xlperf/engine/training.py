@@ -54,7 +54,14 @@ from xlperf.equations.hardware.roofline import stack_constants
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.collectives import OPERATIONS
 from xlperf.equations.plan.records import FP4, Remark, broken_rules, remarks_of_rows
-from xlperf.equations.plan.training_plan import ANY_LAYOUT, BF16_SIZE, LAYOUTS, TrainingPlan, used_families, with_defaults
+from xlperf.equations.plan.training_plan import (
+    ANY_LAYOUT,
+    BF16_SIZE,
+    LAYOUTS,
+    TrainingPlan,
+    used_families,
+    with_defaults,
+)
 from xlperf.equations.plan.training_rules import TRAINING_RULES
 from xlperf.equations.training import Setting, step
 from xlperf.equations.training.memory import memory_of
@@ -357,18 +364,12 @@ def _evaluate(
         if own is not None:
             results |= narrowed(results, own.width)
     sizes = gibibytes(results["memory_reserved"]), gibibytes(results["memory_capacity"])
-    halved = results["memory_reserved"] - 0.5 * results["memory_gradients"]
-    open_gradients = ~illegal & (results["fits"] < 1) & np.isnan(plan.gradient_precision) & (plan.gradient_size > BF16_SIZE)
     longer = ~illegal & (plan.sequence_length > joined.max_sequence_length)
     lengths = plan.sequence_length, joined.max_sequence_length
     notes = [
         *name_notes(plans, catalog, illegal),
         Remark(~illegal & (results["fits"] < 1), "needs {} GiB of {} GiB", sizes),
-        Remark(
-            open_gradients & (halved <= results["memory_capacity"]),
-            "gradient precision is not stated: it fits in {} GiB with bf16",
-            (gibibytes(halved),),
-        ),
+        _open_gradients(plan, results, illegal),
         Remark(longer, "sequence length {} is beyond the model's {}", lengths),
         *unpriced_notes(illegal, catalog, {"": (joined.accelerators, joined.terms.cost_rate)}),
         *limit_notes(joined.power, joined.device.idle_power[:, 0], illegal),
@@ -380,6 +381,14 @@ def _evaluate(
     words = {name: np.where(illegal, "", values) for name, values in known.items() if name not in NOT_SHOWN}
     basis = basis_words(joined.rented, results["accelerator_hour_cost"])
     return {**results, **words, "cost_basis": basis, "reason": reason}
+
+
+def _open_gradients(plan: TrainingPlan, results: Mapping[str, Array], illegal: np.ndarray) -> Remark:
+    """Which plans do not fit with FP32 gradients that they do not state, and would fit with 16-bit ones."""
+    halved = results["memory_reserved"] - 0.5 * results["memory_gradients"]
+    unstated = np.isnan(plan.gradient_precision) & (plan.gradient_size > BF16_SIZE)
+    fitting = ~illegal & (results["fits"] < 1) & unstated & (halved <= results["memory_capacity"])
+    return Remark(fitting, "gradient precision is not stated: it fits in {} GiB with bf16", (gibibytes(halved),))
 
 
 def _where_legal(results: dict[str, Array], illegal: np.ndarray) -> dict[str, Array]:
