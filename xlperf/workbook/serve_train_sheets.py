@@ -159,7 +159,7 @@ def _answers(sheet: Any, r: dict[str, str], live: Live) -> None:
                 "#,##0",
                 f'"of "&{r["server_size"]}&"; "&{r["copies"]}&" copies of "&{r["copy_size"]}',
             ),
-            ("$ per M tokens out", r["fleet_cost_per_million_output_tokens"], '"$"0.00', cost),
+            ("Fleet $ per M out", r["fleet_cost_per_million_output_tokens"], '"$"0.00', cost),
             ("USD a month", r["monthly_cost"], MONEY, f'"at $"&TEXT({r["hour_price"]},"0.00")&" an hour"'),
             ("Power (MW)", r["power"], "0.00", '"with the building"'),
             ("First token (s)", f"{r['ttft']}/1000", "0.0", f'"then "&TEXT({r["tpot"]},"0")&" ms a token"'),
