@@ -70,7 +70,7 @@ def test_the_walks_of_the_readme_are_true(catalog: Catalog) -> None:
     train = answered(catalog, "train", **{**run, "accelerator": "H100-SXM-80GB", "num accelerators": 256.0})
     told = re.search(r"(\d+) H200 in (\d+) servers, \$([\d.]+) per million output tokens", text)
     assert told is not None
-    found = (serve["accelerators"], serve["servers"], serve["cost_per_million_output_tokens"] * 1e6)
+    found = (serve["accelerators"], serve["servers"], serve["fleet_cost_per_million_output_tokens"] * 1e6)
     assert [float(value) for value in told.groups()] == pytest.approx(found, rel=0.03)
     told = re.search(r"(\d+) days for \$(\d+) k at (\d+) % MFU; .* tensor (\d+), pipeline (\d+), virtual (\d+)", text)
     assert told is not None
@@ -113,7 +113,7 @@ def test_a_fleet_serves_its_users_at_their_speed(catalog: Catalog) -> None:
     assert found["copies"] * found["copy_size"] <= found["accelerators"]
     assert found["accelerators_low"] <= found["accelerators"] <= found["accelerators_high"]
     hour = found["accelerators"] * found["hour_price"]
-    assert hour / found["tokens_per_second"] == pytest.approx(found["cost_per_million_output_tokens"])
+    assert hour / found["tokens_per_second"] == pytest.approx(found["fleet_cost_per_million_output_tokens"])
     assert hour * 730.0 * 3600.0 == pytest.approx(found["monthly_cost"])
     assert found["trust"] in ("MEASURED", "INTERPOLATED", "EXTRAPOLATED")
     assert found["answer"].startswith(f"{found['accelerators']:,.0f} H200")
@@ -128,8 +128,17 @@ def test_the_copy_that_was_chosen_is_what_the_engine_says_of_it(catalog: Catalog
         "prompt length": 2000.0, "output length": 500.0, "precision": "fp8", "mode": "continuous",
     }  # fmt: skip
     results = evaluate(table_from_rows("inference", list(plan), [list(plan.values())]), catalog)
-    for name in ("tpot", "tpot_low", "tpot_high", "ttft", "memory", "tokens_per_second_per_accelerator"):
-        assert results.number(name)[0] == found[name]
+    shared = [name for name in found if name in results.columns and isinstance(found[name], float)]
+    assert {"cost_per_million_output_tokens", "cost_per_million_output_tokens_all_in", "tpot_low"} <= set(shared)
+    for name in set(shared) - {"tokens_per_second", "accelerator_hour_cost"}:  # the output of the whole fleet
+        assert results.number(name)[0] == found[name], f"{name}: one number under one name"
+    # The fleet's cost is that of its copies over the share of it that is used.
+    used = found["users"] / found["concurrency"] * found["copy_size"] / found["accelerators"]
+    spread = found["cost_per_million_output_tokens_all_in"] / used
+    assert found["fleet_cost_per_million_output_tokens"] == pytest.approx(spread, rel=1e-9)
+    dear = answered(catalog, "serve", **{**ASKED, "hour price": 2.0 * 3600.0 * found["hour_price"]})
+    for name in ("fleet_cost_per_million_output_tokens", "cost_per_million_output_tokens"):
+        assert dear[name] == pytest.approx(2.0 * found[name], rel=1e-9)
 
 
 def test_no_mapping_of_another_size_needs_a_smaller_fleet(catalog: Catalog) -> None:
@@ -182,7 +191,7 @@ def test_a_form_takes_the_precision_and_the_engine_that_its_accelerator_has(
 @pytest.mark.parametrize(
     ("kind", "asked", "result"),
     [
-        ("serve", ASKED | {"accelerator": "H100-SXM-80GB"}, "cost_per_million_output_tokens"),
+        ("serve", ASKED | {"accelerator": "H100-SXM-80GB"}, "fleet_cost_per_million_output_tokens"),
         ("train", {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 256.0,
                    "training tokens": 2.0, "sequence length": 8192.0, "global batch size": 1024.0}, "run_cost"),
         ("chip", {"technology": "3 nm", "core": "Blackwell SM", "memory": "HBM4", "link": "NVLink 5",

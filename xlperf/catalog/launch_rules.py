@@ -184,6 +184,8 @@ def _megatron(plan: Stated, told: Mapping[str, str]) -> None:
     if told.get("@adapter") == "lora":
         plan.setdefault("adapter_rank", told.get("@adapter_rank", "8"))
     if "@fp8" in told:  # a recipe alone switches nothing on
+        if plan.get("precision") == "fp16":  # gradients are added up in FP32 beside BF16 alone unless a flag says so
+            plan.setdefault("gradient_precision", "bf16")
         plan["precision"] = told.get("@fp8_recipe", "fp8")
     layers, chunk = _number(told, "@num_layers"), _number(told, "@layers_per_chunk")
     if layers and chunk:

@@ -28,6 +28,9 @@ COPY_SIZES = tuple(2.0**power for power in range(8))
 SEARCHED = ("num_accelerators", "tensor_parallel", "expert_parallel", "data_parallel_attention")
 EQUAL = 0.01
 """Fleets that are larger than the smallest by no more than this share count as equal: the smaller copy wins. [-]"""
+_FLEET_COST = "fleet_cost_per_million_output_tokens"
+_COPY_COSTS = ("cost_per_million_output_tokens", "cost_per_million_output_tokens_all_in")
+"""Costs of a copy at full load, as the engine has them; the fleet pays for head room and whole servers too."""
 _LIMITS = {
     "memory_used": "memory is the limit",
     "speed_used": "the speed per user is the limit",
@@ -157,11 +160,12 @@ def _fleet(form: Table, plan: Table, results: Table, catalog: Catalog) -> Answer
     found |= {f"accelerators{end}": number for end, number in fleets.items()}
     found["servers"] = servers(copies)
     cost = {end: number * price / rate for end, number in fleets.items()}
-    found |= {"cost_per_million_output_tokens": cost[""], "cost_low": cost["_low"], "cost_high": cost["_high"]}
+    found |= {_FLEET_COST: cost[""], "cost_low": cost["_low"], "cost_high": cost["_high"]}
+    found |= {name: float(results.number(name)[0]) * (hour / listed if hour == hour else 1.0) for name in _COPY_COSTS}
     found |= {"tokens_per_second": rate, "hour_price": price}
     found["monthly_cost"] = count * price * float(form.filled("hours_per_month")[0])
     each = float(results.number("energy_per_token")[0] * results.number("tokens_per_second_per_accelerator")[0])
-    found |= {"accelerator_power": each, "power": each * count}
+    found |= {"power_per_accelerator": each, "power": each * count}
     found["users_that_fit"] = np.floor(count / size) * load
     found["head_room"] = found["users_that_fit"] / users - 1.0
     found["memory_used"] = found["memory"] / found["memory_capacity"]
@@ -196,7 +200,7 @@ def _sentence(found: Answer, accelerator: str, slices: bool) -> str:
     many = f"{found['accelerators']:,.0f} {accelerator} in {found['servers']:,.0f} {unit}"
     many += f" ({used:,.0f} would do)" if found["accelerators"] >= _MANY * used else ""
     speed = f"{found['users']:,.0f} users at {found['tokens_per_second_per_user']:,.0f} tokens/s each"
-    price = found["cost_per_million_output_tokens"] * MILLION
+    price = found[_FLEET_COST] * MILLION
     cost = f" for {dollars(price)} per million output tokens" if price == price else ""
     return f"{many} serve {speed}{cost}; {found['limit']}."
 
