@@ -129,6 +129,11 @@ def test_layer_names_of_transformers_5_mean_what_older_ones_say() -> None:
     assert model_row(named, "m", "x").row["attention_pattern"] == older["attention_pattern"]
     dsa = model_row({"model_type": "deepseek_v32", "layer_types": ["indexed_attention"] * 61}, "m", "x")
     assert (dsa.refused, dsa.row["index_top_k"], "attention_pattern" in dsa.row) == ("", 2048, False)
+    shared = {"indexer_types": ["full", "full", *["full", "shared", "shared", "shared"] * 19], "index_topk_freq": 4}
+    glm = {"model_type": "glm_moe_dsa", "layer_types": ["deepseek_sparse_attention"] * 78}  # GLM-5.2 (NVFP4)
+    assert model_row({**glm, **shared}, "m", "x").row["num_index_layers"] == 21
+    assert model_row({**glm, **shared}, "m", "x").unread == []
+    assert model_row({**glm, "index_topk_freq": 4}, "m", "x").unread == ["index_topk_freq"]
     blocks = {**M3["text_config"], "layer_types": ["full_attention"] * 3 + ["minimax_m3_sparse"] * 57}  # type: ignore[dict-item]
     del blocks["sparse_attention_config"]
     assert model_row({**M3, "text_config": blocks}, "m", "x").row["attention_pattern"] == "3 full : 57 selected"
@@ -143,6 +148,7 @@ def test_layer_names_of_transformers_5_mean_what_older_ones_say() -> None:
         ({"model_type": "rwkv7", "hidden_size": 2560, "num_hidden_layers": 32}, "RWKV layers"),
         ({"model_type": "own", "architectures": ["RWKV7ForCausalLM"]}, "RWKV layers"),
         ({"model_type": "xlm-roberta-xl", "architectures": ["XLMRobertaXLForMaskedLM"]}, "an encoder"),
+        ({"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]}, "a classifier"),
         ({"model_type": "t5"}, "an encoder beside the decoder"),
         ({"model_type": "doge", "is_moe": True}, "experts of one neuron"),
         ({"model_type": "gpt2", "add_cross_attention": True}, "another model (cross attention)"),

@@ -23,7 +23,7 @@ _NO_DECODER = ("ForMaskedLM", "ForPreTraining", "ForSequenceClassification", "Fo
 """Ends of architectures whose tokens see those behind them: they generate nothing."""
 _FULL = ("full_attention", "attention", "global_attention")
 _WINDOWS = ("sliding_window", "sliding_window_size", "window_size")
-_INDEXED = ("indexed_attention", "minimax_m3_sparse")
+_INDEXED = ("indexed_attention", "deepseek_sparse_attention", "minimax_m3_sparse")
 _COMPRESSED = ("compressed_sparse_attention", "heavily_compressed_attention")
 Row = dict[str, object]
 
@@ -177,8 +177,8 @@ def _reasons(config: Mapping[str, Any], inner: Entries, family: Mapping[str, str
     if family["attention_type"] in ("linear", "hybrid"):
         return [family["remark"]]
     classes = [str(name) for part in (config, inner) for name in _listed(part.get("architectures"))]
-    if any(name.endswith(_NO_DECODER) for name in classes):
-        return ["an encoder: it generates no tokens"]
+    if task := next((name for name in classes if name.endswith(_NO_DECODER)), ""):
+        return [f"{'a classifier' if 'Classification' in task else 'an encoder'}: it generates no tokens"]
     return [words for key, words in _unmodelled(inner["model_type"]).items() if inner.get(key)]
 
 
@@ -350,6 +350,7 @@ def _sparse(row: Row, found: _Found, remark: str) -> None:
     shared = config.get("indexer_types")
     if isinstance(shared, list):
         row["num_index_layers"] = shared.count("full")
+        config.read |= {"index_topk_freq", "index_skip_topk_offset"}  # the list follows from these
     if {*types} & {*_COMPRESSED}:
         rates = config.get("compress_rates")
         rates = rates if isinstance(rates, Mapping) else {}

@@ -24,7 +24,7 @@ _HARMLESS = re.compile(
     r"activation|layer_types|dtype|max_window_layers|config|^moe_layers$|fp32|"
     r"(topk|score|scoring|routed).*(method|func|factor|group)|_group$|pretraining|chunk_size_feed_forward|"
     r"cross_attention_hidden_size|^qk_head_dim$|_loss|softcap|multiplier|logit_softcapping|num_hash_layers|^_|"
-    r"capacity|overlap|^chunk_size$|^cla_share_factor$|^num_mtp_modules$|^mtp_transformer_layers$|^mtp_.*type$|swiglu_limit|bidirectional|(head|expert|layer)s?_mask"
+    r"capacity|overlap|^time_step|^chunk_size$|^cla_share_factor$|^num_mtp_modules$|^mtp_transformer_layers$|^mtp_.*type$|swiglu_limit|bidirectional|(head|expert|layer)s?_mask"
 )
 """Names among those that do not."""
 _UNREAD_ANYWHERE = re.compile(
