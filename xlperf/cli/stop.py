@@ -26,8 +26,8 @@ class Stopped(BaseException):
 
 def listen(handler: Handler) -> list[tuple[int, Any]]:
     """Let a handler have the signals that are not ignored; the handlers before. None outside the main thread."""
-    before = [(number, signal.getsignal(number)) for number in SIGNALS]
-    before = [(number, known) for number, known in before if known not in (signal.SIG_IGN, None)]
+    known: list[tuple[int, Any]] = [(number, signal.getsignal(number)) for number in SIGNALS]
+    before = [(number, own) for number, own in known if own not in (signal.SIG_IGN, None)]
     try:
         for number, _ in before:
             signal.signal(number, handler)
