@@ -27,8 +27,6 @@ from xlperf.equations.serving.phases import (
 )
 from xlperf.equations.serving.queueing import Service, step_line
 
-UNBOUNDED = 65536.0
-"""Requests in flight at most where requests arrive and the memory has room for none: numbers are kept. [-]"""
 _RARE = 0.05
 """Prompts that come with another one and are left out. [-]"""
 _LARGE = 4096.0

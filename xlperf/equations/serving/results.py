@@ -24,6 +24,7 @@ from xlperf.equations.serving.phases import (
     serving_bound,
     serving_work,
 )
+from xlperf.equations.serving.place_queue import PlaceWait
 from xlperf.equations.serving.queueing import Service, Steady, spread_quantiles
 
 QUANTILE_NAMES = ("median", "ninetieth", "ninety_ninth")
@@ -224,6 +225,7 @@ def streamed(
     rate: Array,
     prefill_replicas: Array,
     interrupting: Array,
+    place_wait: PlaceWait | None = None,
 ) -> dict[str, Array]:
     """Results under a stream of requests, from the steady state.
 
@@ -245,6 +247,8 @@ def streamed(
         Replicas that share the prefills of the rate in ``steady``, (rows,). [-]
     interrupting : Array
         1 where prefills interrupt decoding, 0 where they have a pool of their own, (rows,). [-]
+    place_wait : PlaceWait, optional
+        Wait for a place of requests that arrive by themselves, (rows,).
 
     Returns
     -------
@@ -286,7 +290,10 @@ def streamed(
     varied = plan.prompt_variation, plan.output_variation
     sides = [side for side in (False, True) if (arriving == side).any()]
     spread = [
-        spread_quantiles(service, steady, tokens, *varied, side, prefill_replicas, interrupting) for side in sides
+        spread_quantiles(
+            service, steady, tokens, *varied, side, prefill_replicas, interrupting, place_wait, plan.arrival_variation
+        )
+        for side in sides
     ]
     for name, *late in zip(("ttft", "tpot"), *spread, strict=True):
         values = late[0] if len(sides) == 1 else np.where(arriving[:, None], late[1], late[0])
