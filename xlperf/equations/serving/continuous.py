@@ -346,6 +346,7 @@ def operating(deployment: Deployment) -> Operation:
     places = np.maximum(memory.places(plan), 1.0)
     requests = np.maximum(plan.concurrency / replicas, 1.0)
     active, ends = np.minimum(requests, places), ~np.isnan(plan.run_requests)
+    sloped = ends | (plan.polling_steps > 1.0) | (plan.gathering_steps > 0.0)
     rate, state = plan.request_rate / replicas, None
     if arriving.any():
         rows = np.flatnonzero(arriving)
@@ -355,16 +356,16 @@ def operating(deployment: Deployment) -> Operation:
             arriving, np.clip(np.ceil(np.where(np.isinf(state.running), 1.0, state.running)), 1.0, places), active
         )
     batch, (prompts, _) = np.ceil(active), workload.whole_prompts(workload.prompts(active))
-    # Only a run that ends needs a step with another batch.
+    # A run that ends needs a step with another batch, and requests that are held back for some steps.
     burst = np.maximum(np.minimum(batch, workload.max_prefill_prompts), 1.0)
     asked = [prompts, *([burst] if ends.any() else [])]
     # Capacity and times at a rate are known already.
     most = np.where(arriving, active, places)
     cycles, steps, passes = Replicas(times, workload, most).cycles(
-        np.stack([active, most]), [batch, np.where(ends, half_of(active), batch)], asked, True
+        np.stack([active, most]), [batch, np.where(sloped, half_of(active), batch)], asked, True
     )
     cycle, full = (Cycle(*(values[at] for values in cycles)) for at in (0, 1))
-    service = workload.service(active, cycle, np.where(ends, steps[1], cycle.step))
+    service = workload.service(active, cycle, np.where(sloped, steps[1], cycle.step))
     outside, uneven = deployment.request_latency.time(requests), np.zeros((len(requests), 4))
     steady = closed_state(service, requests, places, outside)
     capacity = places / _cycle_time(workload, full)

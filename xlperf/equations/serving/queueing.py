@@ -10,11 +10,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, divide, log, side_by_side
+from xlperf.base.arrays import Array, Numeric, array, divide, log, side_by_side, some
 from xlperf.equations.serving.place_queue import PlaceWait
 
 QUANTILES = (0.5, 0.9, 0.99)
 _NORMAL = (0.0, 1.2815515655446004, 2.3263478740408408)
+_TURN = 0.5
+"""Decode steps that a request waits at least until it is admitted, mean: half of the step in progress. [-]"""
+_SETTLED = 4
+"""Passes over the batch that decodes while others wait for their turn: each leaves a small part of the error. [-]"""
 _HALF, _NONE, _ENDLESS = np.full(1, 0.5), np.asarray(0.0), np.asarray(np.inf)
 
 
@@ -253,19 +257,23 @@ def closed_state(service: Service, requests: Array, places: Array, outside: Nume
     count = np.maximum(requests, 1.0)
     active = np.minimum(count, np.maximum(places, 1.0))
     burst, share, decodes = service.burst_fraction, service.prefill_share, service.decode_steps > 0.0
-    step = service.step_time(active)
-    steps = service.decode_steps * step
     # An engine that decodes nothing takes prompts up at once: none waits for more steps than another request takes.
     turn = np.minimum(service.turn_steps, service.decode_steps) * np.minimum(active - 1.0, 1.0)
-    late = (1.0 - burst) * turn * step + outside
     own = np.minimum(service.prefill_time, active * share)
     others, filling = count * share - own, active * share - own
     mixed = 1.0 - divide(service.saving, share, 0.0)
     spread = (1.0 - burst) * mixed * others
-    lead = spread + steps - late
-    # (A + B + h)^2 - 4 A h is (A + B - h)^2 + 4 B h, which is never below 0.
-    root = 0.5 * (spread + steps + late + np.sqrt(lead * lead + 4.0 * steps * late))
-    alone, filled = own + burst * others + root, own + (burst + (1.0 - burst) * mixed) * filling + steps
+    step = service.step_time(active)
+    for _ in range(_SETTLED if some(service.turn_steps > _TURN) else 1):
+        steps, late = service.decode_steps * step, (1.0 - burst) * turn * step + outside
+        lead = spread + steps - late
+        # (A + B + h)^2 - 4 A h is (A + B - h)^2 + 4 B h, which is never below 0.
+        root = 0.5 * (spread + steps + late + np.sqrt(lead * lead + 4.0 * steps * late))
+        alone = own + burst * others + root
+        # Requests that wait for a later poll, or for prompts of other replicas, are in no decode batch.
+        held = np.maximum((1.0 - burst) * (turn - _TURN) * step, 0.0) / alone * count
+        step = service.step_time(np.where(count <= active, np.maximum(active - held, 1.0), active))
+    filled = own + (burst + (1.0 - burst) * mixed) * filling + steps
     cycle = np.where(count <= active, alone, np.maximum(alone, count * (filled / active)))
     inside = np.where(count <= active, alone - late, np.minimum(alone - late, filled))
     behind = np.maximum(inside - service.prefill_time, 0.0)
