@@ -23,7 +23,7 @@ _FEWER, _FEWER_AT, _FEWER_POWER = 0.19, 1.6, -0.65
 """Fitted to M/D/c: by how much fewer requests wait than with exponential hold times. [-]"""
 _TURNS = 8
 """Newton steps for the decay rate. [-]"""
-_BEND = 1.5
+_BEND = 0.9
 """How fast the wait distribution approaches its exponential tail, in units of that tail: heuristic, this work. [-]"""
 
 
@@ -51,7 +51,7 @@ class PlaceWait(NamedTuple):
         theta of the tail and the mean of the model (heuristic, this work; exact for M/M/c, where k is 1):
 
         .. math:: t_q = \frac{1}{\theta} \left(u + (k - 1)\,\frac{1 + a}{a}\,(1 - e^{-a u})\right), \qquad
-            k = \frac{\theta\,W}{P_w}, \qquad a = 1.5
+            k = \frac{\theta\,W}{P_w}, \qquad a = 0.9
 
         One request of two waits, each of them 1 s on average: 1 s x ln(0.5 / 0.1) for nine of ten.
 
@@ -197,15 +197,17 @@ def tail_decay(load: Numeric, arrival_variation: Numeric, hold_variation: Numeri
     """
     busy = np.minimum(array(load), _MOST_LOAD)
     arriving, serving = (np.maximum(array(each) ** 2, _LEAST_SQUARE) for each in (arrival_variation, hold_variation))
-    # The function is convex, and lowest at half of the first guess: from the first step on Newton's method comes down to
-    # the root. No step goes more than half of the way to the pole.
-    pole = 1.0 / serving
-    found = np.minimum(2.0 * (1.0 - busy) / (serving + arriving), 0.5 * pole)
+    # Newton's method for y = -ln(1 - x c_s^2) / c_s^2, which is convex and has no pole: beyond its lowest point it comes
+    # down to the root from the first step on. The right-hand side is largest at the largest x, which bounds the root.
+    lowest = (1.0 - busy) / (serving + arriving)
+    first = np.minimum(2.0 * lowest, 0.5 * (lowest + 1.0 / serving))
+    found, most = -log(1.0 - first * serving) / serving, log(1.0 + arriving / (serving * busy)) / arriving
     for _ in range(_TURNS):
-        value = -log(1.0 - found * serving) / serving - log(1.0 + found * arriving / busy) / arriving
-        rise = 1.0 / (1.0 - found * serving) - 1.0 / (busy + found * arriving)
-        found = np.minimum(found - value / rise, 0.5 * (found + pole))
-    return np.asarray(found)
+        root = -expm1(-serving * found) / serving
+        value = found - log(1.0 + root * arriving / busy) / arriving
+        rise = 1.0 - (1.0 - root * serving) / (busy + root * arriving)
+        found = np.minimum(found - value / rise, most)
+    return np.asarray(-expm1(-serving * found) / serving)
 
 
 def place_wait(

@@ -192,13 +192,14 @@ def batch_memory(plan: InferencePlan, memory: ReplicaMemory) -> dict[str, Array]
     Returns
     -------
     dict of str to Array
-        Columns of inference_results by name, (rows,), and ``memory_usable``, what the engine may use.
+        Columns of inference_results by name, (rows,), and ``memory_usable``, what the engine may use, and
+        ``request_cache``, the cache of one request.
 
     Examples
     --------
     >>> from types import SimpleNamespace
     >>> held = SimpleNamespace(used=np.array([60.0]), usable=70.0, weights=40.0, kv_cache=15.0, activations=5.0)
-    >>> memory = SimpleNamespace(with_batch=lambda plan: held, capacity=80.0, max_batch_size=12.0)
+    >>> memory = SimpleNamespace(with_batch=lambda plan: held, capacity=80.0, max_batch_size=12.0, kv_cache_size=1.25)
     >>> batch_memory(None, memory)["fits"].tolist()
     [1.0]
     """
@@ -212,6 +213,7 @@ def batch_memory(plan: InferencePlan, memory: ReplicaMemory) -> dict[str, Array]
         "memory_capacity": memory.capacity,
         "max_batch_size": memory.max_batch_size,
         "memory_usable": usable,
+        "request_cache": memory.kv_cache_size,
         "fits": np.where(np.isnan(used + usable), np.nan, used <= usable),
     }
 
