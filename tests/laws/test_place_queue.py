@@ -17,8 +17,8 @@ from xlperf.engine import evaluate
 from xlperf.equations.serving.place_queue import erlang_c, place_wait, tail_decay, wait_correction
 
 CLOSE = 0.15
-LEAST_MEAN, LEAST_TAIL = 1e-3, 0.02
-"""Waits, as shares of the hold time, below which the error counts as a share of these: few requests wait at all. [-]"""
+LEAST_MEAN, LEAST_TAIL = 1e-3, 0.1
+"""Waits, as shares of the hold time, below which the error counts as a share of these: few requests wait. [-]"""
 SIXTY = 60
 # Issue 36, A11: "Llama3-70B, two copies of TP4 H100, max running batch 16, 5 requests/s of 5.407: queue time 0, p99 TTFT
 # 242 ms; a simulation with xlperf's own hold time (Poisson) gives a mean wait of 1.23 s and 7.5 s at p99".

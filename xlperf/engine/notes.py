@@ -14,7 +14,6 @@ from xlperf.equations.plan.records import Mode, Remark, remarks_of_rows
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.phases import BOUNDS
 
-
 COMPUTE = float(BOUNDS.index("compute"))
 
 
@@ -76,8 +75,8 @@ def edge_notes(
 ) -> list[Remark]:
     """Where a small change of load or memory changes a result much: queues for places, few places, edges of tiles.
 
-    ``stated``: plans as the sheet has them. ``plan``: those of the pool that decodes, with defaults. ``results``: theirs,
-    with ``request_cache``, the cache of one request.
+    ``stated``: plans as the sheet has them. ``plan``: those of the pool that decodes, with defaults. ``results``: of
+    both, with ``request_cache``, the cache of one request.
     """
     streamed = ~illegal & (stated.mode != Mode.STATIC)
     given, most = ~np.isnan(stated.request_rate), results["max_batch_size"]
@@ -109,13 +108,22 @@ def edge_notes(
     free = np.isnan(stated.max_running_batch) | (stated.max_running_batch > most)
     few = streamed & (most >= 1.0) & free & (each > _STEEP)
     notes.append(
-        Remark(few, "the memory has room for {} requests at once: 1 GiB more or less changes that by over 15 %", (most,))
+        Remark(
+            few, "the memory has room for {} requests at once: 1 GiB more or less changes that by over 15 %", (most,)
+        )
     )
-    rows = np.ceil(plan.batch_size / plan.data_parallel_attention / plan.pipeline_parallel) * (1.0 + plan.drafted_tokens)
+    rows = np.ceil(plan.batch_size / plan.data_parallel_attention / plan.pipeline_parallel) * (
+        1.0 + plan.drafted_tokens
+    )
     edge = (rows >= _TILES[0]) & (rows <= _TILES[1]) & (octave_below(np.maximum(rows, 1.0)) == rows)
     edge &= ~illegal & (stated.mode == Mode.STATIC) & (results["time_matrix"] > _STEEP * results["tpot"])
     words = "{} rows of products fill whole tiles: one request more opens others, which may take a step much longer"
     notes.append(Remark(edge & (results["bound"] == COMPUTE), words, (rows,)))
+    copies = plan.data_parallel_attention
+    rounds = plan.batch_size / copies
+    whole = ~illegal & (stated.mode == Mode.STATIC) & (copies > 1.0) & (rounds == np.floor(rounds))
+    words = "a batch of {} gives each of the {} attention replicas {}: one request more gives one of them one more"
+    notes.append(Remark(whole & (rounds * _STEEP < 1.0), words, (plan.batch_size, copies, rounds)))
     return notes
 
 

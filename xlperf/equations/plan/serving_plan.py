@@ -176,7 +176,7 @@ class InferencePlan(PlanColumns):
 
     @derived
     def drafted_tokens(self) -> Array:
-        """Tokens drafted for a decode step: no more than the output has beside the first token and the step's own. [-]"""
+        """Tokens drafted for a decode step: no more than the output has beside its first token and the step's. [-]"""
         return np.asarray(np.minimum(self.draft_tokens, np.maximum(self.output_length - 2.0, 0.0)))
 
     @derived

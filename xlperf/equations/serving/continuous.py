@@ -466,9 +466,7 @@ def loaded_results(deployment: Deployment, operation: Operation) -> dict[str, Ar
     # With fewer requests than replicas the others are idle.
     busy = np.where(arriving, replicas, np.minimum(replicas, plan.concurrency))
     one = np.ones_like(replicas)
-    results = streamed(
-        plan, service, steady, operation.results, best, rate * busy, one, one, operation.place_wait
-    )
+    results = streamed(plan, service, steady, operation.results, best, rate * busy, one, one, operation.place_wait)
     for at, name in enumerate(("tpot", *(f"tpot_{quantile}" for quantile in QUANTILE_NAMES))):
         results[name] = results[name] + operation.uneven[:, at]
     return with_request_latency(results, plan, arriving_latency(plan, steady, deployment.request_latency))

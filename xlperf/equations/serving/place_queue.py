@@ -114,9 +114,7 @@ def erlang_c(servers: Numeric, load: Numeric) -> Array:
     return np.asarray(1.0 / (busy + (1.0 - busy) * root * inside))
 
 
-def wait_correction(
-    servers: Numeric, load: Numeric, arrival_variation: Numeric, hold_variation: Numeric
-) -> Array:
+def wait_correction(servers: Numeric, load: Numeric, arrival_variation: Numeric, hold_variation: Numeric) -> Array:
     r"""Mean wait of a GI/G/c queue over that of the Allen-Cunneen formula (Whitt 1993, equations 2.17 to 2.25).
 
     1 with exponential times between arrivals and of service; above 1 with constant service times and several servers.
@@ -197,8 +195,8 @@ def tail_decay(load: Numeric, arrival_variation: Numeric, hold_variation: Numeri
     """
     busy = np.minimum(array(load), _MOST_LOAD)
     arriving, serving = (np.maximum(array(each) ** 2, _LEAST_SQUARE) for each in (arrival_variation, hold_variation))
-    # Newton's method for y = -ln(1 - x c_s^2) / c_s^2, which is convex and has no pole: beyond its lowest point it comes
-    # down to the root from the first step on. The right-hand side is largest at the largest x, which bounds the root.
+    # Newton's method for y = -ln(1 - x c_s^2) / c_s^2, which is convex and has no pole: beyond its lowest point it
+    # comes down to the root from the first step on. The right-hand side is largest at the largest x, which bounds the root.
     lowest = (1.0 - busy) / (serving + arriving)
     first = np.minimum(2.0 * lowest, 0.5 * (lowest + 1.0 / serving))
     found, most = -log(1.0 - first * serving) / serving, log(1.0 + arriving / (serving * busy)) / arriving
