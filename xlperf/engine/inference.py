@@ -433,7 +433,11 @@ def _broken(served: Served, results: Mapping[str, Array]) -> list[Remark]:
         remarks += [each.of_rows(served.split, len(stated), "expert pool: ") for each in own]
     loaded = stated
     if np.isinf(results["ttft"]).any():
-        loaded = stated.replaced(ttft=results["ttft"], max_request_rate=rounded_down(results["max_request_rate"]))
+        loaded = stated.replaced(
+            ttft=results["ttft"],
+            max_request_rate=rounded_down(results["max_request_rate"]),
+            max_batch_size=results["max_batch_size"],
+        )
     return [
         *remarks,
         *broken_rules(MODE_RULES, stated, model),

@@ -346,7 +346,7 @@ def state_size(model: Model, plan: InferencePlan) -> Array:
     keys, values, heads = linear_widths(model, plan.attention_parallel)
     state = recurrent_state_size(heads, model.linear_key_size, model.linear_value_size, model.linear_state_size)
     window = convolution_state_size(keys, values, model.linear_convolution, plan.activation_size)
-    return np.asarray((1.0 + plan.draft_tokens) * (state + window))
+    return np.asarray((1.0 + plan.drafted_tokens) * (state + window))
 
 
 def _prefill_scan(deployment: Deployment, batching: Batching) -> tuple[Array, Array, Array]:
@@ -365,7 +365,7 @@ def _prefill_scan(deployment: Deployment, batching: Batching) -> tuple[Array, Ar
 def _decode_recurrence(deployment: Deployment, sequences: Array) -> tuple[Array, Array, Array]:
     """FLOP, traffic and time (rows, 1) of one layer of linear attention in a decode step: it moves states."""
     model, plan = deployment.model, deployment.plan
-    each = 1.0 + plan.draft_tokens
+    each = 1.0 + plan.drafted_tokens
     ranks = plan.attention_parallel
     heads, key_heads = ceil_div(model.linear_value_heads, ranks), ceil_div(model.linear_key_heads, ranks)
     sizes = (model.linear_key_size, model.linear_value_size)
@@ -420,7 +420,7 @@ def _decode_attention(deployment: Deployment, sequences: Array) -> list[tuple[Ar
     model, plan, kernels = deployment.model, deployment.plan, deployment.kernels
     ranks = plan.attention_parallel
     heads = np.ceil(model.num_attention_heads / ranks)[:, None]
-    family, drafted = "attention_decode", (1.0 + plan.draft_tokens)[:, None]
+    family, drafted = "attention_decode", (1.0 + plan.drafted_tokens)[:, None]
     read_heads, read_size = np.ceil(model.num_query_groups / ranks)[:, None], model.head_size[:, None]
     multiplied: Array = drafted * heads
     if deployment.architecture.one_vector:
@@ -660,7 +660,7 @@ def decode_sparse(deployment: Deployment, sequences: Array, contexts: Array, sha
     """
     model, plan, kernels = deployment.model, deployment.plan, deployment.kernels
     family = "attention_latent" if deployment.architecture.one_vector else "attention_decode"
-    queries = (sequences * (1.0 + plan.draft_tokens))[:, None]
+    queries = (sequences * (1.0 + plan.drafted_tokens))[:, None]
     heads, read_heads, read_size = shape
     size, near = plan.kv_size[:, None], np.minimum(contexts, model.sparse_window[:, None])
 

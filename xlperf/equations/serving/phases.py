@@ -301,11 +301,15 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
         parts = _parts(kernels, messages, exposed, host)
     if some(plan.kv_offload > 0.0):
         parts = _with_offload(deployment, kernels, shape, parts, phases)
-    # What the host does for each request of a step it does while a stage computes, or between two steps.
-    stage = (deployment.model.num_layers / plan.pipeline_parallel)[:, None]
-    computing = stage * total(parts[:, :, 0]) + total(parts[:, :, 1])
-    beside = np.where(np.array(phases) == DECODING, deployment.overlapped_host, 0.0)
-    parts[:, :, 1, FIXED] += np.maximum(host.request_overhead - beside * computing, 0.0)
+    # What the host does for each token that a step yields it does while a stage computes, its drafts included, or
+    # between two steps.
+    decoding = np.array(phases) == DECODING
+    passes = np.where(decoding, 1.0 + plan.drafted_tokens[:, None], 1.0)
+    handled = np.where(decoding, plan.tokens_per_step[:, None], 1.0) * host.request_overhead
+    stage = (deployment.model.num_layers / plan.pipeline_parallel)[:, None] * _drafting(deployment)[:, None]
+    computing = stage * total(parts[:, :, 0]) + passes * total(parts[:, :, 1])
+    beside = np.where(decoding, deployment.overlapped_host, 0.0)
+    parts[:, :, 1, FIXED] += np.maximum(handled - beside * computing, 0.0) / passes
     path = _critical_path(deployment, batching, exposed, parts, phases)
     return ServingWork(*kernels, messages, exposed, parts[:, :, 1, FIXED], parts, *path)
 
@@ -362,6 +366,12 @@ def _with_offload(
     return parts
 
 
+def _drafting(deployment: Deployment) -> Array:
+    """Layers of a step over those of the model: drafted tokens pass a share of them, one after the other. [-]"""
+    plan = deployment.plan
+    return np.asarray(1.0 + plan.drafted_tokens * plan.draft_layers / deployment.model.num_layers)
+
+
 def _critical_path(
     deployment: Deployment, batching: Batching, exposed: Array, parts: Array, phases: tuple[int, ...]
 ) -> list[Array]:
@@ -380,13 +390,12 @@ def _critical_path(
         walk = layers * layer + once + (stages - 1.0) * transfer
         turn = turns * (fullest * layer + once + linked * transfer)
         turning = turn > walk
-        # Drafted tokens pass a share of the layers one after the other before the step that checks them.
-        drafting = 1.0 + plan.draft_tokens * plan.draft_layers / layers
+        drafting = _drafting(deployment)
         halves = batching.decode_split
         found.append(
             (
                 halves * np.where(turning, turns * fullest, layers) * drafting,
-                halves * np.where(turning, turns, 1.0) * (1.0 + plan.draft_tokens),
+                halves * np.where(turning, turns, 1.0) * (1.0 + plan.drafted_tokens),
                 halves * np.where(turning, turns * linked, stages - 1.0),
             )
         )
