@@ -73,8 +73,9 @@ class Plans:
 
 def words_of(error: InputError, hints: bool = True) -> str:
     """Faults as one text for a cell: the first ones and how many more; with the names that may be meant or without."""
-    lines = [str(fault) if hints else fault.brief for fault in error.faults[:MOST_FAULTS_SHOWN]]
-    more = len(error.faults) - len(lines)
+    found = error.gathered()
+    lines = [str(fault) if hints else fault.brief for fault in found[:MOST_FAULTS_SHOWN]]
+    more = len(found) - len(lines)
     return "; ".join(lines) + (f"; and {more} more" if more else "")
 
 

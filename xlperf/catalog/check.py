@@ -124,6 +124,21 @@ def name_faults(plans: Sequence[Table], catalog: Catalog) -> list[Fault]:
     return faults
 
 
+def taken_names(plans: Sequence[Table], catalog: Catalog) -> list[str]:
+    """Names in rows of any kind that the catalog spells otherwise, each with the name that it was taken for.
+
+    ``plans``: rows whose names were looked up in ``catalog``. Returns a clause for each name.
+    """
+    said = []
+    for table in plans:
+        for column in table.schema.columns:
+            taken = catalog.taken(column.reference) if column.kind == "reference" and column.name in table else {}
+            words = column.name.replace("_", " ")
+            names = dict.fromkeys(table[column.name].tolist()) if taken else ()
+            said += [f"{words} {name} taken as {taken[name]}" for name in names if name in taken]
+    return list(dict.fromkeys(said))
+
+
 def _plan_warnings(plans: Sequence[Table]) -> list[Fault]:
     """Plans of the same name, plans that are the same but for their name, and numbers far beyond all plans."""
     known = {table.kind: table for table in read_plans(workbook())}

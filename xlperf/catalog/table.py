@@ -421,12 +421,14 @@ class Spellings:
         names = [str(name) for name in table.text(table.schema.key.name).tolist()]
         self._spelled = [(name, words_of(name)) for name in dict.fromkeys(names)]
         self._spelled += [(names[row], words_of(word)) for row, word in aliases(table)]
+        self._reduced = _layer_reduced(table)
 
     def names(self, text: str) -> list[str]:
         """Names that a text may mean.
 
         The same words however they are joined (``llama3 70b``), those after the owner's name and a slash
-        (``meta-llama/Llama-3.1-70B``), or else the first words of a name (``H200``).
+        (``meta-llama/Llama-3.1-70B``), or else the first words of a name (``H200``), which never mean a model that was
+        reduced to fewer layers (``DeepSeek-V3-l4``): only its whole name does.
 
         ``text``: what a cell says. In the order of the rows; none where nothing is like it.
         """
@@ -438,7 +440,22 @@ class Spellings:
         begun = words_of(text)
         if not any(map(str.isalpha, "".join(begun))):
             return []
-        return _distinct(name for name, words in self._spelled if words[: len(begun)] == begun)
+        return _distinct(
+            name for name, words in self._spelled if words[: len(begun)] == begun and name not in self._reduced
+        )
+
+
+def _layer_reduced(table: Table) -> frozenset[str]:
+    """Names of models that state their number of layers, as proxies of larger models do: ``Llama3.1-405B-l4``."""
+    if table.kind != "models":
+        return frozenset()
+    found = set()
+    for name, layers in zip(table.text("model").tolist(), table.number("num_layers").tolist(), strict=True):
+        stated = {text.format(f"{layers:.0f}") for text in ("l{}", "{}l", "{}layer", "{}layers", "layers{}")}
+        words = words_of(name)
+        if stated & {*words, *("".join(pair) for pair in pairwise(words))}:
+            found.add(name)
+    return frozenset(found)
 
 
 def _distinct(names: Iterable[str]) -> list[str]:

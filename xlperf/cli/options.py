@@ -395,14 +395,25 @@ def varied(
 
 
 def catalog_for(given: str | None, plans: str, tables: list[Table]) -> Catalog:
-    """The catalog of plans; names that it lacks are refused for all plans at once, before any is evaluated."""
+    """The catalog of plans; names that it lacks are refused for all plans at once, before any is evaluated.
+
+    Names that it spells otherwise are said on standard error.
+    """
     from xlperf.catalog.check import name_faults
 
     catalog = catalog_of(given, plans)
     faults = name_faults(tables, catalog)
     if faults:
         raise InputError(faults)
+    note_names(tables, catalog)
     return catalog
+
+
+def note_names(tables: Sequence[Table], catalog: Catalog) -> None:
+    """Say on standard error which names of rows were taken for others; they were looked up before."""
+    from xlperf.catalog.check import taken_names
+
+    say(*(f"note: {words}" for words in taken_names(tables, catalog)), err=True)
 
 
 def without_auto(plans: Table, catalog: Catalog, bounds: Bounds) -> Table:

@@ -344,13 +344,13 @@ def _evaluate(
     longer = ~illegal & (plan.sequence_length > joined.max_sequence_length)
     lengths = plan.sequence_length, joined.max_sequence_length
     notes = [
-        *name_notes(plans, catalog, illegal),
         Remark(~illegal & (results["fits"] < 1), "needs {} GiB of {} GiB", sizes),
         Remark(longer, "sequence length {} is beyond the model's {}", lengths),
         *unpriced_notes(illegal, catalog, {"": (joined.accelerators, joined.terms.cost_rate)}),
         *limit_notes(joined.power, joined.device.idle_power[:, 0], illegal),
         *extrapolation_notes(_used(extrapolated, plan, joined.model), illegal),
         *([] if own is None else [own_runs_note(own, illegal)]),
+        *name_notes(plans, catalog, illegal),
     ]
     add_notes(reason, notes)
     results = _where_legal(results, illegal)
