@@ -45,9 +45,10 @@ class ErrorValue:
 
 @dataclass(frozen=True, slots=True)
 class Unsaved:
-    """A cell that holds a formula whose value the file does not have."""
+    """A cell that holds a formula whose value the file does not have, or has as a 0 that nobody computed."""
 
     formula: str
+    is_zero: bool = False
 
 
 class SparseRow(Sequence[object]):
