@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import zipfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import openpyxl
 import pytest
 from conftest import Outcome
-from workbook_samples import refused
+from workbook_samples import refused, sheets, write
 
+from xlperf.addin.worker import Session
+from xlperf.base.errors import InputError
+from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.read import read_plans
+from xlperf.catalog.table import Table
 
 Command = Callable[..., Outcome]
 HEADER = ["name", "model", "accelerator", "num accelerators", "prompt length", "output length", "concurrency"]
@@ -77,3 +84,69 @@ def test_zeros_of_a_program_that_calculates_are_taken(tmp_path: Path) -> None:
     path = stored(tmp_path / "y.xlsx", "0", "0")
     edited(path, "xl/_rels/workbook.xml.rels", lambda text: text.replace("</Relationships>", chain))
     assert read_plans(path)[0]["prefix_hit_rate"].tolist() == [0.0, 0.0]
+
+
+def test_only_plans_that_use_an_orphan_row_fail_and_the_cell_is_named(tmp_path: Path, command: Command) -> None:
+    """A renamed accelerator that a price row still named left every answer of Serve and all 93 plans at #VALUE!."""
+    content = sheets()
+    content["prices"][1][0] = "H200"
+    content["accelerators"][2][6] = "DGX-A10"
+    path = write(tmp_path / "own.xlsx", content)
+    catalog = load_catalog(path)
+    network, price = catalog.orphans.faults
+    assert str(price).startswith('own.xlsx [prices!A2]: unknown accelerator "H200"')
+    assert str(network).startswith('own.xlsx [accelerators!G3]: unknown network "DGX-A10"')
+    plans = "model,accelerator,num accelerators\nllama-2-7b,H100,8\n"
+    (tmp_path / "plans.csv").write_text(plans, encoding="utf-8")
+    found = command("evaluate", tmp_path / "plans.csv", "--catalog", path, "-o", tmp_path / "out.csv")
+    assert found.code == 0
+    assert found.err.splitlines()[:2] == [f"note: left out: {network}", f"note: left out: {price}"]
+    (tmp_path / "plans.csv").write_text(plans + "llama-2-7b,A100,8\n", encoding="utf-8")
+    found = command("evaluate", tmp_path / "plans.csv", "--catalog", path)
+    assert found.code == 2
+    assert f'plans.csv [line 3, accelerator]: accelerator "A100" cannot be used: {network}\n' in found.err
+    found = command("check", path)
+    assert found.code == 2
+    assert f"{price}\n" in found.err and f"{network}\n" in found.err
+
+
+def test_cells_of_other_plans_compute_beside_an_orphan_row() -> None:
+    session = Session()
+    tables = []
+    for kind in ("accelerators", "networks", "prices"):
+        header, *rows = sheets()[kind]
+        tables.append([header, *([float(c) if isinstance(c, int) else c for c in row] for row in rows)])
+    tables[2][1][0] = "H200"
+    tables[0][2][6] = "DGX-A10"
+    ((handle,),) = session.call("XLPERF_CATALOG", tables)
+
+    def cell(function: str, accelerator: str) -> object:
+        card = [["model", "Llama3-8B"], ["accelerator", accelerator], ["num accelerators", 8.0]]
+        return session.call(function, [card, handle])[0][0]
+
+    assert isinstance(cell("XLPERF_STEP_TIME", "H100"), float)
+    said = str(cell("XLPERF_CHECK", "A100"))
+    assert said.startswith('training, accelerator: accelerator "A100" cannot be used: accelerators "A100", default net')
+    assert 'unknown network "DGX-A10"' in said
+    tables[2][1][0] = "H2000"
+    ((said,),) = session.call("XLPERF_CHECK", [tables[2][:2]])
+    assert said.startswith('prices row 1, price: unknown accelerator "H2000"')
+    assert session.call("XLPERF_CHECK", [tables[1]]) == [["ok"]]
+
+
+def test_what_refers_to_a_row_that_is_left_out_is_left_out_with_it() -> None:
+    """A device of an unknown memory, its accelerator and their price are one fault, that of the device."""
+    catalog = load_catalog()
+    devices = catalog.tables["devices"]
+    accelerators = catalog.tables["accelerators"]
+    row = int(np.flatnonzero(accelerators["device"] != "")[0])
+    named = np.where(devices["device"] == accelerators["device"][row], "HBM9", devices["memory"])
+    changed = replace(devices, columns={**devices.columns, "memory": named})
+    found = catalog.with_tables([changed, accelerators, catalog.tables["prices"]])
+    assert [fault.problem for fault in found.orphans.faults] == ['unknown memory "HBM9"']
+    name = accelerators["accelerator"][row]
+    asked = Table("training", {"accelerator": np.array([name], dtype=object)})
+    with pytest.raises(InputError, match=re.escape(f'accelerator "{name}" cannot be used: xlperf.xlsx [devices!D')):
+        found.rows("accelerators", asked["accelerator"], asked, "accelerator")
+    with pytest.raises(InputError, match='unknown memory "HBM9"'):
+        pickle.loads(pickle.dumps(found)).rows("accelerators", asked["accelerator"], asked, "accelerator")

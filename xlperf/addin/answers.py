@@ -22,6 +22,7 @@ from xlperf.addin.cells import (
     position_of,
     read_plans_of,
     shown_column,
+    words_of,
 )
 from xlperf.addin.functions import Argument, Function
 from xlperf.addin.handles import with_blocks
@@ -228,8 +229,10 @@ def _check(session: Session, function: Function, given: Given) -> Block:
     found = given["plan or table"]
     if isinstance(found, Plans):
         return _column(session.outcome(found, given["catalog"]).cells(function))
-    with_blocks(given["catalog"][1], [found])
-    return [["ok"]]
+    known: Catalog = given["catalog"][1]
+    before = set(known.orphans.faults)
+    faults = [fault for fault in with_blocks(known, [found]).orphans.faults if fault not in before]
+    return [[words_of(InputError(faults)) if faults else "ok"]]
 
 
 def _column(cells: Iterable[Any]) -> Block:

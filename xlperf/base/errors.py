@@ -67,17 +67,17 @@ class InputError(XlperfError):
         return "\n".join([*map(str, found[:MOST_FAULTS_SHOWN]), *(fault.brief for fault in rest)])
 
     def gathered(self) -> list[Fault]:
-        """Faults in reading order; more than three of one wording are one, which says how many there are.
+        """Faults in reading order; more than three of one wording on one sheet are one, which says how many there are.
 
         >>> [str(one) for one in InputError([Fault(place, "x") for place in "abcd"]).gathered()]
         ['a and 3 more, the last at d: x']
         """
-        alike: dict[str, list[Fault]] = {}
+        alike: dict[tuple[str, str], list[Fault]] = {}
         for fault in self.faults:
-            alike.setdefault(fault.problem, []).append(fault)
+            alike.setdefault(_sheet_and_problem(fault), []).append(fault)
         found = []
         for fault in self.faults:
-            group = alike.get(fault.problem, [])
+            group = alike[_sheet_and_problem(fault)]
             if len(group) <= _MOST_ALIKE:
                 found.append(fault)
             elif fault is group[0]:
@@ -95,6 +95,11 @@ class InputError(XlperfError):
         rest = len(found) - most
         shown = [str(fault) for fault in found[: most if rest > 0 else None]]
         return [*shown, f"... and {rest:,} more fault{'s' if rest > 1 else ''}"] if rest > 0 else shown
+
+
+def _sheet_and_problem(fault: Fault) -> tuple[str, str]:
+    sheet, mark, _ = fault.place.rpartition("!")
+    return sheet if mark else "", fault.problem
 
 
 class HostError(XlperfError):

@@ -15,6 +15,7 @@ from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import shown
 from xlperf.catalog.read import raise_faults, read_plans, rows_outside, unread_sheets
+from xlperf.catalog.references import NOT_USABLE
 from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, Column, unit_of
 from xlperf.catalog.table import Table
 from xlperf.catalog.xlsx import Workbook
@@ -86,6 +87,7 @@ def _workbook_findings(path: Path, tests: Sequence[Test], today: datetime.date) 
     plans: list[Table] = []
     try:
         catalog = load_catalog(path)
+        faults += catalog.orphans.faults
     except InputError as error:
         faults += error.faults
     for kind in planned:
@@ -94,7 +96,7 @@ def _workbook_findings(path: Path, tests: Sequence[Test], today: datetime.date) 
         except InputError as error:
             faults += [fault for fault in error.faults if not fault.problem.startswith("has no plans")]
     if catalog is not None:
-        faults += name_faults(plans, catalog)
+        faults += [fault for fault in name_faults(plans, catalog) if NOT_USABLE not in fault.problem]
     raise_faults(faults)
     assert catalog is not None  # or its faults were raised
     tables = [catalog.tables[kind] for kind in own]

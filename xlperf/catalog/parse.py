@@ -54,7 +54,9 @@ def convert(field: Field, value: object, from_text: bool = False) -> float | str
         if value[:1] in "#E" and _ERRORS.fullmatch(value):
             value = ErrorValue(value)
     if isinstance(value, Unsaved):
-        problem = "whose value nobody has computed (the file holds 0 for all)" if value.is_zero else "without a saved value"
+        problem = (
+            "whose value nobody has computed (the file holds 0 for all)" if value.is_zero else "without a saved value"
+        )
         remedy = "open and save it once in Excel or LibreOffice, or enter a value"
         raise BadValue(f"{field.words} is a formula {problem}; {remedy}")
     if is_blank(value):

@@ -326,14 +326,19 @@ def _either(words: Sequence[str]) -> str:
 def catalog_of(given: str | None, source: str | None) -> Catalog:
     """The catalog of ``--catalog``, else of the workbook that holds the rows, else the shipped one.
 
-    ``given``: workbook that ``--catalog`` names. ``source``: file of the rows, whether a workbook or not. Raises
-    InputError with every fault of the workbook; where the one that was asked for has no sheet of a catalog.
+    ``given``: workbook that ``--catalog`` names. ``source``: file of the rows, whether a workbook or not. Rows that
+    name what no table has are named on standard error and left out. Raises InputError with every fault of the
+    workbook; where the one that was asked for has no sheet of a catalog.
     """
     from xlperf.catalog.catalog import load_catalog
 
     own = source if source is not None and Path(source).suffix.lower() in (".xlsx", ".xlsm") else None
     note_unread(given, own)
-    return load_catalog(given or own)
+    catalog = load_catalog(given or own)
+    if catalog.orphans.faults:
+        left_out = InputError(catalog.orphans.faults).lines()
+        say(*(f"note: left out: {line}" for line in left_out), err=True)
+    return catalog
 
 
 def note_unread(given: str | None, own: str | None) -> None:
