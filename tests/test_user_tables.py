@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import re
+import tracemalloc
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import openpyxl
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from conftest import Outcome
 from workbook_samples import refused, sheets, write
 
+import xlperf
 from xlperf.addin.worker import Session
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import load_catalog
-from xlperf.catalog.read import read_plans
+from xlperf.catalog.cells import parse_header
+from xlperf.catalog.read import plan_blocks, read_plans
 from xlperf.catalog.table import Table
 
 Command = Callable[..., Outcome]
@@ -150,3 +158,53 @@ def test_what_refers_to_a_row_that_is_left_out_is_left_out_with_it() -> None:
         found.rows("accelerators", asked["accelerator"], asked, "accelerator")
     with pytest.raises(InputError, match='unknown memory "HBM9"'):
         pickle.loads(pickle.dumps(found)).rows("accelerators", asked["accelerator"], asked, "accelerator")
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet", ".xlsx"])
+def test_a_header_alone_has_no_plans(tmp_path: Path, command: Command, ending: str) -> None:
+    """A CSV file with the header ``dimension order`` and no rows ended in a traceback."""
+    header = ["name", "model", "accelerator", "num accelerators", "dimension order"]
+    path = tmp_path / f"plans{ending}"
+    if ending == ".xlsx":
+        made(path, [header], "training")
+    elif ending == ".parquet":
+        pyarrow.parquet.write_table(pa.table({name: pa.array([], pa.string()) for name in header}), path)
+    else:
+        path.write_text(",".join(header) + "\n", encoding="utf-8")
+    for output in ("-", tmp_path / "out.csv", tmp_path / "out.parquet", tmp_path / "out.xlsx"):
+        found = command("evaluate", path, "-o", output)
+        assert (found.code, found.err) == (2, f"plans{ending}: has no plans; fill at least one row\n")
+    assert len(xlperf.evaluate(pd.DataFrame(columns=header))) == 0
+
+
+class _Endless(io.RawIOBase):
+    """A stream whose line never ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given = 0
+
+    def read(self, size: int = -1) -> bytes:
+        assert 0 < size < 2**26
+        self.given += size
+        assert self.given < 2**26, "more of an endless line is read than a line may hold"
+        return b"x" * size
+
+
+@pytest.mark.parametrize("read", [read_plans, lambda path: list(plan_blocks(path, 100))])
+def test_an_endless_line_is_not_read_to_its_end(read: Callable[[str], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=_Endless()))
+    assert refused(read, "-") == (
+        "standard input [line 1]: is longer than 4,194,304 characters; a header row and rows of values are meant"
+    )
+
+
+def test_a_header_of_ten_thousand_unknown_columns_takes_little_memory() -> None:
+    """It took 616 MB: every column had its own list of known names."""
+    header = [*HEADER, *(f"prompt lenght {number}" for number in range(10_000))]
+    tracemalloc.start()
+    try:
+        parse_header("inference", header)
+        assert tracemalloc.get_traced_memory()[1] < 32 * 2**20
+    finally:
+        tracemalloc.stop()

@@ -406,6 +406,7 @@ def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
     faults: list[HeaderFault] = []
     unnamed: list[int] = []
     first: dict[str, int] = {}
+    known = tuple(word.replace("_", " ") for word in (*sheet.by_name, *sorted(ignored)))
     for position, cell in enumerate(header):
         if is_blank(cell):
             unnamed.append(position)
@@ -415,7 +416,6 @@ def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
         column = sheet.by_name.get(name)
         if column is None:
             if name not in ignored and not (found and name.startswith("calibration.")):
-                known = tuple(word.replace("_", " ") for word in (*sheet.by_name, *sorted(ignored)))
                 hint = partial(nearest, name.replace("_", " "), known)
                 faults.append(HeaderFault(position, f"unknown column {shown(text)}", hint=hint))
             continue

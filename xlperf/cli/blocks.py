@@ -62,7 +62,7 @@ class _Evaluation(NamedTuple):
         rows, check_only = task
         plans, faults = rows.table()
         unknown = () if faults else name_faults([plans], self.catalog)
-        if faults or unknown or check_only:
+        if faults or unknown or check_only or not len(plans):
             return _Block(len(plans), "", b"", tuple(faults), tuple(unknown))
         resolved, results = evaluate_resolved(plans, self.catalog, **self.bounds)
         block, taken = parts(resolved, results), tuple(taken_names([plans], self.catalog))
