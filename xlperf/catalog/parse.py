@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -191,7 +192,33 @@ def parse_rows(
         columns[field.column.name], autos = _column(field, values, kept, collector)
         if autos:
             auto[field.column.name] = _mask(len(kept), autos)
-    return _finish(kind, fields, columns, auto, kept, collector)
+    table, faults = _finish(kind, fields, columns, auto, kept, collector)
+    own = {}
+    for at in parsed.own:
+        own[_header_of(header[at])] = _own([rows[row][at] if at < len(rows[row]) else None for row in kept])
+    return (replace(table, own=own) if own else table), faults
+
+
+def _header_of(cell: object) -> str:
+    return " ".join(cell.split()) if isinstance(cell, str) else shown(cell)
+
+
+def _own(values: Sequence[object]) -> np.ndarray:
+    """A column of the user's own as it is: numbers if all of its cells are, else texts."""
+    numbers = [value for value in map(as_number, values) if not is_blank(value)]
+    if numbers and all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in numbers):
+        found = [as_number(value) for value in values]
+        return np.array([math.nan if is_blank(value) else value for value in found], dtype=np.float64)
+    return np.array(["" if is_blank(value) else _own_text(value) for value in values], dtype=object)
+
+
+def _own_text(value: object) -> str:
+    if isinstance(value, Unsaved):
+        return f"={value.formula}"
+    if isinstance(value, ErrorValue):
+        return value.text
+    text = as_text(value)
+    return text if text is not None else shown(value)
 
 
 def _column(
@@ -265,7 +292,17 @@ def parse_coded(
         if mask is not None:
             auto[field.column.name] = mask
     length = len(columns[0][0]) if columns else 0
-    return _finish(kind, parsed.fields, arrays, auto, range(length), collector)
+    table, faults = _finish(kind, parsed.fields, arrays, auto, range(length), collector)
+    own = {_header_of(header[position]): _own_coded(columns[position]) for position in parsed.own}
+    return (replace(table, own=own) if own else table), faults
+
+
+def _own_coded(column: Coded) -> np.ndarray:
+    values, distinct = column
+    if distinct is None:
+        return values.astype(np.float64)
+    texts = ["" if is_blank(value) else _own_text(value) for value in distinct]
+    return np.array([*texts, ""], dtype=object)[values]
 
 
 def _expand(

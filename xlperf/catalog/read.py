@@ -14,7 +14,16 @@ from xlperf.catalog.cells import SparseRow, is_blank, parse_header, plan_kind
 from xlperf.catalog.csv_files import STANDARD, csv_blocks, read_csv
 from xlperf.catalog.parquet_files import parquet_blocks, parquet_place, read_parquet
 from xlperf.catalog.parse import Coded, parse_coded, parse_rows
-from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, PLAN_TABLES, results_of, split_header, table_schema
+from xlperf.catalog.schema import (
+    CATALOG_TABLES,
+    EVERY_TABLE,
+    PLAN_TABLES,
+    canonical,
+    plan_names,
+    results_of,
+    split_header,
+    table_schema,
+)
 from xlperf.catalog.table import Locate, SheetCells, Table, column_letters
 from xlperf.catalog.xlsx import Cells, ListObject, Workbook
 
@@ -24,6 +33,9 @@ _TABLE_FILES = (".csv", ".tsv", ".parquet")
 _TEXT_FILES = (".csv", ".txt", ".tsv")
 _FOR_READERS = frozenset({"start", "tco", "checks", "functions", "study", "serve", "train", "build a chip"})
 """Sheets that xlperf writes and does not read."""
+
+
+_NEEDED = ("model", "accelerator", "num_accelerators")
 
 
 @dataclass(frozen=True)
@@ -54,13 +66,14 @@ def find_block(book: Workbook, sheet: str, kind: str) -> Block | None:
 
 def _matches(kind: str, row: dict[int, object], first: int) -> bool:
     """Whether a row of cells is the header of a kind: its key comes first, or most are columns of the kind."""
-    names = [split_header(value)[0] for column, value in row.items() if isinstance(value, str) and column >= first]
+    written = [value for column, value in row.items() if isinstance(value, str) and column >= first]
+    names = [canonical(kind, split_header(value)[0]) for value in written]
     schema = table_schema(kind)
     if kind in EVERY_TABLE:
         start = row.get(first)
         return isinstance(start, str) and split_header(start)[0] == schema.key.name
     known = [name for name in names if name in schema.by_name or name in results_of(kind).by_name]
-    return len(known) >= 2 and 2 * len(known) >= len(names)
+    return len(known) >= 2 and (len(known) > 3 or 2 * len(known) >= len(names))
 
 
 def _table_block(book: str, sheet: str, cells: Cells, table: ListObject) -> Block:
@@ -198,7 +211,7 @@ def _plan_kind_of(book: Workbook, sheet: str) -> str:
 
 def _has_prompt(book: Workbook, sheet: str, kind: str) -> bool:
     block = find_block(book, sheet, kind)
-    names = {split_header(cell)[0] for cell in block.header if isinstance(cell, str)} if block else set()
+    names = plan_names(block.header) if block else set()
     return kind == "inference" and "prompt_length" in names
 
 
@@ -206,7 +219,10 @@ def _read_sheet(book: Workbook, sheet: str, kind: str, tables: list[Table], faul
     block = find_block(book, sheet, kind)
     if block is None:
         key = table_schema(kind).key.name
-        needed = f'whose first header is "{key}"' if kind in EVERY_TABLE else "with the columns of plans"
+        columns = ", ".join(table_schema(kind).by_name[name].header for name in _NEEDED)
+        needed = (
+            f'whose first header is "{key}"' if kind in EVERY_TABLE else f"of plans, with headers such as {columns}"
+        )
         faults.append(Fault(f"{book.name} [{sheet}]", f"the sheet has no table {needed}"))
         return
     table, found = read_block(kind, block)
@@ -419,15 +435,15 @@ def _read_rows(
 
 
 def _wanted(kind: str, header: Sequence[object]) -> set[int]:
-    """Columns of a Parquet file that are read: those of the schema, and those without a name, which are faults."""
+    """Columns of a file that are read: of the schema, of the user's own, and without a name, which are faults."""
     parsed = parse_header(kind, header)
-    return {field.position for field in parsed.fields} | set(parsed.unnamed)
+    return {field.position for field in parsed.fields} | set(parsed.unnamed) | set(parsed.own)
 
 
 def _design_kind(name: str, header: Sequence[object], kinds: Sequence[str]) -> str:
     names = [split_header(cell)[0] for cell in header if isinstance(cell, str)]
     costed = tuple(kinds) == DESIGN_TABLES
-    if costed and "model" in names:  # plans, also with the server that an earlier run found for them
+    if costed and "model" in plan_names(header):  # plans, also with the server that an earlier run found for them
         return plan_kind(header)
     for kind in kinds:
         if table_schema(kind).key.name in names:

@@ -113,12 +113,16 @@ class Table:
     auto : mapping of str to bool array
         Which values are the word ``auto`` (number, flag and choice columns of plans), blank in ``columns``; only
         for columns that have any.
+    own : mapping of str to array
+        Columns of plans that xlperf does not know, by their headers as they are written: text, or float64 if all are
+        numbers. They pass through to the results.
     """
 
     kind: str
     columns: Mapping[str, np.ndarray]
     place: Place = field(default=nowhere, compare=False)
     auto: Mapping[str, np.ndarray] = field(default_factory=dict, compare=False)
+    own: Mapping[str, np.ndarray] = field(default_factory=dict, compare=False)
 
     def __len__(self) -> int:
         for values in self.columns.values():
@@ -144,7 +148,7 @@ class Table:
             if own != name and own in self.schema.by_name:
                 given = self.columns[name]
                 columns[own] = np.where(np.isnan(given), self.number(own), given)
-        return Table(self.kind, columns, self.place, self.auto)
+        return Table(self.kind, columns, self.place, self.auto, self.own)
 
     def number(self, column: str, default: float = float("nan")) -> np.ndarray:
         """A number column with blanks replaced, or the default where the table lacks the column."""
@@ -196,6 +200,7 @@ class Table:
             {name: values[index] for name, values in self.columns.items()},
             partial(place_of_row, self.place, index),
             {name: values[index] for name, values in self.auto.items()},
+            {name: values[index] for name, values in self.own.items()},
         )
 
 

@@ -174,8 +174,14 @@ def working(label: str) -> Iterator[None]:
 
 
 def parts(*tables: Table) -> list[Part]:
-    """Columns of tables of equal length side by side, with their schema."""
-    return [(table.schema.by_name[name], values) for table in tables for name, values in table.columns.items()]
+    """Columns of tables of equal length side by side, with their schema; a table's own ones after the others."""
+    from xlperf.catalog.schema import own_column
+
+    found: list[Part] = []
+    for table in tables:
+        found += [(table.schema.by_name[name], values) for name, values in table.columns.items()]
+        found += [(own_column(header, values.dtype == object), values) for header, values in table.own.items()]
+    return found
 
 
 def is_workbook(output: str) -> bool:
