@@ -29,7 +29,7 @@ from xlperf.addin.handles import with_blocks
 from xlperf.base.errors import InputError, nearest
 from xlperf.base.units import UNITS, YEAR
 from xlperf.catalog.catalog import part_of
-from xlperf.catalog.cells import shown
+from xlperf.catalog.cells import parse_header, shown
 from xlperf.catalog.schema import FORMS, Column, results_of
 
 if TYPE_CHECKING:
@@ -228,7 +228,10 @@ def _worth(session: Session, _: Function, given: Given) -> Block:
 def _check(session: Session, function: Function, given: Given) -> Block:
     found = given["plan or table"]
     if isinstance(found, Plans):
-        return _column(session.outcome(found, given["catalog"]).cells(function))
+        own = [shown(found.header[position]) for position in parse_header(found.kind, found.header).own]
+        more = f"; not read: {', '.join(own)}" if own else ""
+        more += f"; {session.misused[found]}" if found in session.misused else ""
+        return _column(f"{words}{more}" for words in session.outcome(found, given["catalog"]).cells(function))
     known: Catalog = given["catalog"][1]
     before = set(known.orphans.faults)
     faults = [fault for fault in with_blocks(known, [found]).orphans.faults if fault not in before]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,7 +41,7 @@ _EPOCH_1900, _EPOCH_1904 = datetime.datetime(1899, 12, 30), datetime.datetime(19
 
 _ALIKE = 0.85
 """Likeness of two headers, by difflib, from which on one is taken for the other with a slip. [-]"""
-MOST_OWN = 1_000
+MOST_OWN = 200
 """Columns of the user's own that a table of plans may have. [-]"""
 _RATES = dict.fromkeys(("requests/s", "req/s", "reqs/s", "rps", "qps", "queries/s"), UNITS["request/s"])
 
@@ -433,7 +433,9 @@ def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
         if column is None:
             if name in ignored or (found and name.startswith("calibration.")):
                 continue
-            if is_own_column(kind, name):
+            if len(own) > MOST_OWN or is_own_column(kind, name):
+                if any(" ".join(str(header[other]).split()) == " ".join(text.split()) for other in own[:MOST_OWN]):
+                    faults.append(HeaderFault(position, f"duplicate column {shown(text)}"))
                 own.append(position)
                 continue
             hint = partial(_meant, kind, name, known)
@@ -469,12 +471,20 @@ def is_own_column(kind: str, name: str) -> bool:
     word = squeezed(name)
     if kind not in PLAN_TABLES or word in AMBIGUOUS[kind] or not word:
         return False
-    known = {squeezed(one) for each in PLAN_TABLES for one in (*table_schema(each).by_name, *trade_names(each))}
-    known |= {squeezed(one) for one in _result_names(kind)}
+    known = _known_words(kind)
     letters = sorted(word)
     if word in known or any(len(one) == len(word) and sorted(one) == letters for one in known):
         return False
     return not difflib.get_close_matches(word, known, n=1, cutoff=_ALIKE)
+
+
+@cache
+def _known_words(kind: str) -> frozenset[str]:
+    """Headers of plans and of the results of a kind, squeezed."""
+    names = [*_result_names(kind)]
+    for each in PLAN_TABLES:
+        names += [*table_schema(each).by_name, *trade_names(each)]
+    return frozenset(map(squeezed, names))
 
 
 def _meant(kind: str, name: str, known: tuple[str, ...]) -> str:

@@ -12,15 +12,16 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import rows
+from xlperf.catalog.cells import shown
 from xlperf.catalog.launch_rules import Stated, plan_of, stack_of
 from xlperf.catalog.launch_text import Setting, logged_settings, settings_of
 from xlperf.catalog.parse import table_from_rows
-from xlperf.catalog.schema import split_header, table_schema, unit_of
+from xlperf.catalog.schema import canonical, split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
 
 MARK = "# xlperf:"
@@ -182,12 +183,16 @@ def read_launch(
     stack = stack or named or max(stacks(), key=lambda own: _fit(groups, own))
     quantities, unknown, open_ = _told(groups, stack)
     unknown = [] if logged else unknown
-    columns = {split_header(key)[0]: value for key, value in (given or {}).items()}
-    known = table_schema(flags(stack)[0].kind).by_name
+    kind = flags(stack)[0].kind
+    known = table_schema(kind).by_name
+    columns = {}
+    for key, value in (given or {}).items():  # TP is a column, unless it is a variable of the script
+        own = split_header(key)[0]
+        columns[own if re.search(rf"\$\{{?{re.escape(key)}\b", text) else canonical(kind, own)] = value
     told = plan_of(stack, {**quantities, **{key: value for key, value in columns.items() if key in known}}, models)
     told |= {key: value for key, value in columns.items() if key in known}
     for key, equals, value in (line.partition("=") for line in said):
-        told |= {split_header(key)[0]: value.strip()} if equals else {}
+        told |= {canonical(kind, split_header(key)[0]): value.strip()} if equals else {}
     if not quantities and not any("=" in line for line in said):
         raise InputError(Fault(name, f"has no flag of {', '.join(stacks())}"))
     told = {column: value for column, value in told.items() if value != ""}
@@ -202,7 +207,12 @@ def _plan_table(kind: str, told: Stated, name: str, asked: Sequence[str]) -> Tab
         raise InputError(Fault(name, f"does not say {', '.join(lacking)}{also}: {remedy}"))
     known = table_schema(kind).by_name
     cells = [_cell(value, column in known and not known[column].is_text) for column, value in told.items()]
-    return table_from_rows(kind, list(told), [cells], lambda _, column: f"{name} [{column}]")
+    table = table_from_rows(kind, list(told), [cells], lambda _, column: f"{name} [{column}]")
+    if table.own:
+        column = next(iter(table.own))
+        hint = partial(nearest, column, [one.replace("_", " ") for one in known])
+        raise InputError(Fault(f"{name} [{column}]", f"unknown column {shown(column)}", hint))
+    return table
 
 
 def _cell(text: str, number: bool) -> str | float:

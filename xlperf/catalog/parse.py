@@ -38,6 +38,8 @@ from xlperf.catalog.table import Locate, NamedCells, Place, Table, key_faults, n
 _ERRORS = re.compile(r"#(N/A|REF!|VALUE!|DIV/0!|NAME\?|NUM!|NULL!|SPILL!|CALC!|GETTING_DATA|FIELD!|BLOCKED!)|Err:\d+")
 _BARE = re.compile(r"[A-Za-z0-9_.]+(?: [A-Za-z0-9_.]+)*")  # a text that is a name as it stands
 _HALVES = re.compile("[\ud800-\udfff]")  # of a pair of surrogates: no file and no other program takes one alone
+_COMMA = re.compile(r"[+-]?[0-9][0-9.' \u00a0]*(,[0-9]+)+(\.[0-9]+)?")  # of decimals, or between thousands
+_THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3})+")  # 2.000, which is two or two thousand
 _MOST_COUNTED = 2.0**50
 _LARGEST, _SMALLEST = 2.0**200, 2.0**-200  # products of a few such numbers are still numbers
 _YES = {"yes": 1.0, "true": 1.0, "1": 1.0, "no": 0.0, "false": 0.0, "0": 0.0}
@@ -88,9 +90,15 @@ def _number(field: Field, value: object, from_text: bool) -> float:
     elif isinstance(value, str):
         number = number_of(value)
         if not from_text and math.isfinite(number):
-            raise BadValue(f"{field.words} must be {field.expects}, got the text {shown(value)}; enter it as a number")
+            point = ", without a thousands separator" if _THOUSANDS.fullmatch(value.strip()) else ""
+            text = f"got the text {shown(value)}; enter it as a number{point}"
+            raise BadValue(f"{field.words} must be {field.expects}, {text}")
     if not math.isfinite(number):
-        raise BadValue(f"{field.words} must be {field.expects}, got {shown(value)}")
+        remedy = _comma_words(value) if isinstance(value, str) else ""
+        raise BadValue(f"{field.words} must be {field.expects}, got {shown(value)}{remedy}")
+    if from_text and field.whole and isinstance(value, str) and _THOUSANDS.fullmatch(value.strip()):
+        plain = value.strip().replace(".", "")
+        raise BadValue(f"{field.words} must be {field.expects}, got {shown(value)}; write {plain} or {number:.0f}")
     inside = number * field.factor
     found = shown(value if from_text else number)
     if not _within(field, inside):
@@ -98,6 +106,24 @@ def _number(field: Field, value: object, from_text: bool) -> float:
     if _beyond(field, inside):
         raise BadValue(f"{field.words} must be {field.expects}, got {found}, beyond what can be computed with")
     return inside
+
+
+def _comma_words(text: str) -> str:
+    """What would do in the place of a number with a decimal comma, or with commas between thousands; else nothing.
+
+    >>> print(_comma_words("0,9"), _comma_words("1,024,000"))
+    , which has a decimal comma; write 0.9 , which has thousands separators; write 1024000
+    """
+    found = _COMMA.fullmatch(text.strip())
+    if found is None:
+        return ""
+    digits = re.sub(r"[' \u00a0]", "", text.strip())
+    whole, decimals = digits.replace(",", ""), digits.replace(".", "").replace(",", ".")
+    if digits.count(",") > 1 or found[2]:
+        return f", which has thousands separators; write {whole}"
+    if "." not in digits and len(digits.partition(",")[2]) == 3 and not digits.startswith("0"):
+        return f", which has a decimal comma or a thousands separator; write {decimals} or {whole}"
+    return f", which has a decimal comma; write {decimals}"
 
 
 def _within(field: Field, inside: float) -> bool:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.files import replaced
+from xlperf.catalog.cells import parse_header
+from xlperf.cli.options import note_own
 from xlperf.cli.output import NONE_COUNTED, STANDARD, Legal, legal_of, parts, progress, say, standard_output
 from xlperf.cli.table_files import (
     Part,
@@ -126,10 +128,12 @@ class _Run:
         self._faults: list[Fault] = []
         self._unknown: list[Fault] = []
         self._taken: dict[str, None] = {}
+        self._own: list[str] = []
 
     def tasks(self) -> Iterator[tuple[PlanRows, bool]]:
         for rows in self._rows:
             self.kind = rows.kind
+            self._own = [" ".join(str(rows.header[at]).split()) for at in parse_header(rows.kind, rows.header).own]
             yield rows, bool(self._faults or self._unknown)
 
     def blocks(self, found: Iterator[_Block], done: Callable[[int], Any]) -> Iterator[_Block]:
@@ -152,6 +156,7 @@ class _Run:
             name = "standard input" if plans == STANDARD else Path(plans).name
             raise InputError(Fault(name, "has no plans; fill at least one row"))
         say(*(f"note: {words}" for words in self._taken), err=True)
+        note_own(self._own)
 
 
 def _write_csv(write: Callable[[bytes], Any], blocks: Iterator[_Block]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -331,8 +331,9 @@ def catalog_of(given: str | None, source: str | None) -> Catalog:
     workbook; where the one that was asked for has no sheet of a catalog.
     """
     from xlperf.catalog.catalog import load_catalog
+    from xlperf.catalog.read import is_workbook
 
-    own = source if source is not None and Path(source).suffix.lower() in (".xlsx", ".xlsm") else None
+    own = source if source is not None and is_workbook(source) else None
     note_unread(given, own)
     catalog = load_catalog(given or own)
     if catalog.orphans.faults:
@@ -349,12 +350,12 @@ def note_unread(given: str | None, own: str | None) -> None:
     """
     from xlperf.catalog.read import is_table_file, unread_sheets
     from xlperf.catalog.schema import EVERY_TABLE
-    from xlperf.catalog.xlsx import Workbook
+    from xlperf.catalog.xlsx import open_workbook
 
     if given is not None and is_table_file(given):
         given = None
     for path in dict.fromkeys(filter(None, (own, given))):
-        with Workbook(path) as book:
+        with open_workbook(path) as book:
             unread = unread_sheets(book)
             if path == given and not any(book.sheet(kind) for kind in EVERY_TABLE):
                 raise InputError([*unread, Fault(book.name, f"has no sheet of a catalog: {', '.join(EVERY_TABLE)}")])
@@ -411,7 +412,16 @@ def catalog_for(given: str | None, plans: str, tables: list[Table]) -> Catalog:
     if faults:
         raise InputError(faults)
     note_names(tables, catalog)
+    for table in tables:
+        note_own(table.own)
     return catalog
+
+
+def note_own(headers: Iterable[str]) -> None:
+    """Say on standard error which columns of plans xlperf does not know."""
+    listed = ", ".join(headers)
+    if listed:
+        say(f"note: columns that are not read, and passed on as they are: {listed}", err=True)
 
 
 def note_names(tables: Sequence[Table], catalog: Catalog) -> None:
