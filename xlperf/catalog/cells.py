@@ -433,9 +433,13 @@ def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
         if column is None:
             if name in ignored or (found and name.startswith("calibration.")):
                 continue
-            if len(own) > MOST_OWN or is_own_column(kind, name):
-                if any(" ".join(str(header[other]).split()) == " ".join(text.split()) for other in own[:MOST_OWN]):
-                    faults.append(HeaderFault(position, f"duplicate column {shown(text)}"))
+            if len(own) + len(faults) > MOST_OWN:
+                own.append(position)
+                continue
+            if is_own_column(kind, name):
+                same = next((other for other in own if str(header[other]).split() == text.split()), -1)
+                if same >= 0:
+                    faults.append(HeaderFault(position, f"duplicate column {shown(text)}", same))
                 own.append(position)
                 continue
             hint = partial(_meant, kind, name, known)
@@ -454,10 +458,10 @@ def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
         needed = column.required or (column.instead and column.instead not in first)
         if needed and column.name not in first:
             faults.append(HeaderFault(-1, f'the column "{column.header}" is missing'))
-    if len(own) > MOST_OWN:
-        faults.append(
-            HeaderFault(-1, f"has {len(own):,} columns that xlperf does not know; it keeps {MOST_OWN:,} at most")
-        )
+    if len(own) + len(faults) > MOST_OWN:
+        number = len(own) + len(faults)
+        problem = f"has {number:,} columns that xlperf does not know; {MOST_OWN:,} are the most that it keeps"
+        faults.append(HeaderFault(-1, problem))
     return Header(kind, tuple(fields), tuple(unnamed), tuple(faults), tuple(own))
 
 

@@ -266,12 +266,12 @@ def _has_prompt(book: Workbook, sheet: str, kind: str) -> bool:
 
 
 def _read_sheet(book: Workbook, sheet: str, kind: str, tables: list[Table], faults: list[Fault]) -> None:
-    block = find_block(book, sheet, kind)
-    card = _sheet_card(book, sheet, kind) if block is None and kind in PLAN_TABLES else None
+    card = _sheet_card(book, sheet) if kind in PLAN_TABLES else None
     if card is not None:
         tables.append(card[0])
         faults += card[1]
         return
+    block = find_block(book, sheet, kind)
     if block is None:
         key = table_schema(kind).key.name
         columns = ", ".join(table_schema(kind).by_name[name].header for name in _NEEDED)
@@ -285,9 +285,9 @@ def _read_sheet(book: Workbook, sheet: str, kind: str, tables: list[Table], faul
     faults += found
 
 
-def _sheet_card(book: Workbook, sheet: str, kind: str) -> tuple[Table, list[Fault]] | None:
+def _sheet_card(book: Workbook, sheet: str) -> tuple[Table, list[Fault]] | None:
     """The plans of a sheet that holds a card, a name and a value in each row."""
-    cells = book.cells(sheet)
+    cells = book.cells(sheet) if not book.tables(sheet) else {}
     if not 2 <= len(cells) <= MOST_CARD_ROWS:
         return None
     numbers = sorted(cells)
@@ -297,7 +297,7 @@ def _sheet_card(book: Workbook, sheet: str, kind: str) -> tuple[Table, list[Faul
     if card is None:
         return None
     places = CardCells(book.name, sheet, [numbers[at] for at in card.rows], [columns[at] for at in card.columns])
-    return parse_rows(plan_kind(card.names) if kind in PLAN_TABLES else kind, card.names, card.plans, places)
+    return parse_rows(plan_kind(card.names), card.names, card.plans, places)
 
 
 def missing_sheet(book: Workbook, name: str) -> str:
