@@ -292,7 +292,7 @@ def test_columns_of_ones_own_pass_through_and_are_said_once(tmp_path: Path, comm
     rows = [["ann", "Llama3-70B", "H100-SXM-80GB", 64, 8, "0042"], ["=1+1", "Llama3-70B", "H100-SXM-80GB", 64, 8, ""]]
     source = tmp_path / "plans.csv"
     source.write_text("\n".join([",".join(OWN), *(",".join(map(str, row)) for row in rows)]), encoding="utf-8")
-    note = "note: columns that are not read, and passed on as they are: Owner, cost center\n"
+    note = "note: columns that are not read: Owner, cost center\n"
     for step in range(2):  # a file of results is a file of plans again
         output = tmp_path / f"out{step}{ending}"
         found = command("evaluate", source, "-o", output)

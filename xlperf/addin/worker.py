@@ -315,8 +315,8 @@ def _read_rows(_: Session, function: Function, argument: Argument, cells: Mappin
 def _read_plan_or_table(session: Session, function: Function, argument: Argument, cells: Mapping[str, Any]) -> Any:
     """A catalog table as a block; everything else as plans."""
     block = block_of(cells[argument.name])
-    is_card = find_card(block, PLAN_TABLES) is not None
-    if block and len(block[0]) > 2 and not is_card and not block_of(cells["header"]):
+    bare = block and len(block[0]) > 2 and not block_of(cells["header"])
+    if bare and find_card(block, PLAN_TABLES) is None:
         names = plan_names(block[0])
         keys = {table_schema(kind).key.name for kind in EVERY_TABLE}
         if not {"model", "accelerator"} <= names and names & keys and table_kind(block[0]) in EVERY_TABLE:

@@ -52,7 +52,7 @@ def find_card(rows: Sequence[Sequence[object]], kinds: Sequence[str], from_text:
     width = max(map(len, rows), default=0)
     if not 2 <= len(rows) <= MOST_ROWS or not 2 <= width <= MOST_COLUMNS:
         return None
-    cells = [[*row, *[None] * (width - len(row))] for row in rows]
+    cells: list[list[Any]] = [[*row, *[None] * (width - len(row))] for row in rows]
     first = next((column for column in range(width) if any(not is_blank(row[column]) for row in cells)), 0)
     known = {at: kind for at, row in enumerate(cells) if (kind := _kind_of(row[first], kinds))}
     top = next((row for row in cells if not all(map(is_blank, row))), [])
@@ -169,5 +169,5 @@ def card_of_csv(found: CsvFile, kinds: Sequence[str]) -> tuple[list[str], list[C
     if card is None:
         return None
     lines = [places.header_line, *places.lines.tolist()]
-    columns = [factorise(list(values)) for values in zip(*card.plans, strict=True)]
+    columns: list[Coded] = [factorise(list(values)) for values in zip(*card.plans, strict=True)]
     return card.names, columns, CardLines(places.name, [lines[at] for at in card.rows], card.names)

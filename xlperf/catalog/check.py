@@ -147,7 +147,7 @@ def _plan_warnings(plans: Sequence[Table]) -> list[Fault]:
     faults = [fault for table in plans if table.kind in known for fault in far_values(table, known[table.kind])]
     for table in plans:
         if table.own:
-            problem = f"columns that are not read, and passed on as they are: {', '.join(table.own)}"
+            problem = f"columns that are not read: {', '.join(table.own)}"
             faults.append(Fault(table.place(-1, ""), problem))
         names: dict[str, int] = {}
         contents: dict[tuple[object, ...], int] = {}

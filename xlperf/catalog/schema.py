@@ -398,11 +398,15 @@ def plan_names(header: Iterable[object]) -> set[str]:
     ['accelerator', 'owner', 'prompt_length']
     """
     names = [split_header(cell)[0] for cell in header if isinstance(cell, str) and cell.strip()]
-    meant = {canonical(kind, name) for name in names for kind in PLAN_TABLES}
-    known = {name for kind in PLAN_TABLES for name in table_schema(kind).by_name}
-    return {name for name in meant if name in known} | {
-        name for name in names if not any(canonical(kind, name) in known for kind in PLAN_TABLES)
-    }
+    return {meant for name in names for meant in _meant_in_plans(name)}
+
+
+@lru_cache(maxsize=4096)
+def _meant_in_plans(name: str) -> tuple[str, ...]:
+    """Columns of plans of either kind that a header may mean; itself if it means none."""
+    meant = [canonical(kind, name) for kind in PLAN_TABLES]
+    known = [one for one in meant if any(one in table_schema(kind).by_name for kind in PLAN_TABLES)]
+    return tuple(dict.fromkeys(known)) or (name,)
 
 
 def first_words(kind: str) -> dict[str, str]:

@@ -421,7 +421,7 @@ def note_own(headers: Iterable[str]) -> None:
     """Say on standard error which columns of plans xlperf does not know."""
     listed = ", ".join(headers)
     if listed:
-        say(f"note: columns that are not read, and passed on as they are: {listed}", err=True)
+        say(f"note: columns that are not read: {listed}", err=True)
 
 
 def note_names(tables: Sequence[Table], catalog: Catalog) -> None:

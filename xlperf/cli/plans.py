@@ -175,6 +175,9 @@ def evaluate(
 ) -> int:
     """Compute every row of PLANS, a workbook, a CSV file or - for CSV on standard input.
 
+    Headers may be those of the trade (GPU, TP, PP, GBS, ISL, OSL, QPS ...); a plan may also be a card, a name and a
+    value in each row. Columns that xlperf does not know pass through to the results and are named on standard error.
+
     Results stand beside the columns of the plan, in the units of the headers of xlperf's sheets. An illegal plan has
     blank results and a reason; exit code 1 if no plan is legal. What was measured stands in columns of its own,
     measured step time (s), measured tpot (ms) ...: it is kept, and the error of the prediction stands beside the
@@ -195,8 +198,8 @@ def evaluate(
     if output is not None and written and not is_read_workbook(plans) and sheet is None:
         from xlperf.cli.blocks import write_evaluated
 
-        legal, kind = write_evaluated(plans, output, catalog_of(catalog, plans), bounds, *machines)
-        return _said(output, {kind: legal})
+        counted, kind = write_evaluated(plans, output, catalog_of(catalog, plans), bounds, *machines)
+        return _said(output, {kind: counted})
     tables = read_plans(plans, sheet=sheet)
     known = catalog_for(catalog, plans, tables)
     if output is not None and written:
