@@ -225,7 +225,7 @@ def test_bad_csv_is_refused_in_its_exact_line(content: bytes, message: str, tmp_
 
 def test_thousands_of_faults_are_shown_in_fifty_lines(tmp_path: Path, command: Command) -> None:
     path = tmp_path / "plans.csv"
-    path.write_text(HEADER + "a,b,none,1\n" * 1300)
+    path.write_text(HEADER + "".join(f"a,b,none {number},1\n" for number in range(1300)))
     assert len(refused(read_plans, path).splitlines()) == 1300
     outcome = command("evaluate", path)
     lines = outcome.err.splitlines()

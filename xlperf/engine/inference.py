@@ -307,11 +307,11 @@ def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] 
                 legal = {name: np.where(illegal, np.nan, found[name]) for name in _TIMES}
                 return {**legal, "reason": reason}
             found = {**dict.fromkeys((*_AT_TARGETS, *_OF_EXPERTS), np.full(len(some), np.nan)), **found}
-            add_notes(reason, name_notes(some, catalog, illegal))
             at = coordinates(some, found)
             stack, conditions = software_words(some), format_and_load(some)
             known = trust("inference", catalog, rows.models, rows.accelerators, stack, conditions, at)
             numbers = reported(served, catalog, mode, found, illegal, reason, known)
+            add_notes(numbers["reason"], name_notes(some, catalog, illegal))
             if "load_by_hour" in some:
                 met = load_carbon_share(some, catalog, rows.accelerators)
                 numbers["carbon_per_million_tokens"] = met * numbers["carbon_per_million_tokens"]

@@ -385,7 +385,6 @@ def _evaluate(
     longer = ~illegal & (plan.sequence_length > joined.max_sequence_length)
     lengths = plan.sequence_length, joined.max_sequence_length
     notes = [
-        *name_notes(plans, catalog, illegal),
         Remark(~illegal & (results["fits"] < 1), "needs {} GiB of {} GiB", sizes),
         _open_gradients(plan, results, illegal),
         Remark(longer, "sequence length {} is beyond the model's {}", lengths),
@@ -394,6 +393,7 @@ def _evaluate(
         *_utilisation_notes(setting, results, illegal),
         *extrapolation_notes(_used(extrapolated, plan, joined.model), illegal),
         *([] if own is None else [own_runs_note(own, illegal)]),
+        *name_notes(plans, catalog, illegal),
     ]
     add_notes(reason, notes)
     results = _where_legal(results, illegal)

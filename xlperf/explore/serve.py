@@ -21,7 +21,7 @@ from xlperf.engine.devices import accelerators_of
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.candidates import candidates, load_steps, replicas
 from xlperf.explore.mappings import server_sizes
-from xlperf.explore.search_results import Answer, dollars, one_plan, price_words, short_name, slower, trust
+from xlperf.explore.search_results import Answer, dollars, one_plan, price_words, short_name, slower
 
 COPY_SIZES = tuple(2.0**power for power in range(8))
 """Accelerators of a copy that are tried. [-]"""
@@ -227,4 +227,4 @@ def _refused(plan: Table, catalog: Catalog) -> Answer:
         )
     else:
         reason = str(results["reason"][-1]).split(";")[0] or f"no mapping of {model} fits on {accelerator}"
-    return {"reason": reason, "answer": f"No answer: {reason}.", **trust("inference", plan, catalog)}
+    return {"reason": reason, "answer": f"No answer: {reason}."}

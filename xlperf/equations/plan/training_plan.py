@@ -342,7 +342,8 @@ class TrainingPlan(PlanColumns):
     def misnamed_order(self) -> np.ndarray:
         """Where the dimension order does not name each of DIMENSIONS once. [-]"""
         codes, orders = _distinct(self, "dimension_order")
-        return np.asarray(np.array([sorted(order.split("-")) != sorted(DIMENSIONS) for order in orders])[codes])
+        misnamed = [sorted(order.split("-")) != sorted(DIMENSIONS) for order in orders]
+        return np.asarray(np.array(misnamed, dtype=bool)[codes])
 
     @derived
     def strides(self) -> dict[str, Array]:
