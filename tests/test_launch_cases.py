@@ -57,7 +57,7 @@ def test_values_for_an_unknown_script_are_read(models: Table, form: str) -> None
 
 
 def test_values_for_another_script_that_are_not_known_are_refused(models: Table) -> None:
-    text = "TP=2 FROBNICATE=7 NCCL_DEBUG=INFO OUTPUT_DIR=/tmp bash other.sh 8 4096"
+    text = "TP=2 FROBNICATE=7 NCCL_DEBUG=INFO OUTPUT_DIR=/data bash other.sh 8 4096"
     with pytest.raises(InputError, match=r"not read: other.sh 8 4096; FROBNICATE=7: give"):
         read(text, models, model="Llama3-70B")
     found = read(text, models, partial=True, model="Llama3-70B")
@@ -120,7 +120,7 @@ def test_ms_swift(models: Table) -> None:
 
 def test_slime(models: Table) -> None:
     text = "source models/qwen3-4B.sh\nray job submit --address=http://127.0.0.1:8265 -- python3 train.py \\\n"
-    text += "  --actor-num-nodes 2 --actor-num-gpus-per-node 8 ${MODEL_ARGS[@]} --hf-checkpoint /root/Qwen3-4B \\\n"
+    text += "  --actor-num-nodes 2 --actor-num-gpus-per-node 8 ${MODEL_ARGS[@]} --hf-checkpoint /models/Qwen3-4B \\\n"
     text += "  --tensor-model-parallel-size 2 --rollout-batch-size 32 --sglang-ep-size 8"
     found = read_launch(text, "file", given={"accelerator": "H100-SXM-80GB"}, models=models)
     assert said(found, "precision", "zero_stage", "model", "num_accelerators") == ["bf16", 1.0, "Qwen3-4B", 16.0]
@@ -128,7 +128,7 @@ def test_slime(models: Table) -> None:
 
 def test_torchtitan_by_run_train(models: Table) -> None:
     """B91: PR 1875; NGPU is the number of accelerators, CONFIG_FILE names the model."""
-    text = "NGPU=8 CONFIG_FILE=/home/${USER}/torchtitan/llama3_70b.toml ./run_train.sh --training.seq_len=8192"
+    text = "NGPU=8 CONFIG_FILE=/data/${USER}/torchtitan/llama3_70b.toml ./run_train.sh --training.seq_len=8192"
     text += " --parallelism.tensor_parallel_degree=4"
     found = read_launch(text, "file", given={"accelerator": "H100-SXM-80GB"}, models=models)
     assert said(found, "num_accelerators", "model", "tensor_parallel") == [8.0, "Meta-Llama-3.1-70B", 4.0]
