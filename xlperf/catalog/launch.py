@@ -208,8 +208,8 @@ def read_launch(
     kind = flags(stack)[0].kind
     columns = {}
     for key, value in (given or {}).items():  # TP is a column, unless it is a variable of the script
-        own = split_header(key)[0]
-        columns[own if re.search(rf"\$\{{?{re.escape(key)}\b", text) else canonical(kind, own)] = value
+        column = split_header(key)[0]
+        columns[column if re.search(rf"\$\{{?{re.escape(key)}\b", text) else canonical(kind, column)] = value
     columns = {key: value for key, value in columns.items() if key in table_schema(kind).by_name}
     notes: list[str] = []
     model = "" if "model" in columns else own_model(stack, told.values, models, name)
