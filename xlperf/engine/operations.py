@@ -81,8 +81,9 @@ class _Place(NamedTuple):
 
     def faster(self, faster: Faster) -> _Place:
         """With accelerators and links that are faster by some factors."""
-        devices = map(faster.device, self[:-1])
-        return _Place(*devices, replace(self.network, link_bandwidth=faster.network * self.network.link_bandwidth))
+        own, wide, attention = (faster.device(one) for one in (self.device, self.wide_device, self.attention_device))
+        links = faster.network * self.network.link_bandwidth
+        return _Place(own, wide, attention, replace(self.network, link_bandwidth=links))
 
 
 Timed = Callable[[_Place], Array]

@@ -112,8 +112,8 @@ def _training_kernels(setting: Setting, optimizer_traffic: Array) -> list[_Expla
     """Kernels of each part, (rows, operators), and the optimizer, (rows, 1)."""
 
     def times(faster: Faster, other: Callable[[Constants], Constants]) -> list[Array]:
-        devices = {name: faster.device(getattr(setting, name)) for name in ("device", "wide_device")}
-        changed = replace(setting, **devices, constants=other(setting.constants))
+        device, wide_device = faster.device(setting.device), faster.device(setting.wide_device)
+        changed = replace(setting, device=device, wide_device=wide_device, constants=other(setting.constants))
         optimizer = vector_time(changed.device, changed.constants["vector"], optimizer_traffic[:, None], 0.0)
         return [*(part.time for part in kernel_parts(changed)), optimizer]
 

@@ -482,7 +482,8 @@ def on_machine(deployment: Deployment, faster: Faster) -> Deployment:
     >>> on_machine(deployment(), Faster(memory=2.0)).device.memory_bandwidth.tolist()
     [[2000000000000.0]]
     """
-    return replace(deployment, **{name: faster.device(getattr(deployment, name)) for name in _DEVICES})
+    device, attention_device, wide_device = (faster.device(getattr(deployment, name)) for name in _DEVICES)
+    return replace(deployment, device=device, attention_device=attention_device, wide_device=wide_device)
 
 
 def _fitted(first: Array, second: Array, busy: Array) -> tuple[Array, Array]:
