@@ -77,7 +77,8 @@ def test_one_gibibyte_more(mode: str) -> None:
 def test_memory_never_makes_an_arrival_rate_illegal() -> None:
     """Minimal plan 10 of the shared cases: without room for one request it was legal, and with 1 GiB more illegal."""
     row = {"model": "Megatron-GPT-145B", "accelerator": "A100-SXM4-40GB", "num_accelerators": 32.0,
-           "tensor_parallel": 2.0, "pipeline_parallel": 4.0, "prompt_length": 1.0, "output_length": 500.0, "mode": "continuous"}  # fmt: skip
+           "tensor_parallel": 2.0, "pipeline_parallel": 4.0, "prompt_length": 1.0, "output_length": 500.0,
+           "mode": "continuous"}  # fmt: skip
     plans = plans_of("rate").take(np.zeros(4, dtype=np.int64))
     blank = {name: "" if values.dtype == object else np.nan for name, values in plans.columns.items()}
     plans = changed(plans, {**blank, **row, "request_rate": np.array([5.0, 0.2, 0.05, 0.02])})

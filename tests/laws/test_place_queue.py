@@ -20,8 +20,8 @@ CLOSE = 0.15
 LEAST_MEAN, LEAST_TAIL = 1e-3, 0.1
 """Waits, as shares of the hold time, below which the error counts as a share of these: few requests wait. [-]"""
 SIXTY = 60
-# Issue 36, A11: "Llama3-70B, two copies of TP4 H100, max running batch 16, 5 requests/s of 5.407: queue time 0, p99 TTFT
-# 242 ms; a simulation with xlperf's own hold time (Poisson) gives a mean wait of 1.23 s and 7.5 s at p99".
+# Issue 36, A11: "Llama3-70B, two copies of TP4 H100, max running batch 16, 5 requests/s of 5.407: queue time 0, p99
+# TTFT 242 ms; a simulation with xlperf's own hold time (Poisson) gives a mean wait of 1.23 s and 7.5 s at p99".
 CASE = {
     "model": "Llama3-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 8, "tensor_parallel": 4,
     "software": "vllm", "prompt_length": 1024, "output_length": 256, "mode": "continuous", "max_running_batch": 16,

@@ -196,7 +196,7 @@ def tail_decay(load: Numeric, arrival_variation: Numeric, hold_variation: Numeri
     busy = np.minimum(array(load), _MOST_LOAD)
     arriving, serving = (np.maximum(array(each) ** 2, _LEAST_SQUARE) for each in (arrival_variation, hold_variation))
     # Newton's method for y = -ln(1 - x c_s^2) / c_s^2, which is convex and has no pole: beyond its lowest point it
-    # comes down to the root from the first step on. The right-hand side is largest at the largest x, which bounds the root.
+    # comes down to the root from the first step on. The right-hand side is largest at the largest x: a bound.
     lowest = (1.0 - busy) / (serving + arriving)
     first = np.minimum(2.0 * lowest, 0.5 * (lowest + 1.0 / serving))
     found, most = -log(1.0 - first * serving) / serving, log(1.0 + arriving / (serving * busy)) / arriving
@@ -235,7 +235,7 @@ def place_wait(
     Returns
     -------
     PlaceWait
-        Share that waits, mean wait and decay of its tail, (rows,).
+        Share that waits, mean wait and decay of its tail, (rows,). [-, s, 1/s]
 
     References
     ----------

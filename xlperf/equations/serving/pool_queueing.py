@@ -368,7 +368,7 @@ def pooled_open_state(
     prefill = times.pass_times.time(prompts)
     wait = times.prefill_wait(rate_kept, prefill)
     wait = wait + times.overflow(rate_kept) / (1.0 - rate_kept / times.prefill_capacity)
-    irregular = array(arrival_variation) * arrival_variation
+    irregular = np.asarray(array(arrival_variation) ** 2)
     wait = np.where(keeps, wait * (irregular + prompt_variation * prompt_variation), np.inf)
     running, decode = times.decoding(rate_kept)
     decode, running = np.where(keeps, decode, np.inf), np.where(keeps, running, np.inf)

@@ -392,10 +392,10 @@ def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolS
     fixed = (value + 0.0 * share for value in (workload.decode_steps, workload.burst_fraction))
     service = Service(*(value.reshape(shape) for value in (prefill, share, *line, *fixed)))
     steady = Steady(*(value.reshape(shape) for value in values))
-    found = (value.reshape(shape) for value in (batch, fewer, passes, capacity))
     waiting = _place_wait(load, steady).chosen(arriving)
     steady = steady._replace(queue_time=np.where(arriving, waiting.mean, steady.queue_time))
-    return PoolState(service, steady, *found, waiting)
+    batch, fewer, passes, capacity = (value.reshape(shape) for value in (batch, fewer, passes, capacity))
+    return PoolState(service, steady, batch, fewer, passes, capacity, waiting)
 
 
 def _place_wait(load: PoolLoad, steady: Steady) -> PlaceWait:

@@ -123,7 +123,7 @@ class Service(NamedTuple):
         .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.6 (Pollaczek and Khinchin).
         """
         keeps = np.isfinite(running)
-        spread = array(arrival_variation) * arrival_variation + prompt_variation * prompt_variation
+        spread = array(arrival_variation) ** 2 + prompt_variation * prompt_variation
         full = np.where(keeps, rate * least_share, 0.0)
         wait = np.minimum(rate * interval, 1.0) * interval + full * full / (1.0 - full) * least_share
         wait = np.where(keeps, 0.5 * spread * wait, np.inf)
@@ -139,7 +139,7 @@ class Service(NamedTuple):
             0.0,
         )
         first = self.prefill_time + wait + np.where(keeps, begun, np.inf)
-        return Steady(running, first, wait, decode, queue_time + 0.0 * rate, rate + 0.0 * step)
+        return Steady(running, first, wait, decode, array(queue_time) + 0.0 * rate, rate + 0.0 * step)
 
 
 class Steady(NamedTuple):
@@ -362,7 +362,7 @@ def spread_quantiles(
     [[[1.0, 1.32, 1.392]], [[0.1, 0.1, 0.1]]]
     """
     fixed = steady.first_token - steady.prefill_wait + steady.queue_time
-    irregular = array(arrival_variation) * arrival_variation if arrivals else 1.0
+    irregular = np.asarray(array(arrival_variation) ** 2 if arrivals else 1.0)
     spread = prompt_variation * service.prefill_share
     added = service.added_share
     busy = steady.rate * service.prefill_share / prefill_replicas
