@@ -53,7 +53,7 @@ FILES: list[tuple[bytes, str]] = [
     (_ole("EncryptedPackage"), "is encrypted; save it without a password"),
     (b"PK\x03\x04 and then nothing", f"is damaged; {DAMAGED}"),
     (_zipped({"a.txt": b"text"}), NOT_A_WORKBOOK),
-    (_zipped({"content.xml": b"<x/>"}), "is an OpenDocument file; save it as .xlsx"),
+    (_zipped({"content.xml": b"<x/>"}), "is an OpenDocument file; give it its ending, .ods"),
     (_zipped({"xl/workbook.bin": b"x"}), "is a binary workbook (.xlsb); save it as .xlsx"),
     (_zipped({"[Content_Types].xml": b"<x/>"}), f"is damaged (xl/workbook.xml); {DAMAGED}"),
     (
@@ -201,7 +201,8 @@ TEXTS: list[tuple[bytes, str]] = [
     ),
     (
         HEADER.encode() + b'"a\nb",b,8,2\na,b,"8,5",1\n',
-        'plans.csv [line 4, num accelerators]: num accelerators must be a whole number of at least 1, got "8,5"',
+        'plans.csv [line 4, num accelerators]: num accelerators must be a whole number of at least 1, got "8,5", '
+        "which has a decimal comma; write 8.5",
     ),
     (
         HEADER.encode() + b"a,b,,2\n",

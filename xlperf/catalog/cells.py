@@ -41,7 +41,7 @@ _EPOCH_1900, _EPOCH_1904 = datetime.datetime(1899, 12, 30), datetime.datetime(19
 
 _ALIKE = 0.85
 """Likeness of two headers, by difflib, from which on one is taken for the other with a slip. [-]"""
-MOST_OWN = 200
+MOST_OWN = 100
 """Columns of the user's own that a table of plans may have. [-]"""
 _RATES = dict.fromkeys(("requests/s", "req/s", "reqs/s", "rps", "qps", "queries/s"), UNITS["request/s"])
 

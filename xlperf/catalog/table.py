@@ -416,6 +416,10 @@ def words_of(name: str) -> tuple[str, ...]:
     return tuple(word for word in _BETWEEN_WORDS.split(name.casefold()) if word)
 
 
+_MOST_KNOWN = 10_000
+"""Texts whose meaning is kept. [-]"""
+
+
 class Spellings:
     """Names of one table by how they may be spelled.
 
@@ -427,6 +431,7 @@ class Spellings:
         self._spelled = [(name, words_of(name)) for name in dict.fromkeys(names)]
         self._spelled += [(names[row], words_of(word)) for row, word in aliases(table)]
         self._reduced = _layer_reduced(table)
+        self._known: dict[str, list[str]] = {}
 
     def names(self, text: str) -> list[str]:
         """Names that a text may mean.
@@ -437,6 +442,13 @@ class Spellings:
 
         ``text``: what a cell says. In the order of the rows; none where nothing is like it.
         """
+        if text not in self._known:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[text] = self._names(text)
+        return self._known[text]
+
+    def _names(self, text: str) -> list[str]:
         for own in (words_of(text), words_of(text.rpartition("/")[2])):
             joined = "".join(own)
             same = _distinct(name for name, words in self._spelled if joined and "".join(words) == joined)
