@@ -316,13 +316,13 @@ def _evaluated(operations: Table, catalog: Catalog, stack: str, operation: str) 
         name: np.where(illegal | ~np.isfinite(values[:, 0]), np.nan, values[:, 0]) for name, values in results.items()
     }
     device = software.place.attention_device if operation.endswith("attention") else software.place.device
-    ideal, code = ideal_times(flop, traffic, device.peak_flop_rate, device.memory_bandwidth)
+    ideal, code = ideal_times(np.nan_to_num(flop), traffic, device.peak_flop_rate, device.memory_bandwidth)
     no_ideal = illegal | shared
     shown["ideal_time"] = np.where(no_ideal, np.nan, ideal[:, 0])
     (bound,) = limiting_resources(lambda faster: [timed(software.place.faster(faster))[:, 0]], network=True)
     words = np.array(RESOURCES, dtype=object)
     shown["bound"] = np.where(illegal, "", words[bound])
-    shown["ideal_bound"] = np.where(no_ideal, "", words[code[:, 0].astype(np.int64)])
+    shown["ideal_bound"] = np.where(no_ideal, "", words[np.nan_to_num(code[:, 0]).astype(np.int64)])
     far = software.extrapolated.get(family, np.zeros(len(time), dtype=bool))
     measured = np.where(far | (not catalog.calibration.is_measured(family)), "extrapolated", "measured")
     return {**shown, "calibration": np.where(illegal, "", measured).astype(object), "reason": reason}

@@ -146,7 +146,7 @@ def ideal_times(
     Parameters
     ----------
     flop : numeric
-        Operations F; NaN: none. [FLOP]
+        Operations F. [FLOP]
     traffic : numeric
         Bytes T through the main memory. [B]
     peak_flop_rate : numeric
@@ -173,6 +173,6 @@ def ideal_times(
     >>> float(time.round(7)), RESOURCES[int(code)]
     (0.0002985, 'memory')
     """
-    work = np.where(np.isnan(array(flop)), 0.0, array(flop))
-    compute, memory = work / array(peak_flop_rate), array(traffic) / array(memory_bandwidth)
-    return np.maximum(compute, memory), np.where(compute >= memory, 0.0, 1.0)
+    compute, memory = array(flop) / array(peak_flop_rate), array(traffic) / array(memory_bandwidth)
+    longer = np.maximum(compute, memory)
+    return longer, np.where(compute >= memory, 0.0, 1.0) + 0.0 * longer

@@ -419,7 +419,7 @@ def few_rows_time(
     rows, shortest = array(m), array(instruction_rows)
     work = 2.0 * (ceil_div(rows, shortest) * shortest) * array(n) * array(k) * array(batch)
     time = work / (array(compute_efficiency) * array(peak_flop_rate)) + array(start_time)
-    return np.where(rows > array(most_rows), np.inf, time)
+    return np.where(rows > array(most_rows), np.inf + 0.0 * time, time) + 0.0 * array(most_rows)
 
 
 def _many_products_time(

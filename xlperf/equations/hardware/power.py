@@ -185,7 +185,7 @@ def peak_clock_rate(
     power_of_two = np.ldexp(1.0, np.where(mantissa * mantissa < 0.5, exponent - 1, exponent))
     stated = np.minimum(np.maximum(each / power_of_two, array(nominal_clock_rate)), clock)
     headroom = stated < array(rounding) * clock
-    return np.where(headroom, stated, clock)
+    return np.asarray(np.where(headroom, stated, clock) + 0.0 * array(rounding))
 
 
 def work_power(
