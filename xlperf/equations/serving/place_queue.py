@@ -69,7 +69,7 @@ class PlaceWait(NamedTuple):
         return PlaceWait(*(np.where(rows, values, 0.0) for values in self))
 
 
-def erlang_c(servers: Numeric, load: Numeric) -> Array:
+def erlang_c(servers: Numeric, busy_share: Numeric) -> Array:
     r"""Probability that an arrival finds all servers of an M/M/c queue busy, for any number of servers of 1 or more.
 
     The mean of an upper and a lower bound of the inverse (Janssen, van Leeuwaarden and Zwart): within 1.5 % for one
@@ -83,8 +83,8 @@ def erlang_c(servers: Numeric, load: Numeric) -> Array:
     ----------
     servers : numeric
         Servers c, 1 or more. [-]
-    load : numeric
-        Share rho of them that is busy, 0 to 1. [-]
+    busy_share : numeric
+        Share rho of them that is busy. [-]
 
     Returns
     -------
@@ -101,7 +101,7 @@ def erlang_c(servers: Numeric, load: Numeric) -> Array:
     >>> erlang_c([1.0, 4.0], [0.5, 0.6]).round(3).tolist()
     [0.497, 0.287]
     """
-    count, busy = np.maximum(array(servers), 1.0), np.minimum(array(load), _MOST_LOAD)
+    count, busy = np.maximum(array(servers), 1.0), np.minimum(array(busy_share), _MOST_LOAD)
     half_square = -count * np.minimum(1.0 - busy + log(busy), 0.0)
     alpha = np.sqrt(2.0 * half_square)
     argument, factors = 1.0 / (1.0 + _TAIL[0] * alpha), _TAIL[1]
@@ -114,7 +114,9 @@ def erlang_c(servers: Numeric, load: Numeric) -> Array:
     return np.asarray(1.0 / (busy + (1.0 - busy) * root * inside))
 
 
-def wait_correction(servers: Numeric, load: Numeric, arrival_variation: Numeric, hold_variation: Numeric) -> Array:
+def wait_correction(
+    servers: Numeric, busy_share: Numeric, arrival_variation: Numeric, hold_variation: Numeric
+) -> Array:
     r"""Mean wait of a GI/G/c queue over that of the Allen-Cunneen formula (Whitt 1993, equations 2.17 to 2.25).
 
     1 with exponential times between arrivals and of service; above 1 with constant service times and several servers.
@@ -125,8 +127,8 @@ def wait_correction(servers: Numeric, load: Numeric, arrival_variation: Numeric,
     ----------
     servers : numeric
         Servers c. [-]
-    load : numeric
-        Share rho of them that is busy, 0 to 1. [-]
+    busy_share : numeric
+        Share rho of them that is busy. [-]
     arrival_variation : numeric
         Coefficient of variation c_a of the times between arrivals. [-]
     hold_variation : numeric
@@ -147,7 +149,7 @@ def wait_correction(servers: Numeric, load: Numeric, arrival_variation: Numeric,
     >>> wait_correction(16.0, 0.9, 1.0, [1.0, 0.0]).round(4).tolist()
     [1.0, 1.0469]
     """
-    count, busy = array(servers), np.minimum(array(load), _MOST_LOAD)
+    count, busy = array(servers), np.minimum(array(busy_share), _MOST_LOAD)
     arriving, serving = array(arrival_variation) ** 2, array(hold_variation) ** 2
     gamma = (1.0 - busy) * (count - 1.0) * (np.sqrt(4.0 + 5.0 * count) - 2.0) / (16.0 * busy * count)
     constant = 1.0 + np.minimum(gamma, (count - 1.0) / (count + 1.0))
@@ -161,7 +163,7 @@ def wait_correction(servers: Numeric, load: Numeric, arrival_variation: Numeric,
     return np.where(arriving >= serving, more, less)
 
 
-def tail_decay(load: Numeric, arrival_variation: Numeric, hold_variation: Numeric) -> Array:
+def tail_decay(busy_share: Numeric, arrival_variation: Numeric, hold_variation: Numeric) -> Array:
     r"""Decay rate of the wait distribution of a GI/G/c queue, in units of the rate at which busy servers finish.
 
     The positive root x of the equation of the moment-generating functions, for gamma-distributed times between
@@ -171,8 +173,8 @@ def tail_decay(load: Numeric, arrival_variation: Numeric, hold_variation: Numeri
 
     Parameters
     ----------
-    load : numeric
-        Share rho of the servers that is busy, 0 to 1. [-]
+    busy_share : numeric
+        Share rho of the servers that is busy. [-]
     arrival_variation : numeric
         Coefficient of variation c_a of the times between arrivals. [-]
     hold_variation : numeric
@@ -193,7 +195,7 @@ def tail_decay(load: Numeric, arrival_variation: Numeric, hold_variation: Numeri
     >>> tail_decay(0.9, 1.0, [1.0, 0.0]).round(4).tolist()
     [0.1, 0.2072]
     """
-    busy = np.minimum(array(load), _MOST_LOAD)
+    busy = np.minimum(array(busy_share), _MOST_LOAD)
     arriving, serving = (np.maximum(array(each) ** 2, _LEAST_SQUARE) for each in (arrival_variation, hold_variation))
     # Newton's method for y = -ln(1 - x c_s^2) / c_s^2, which is convex and has no pole: beyond its lowest point it
     # comes down to the root from the first step on. The right-hand side is largest at the largest x: a bound.
@@ -209,7 +211,7 @@ def tail_decay(load: Numeric, arrival_variation: Numeric, hold_variation: Numeri
 
 
 def place_wait(
-    places: Numeric, load: Numeric, hold: Numeric, arrival_variation: Numeric, hold_variation: Numeric
+    places: Numeric, busy_share: Numeric, hold: Numeric, arrival_variation: Numeric, hold_variation: Numeric
 ) -> PlaceWait:
     r"""Wait for a place of a copy whose requests arrive independently of its state: Whitt's GI/G/c approximation.
 
@@ -223,7 +225,7 @@ def place_wait(
     ----------
     places : numeric
         Requests c that run together at most, 1 or more, (rows,). [-]
-    load : numeric
+    busy_share : numeric
         Share rho of the places that requests occupy, mean, (rows,). [-]
     hold : numeric
         Time h for which a request occupies its place, mean, (rows,). [s]
@@ -234,8 +236,12 @@ def place_wait(
 
     Returns
     -------
-    PlaceWait
-        Share that waits, mean wait and decay of its tail, (rows,). [-, s, 1/s]
+    probability : Array
+        Share of the requests that wait, (rows,). [-]
+    mean : Array
+        Mean wait over all requests, (rows,). [s]
+    decay : Array
+        Decay rate of the tail, (rows,). [1/s]
 
     References
     ----------
@@ -247,7 +253,7 @@ def place_wait(
     >>> place_wait(1.0, 0.5, 1.0, 1.0, [1.0, 0.0]).mean.round(2).tolist()
     [0.99, 0.5]
     """
-    count, busy, time = np.maximum(array(places), 1.0), array(load), array(hold)
+    count, busy, time = np.maximum(array(places), 1.0), array(busy_share), array(hold)
     arriving, serving = array(arrival_variation) ** 2, array(hold_variation) ** 2
     keeps = busy < 1.0
     rho = np.minimum(np.maximum(busy, _LEAST_LOAD), _MOST_LOAD)
@@ -261,7 +267,7 @@ def place_wait(
     decay = divide(tail_decay(rho, arrival_variation, hold_variation), finish, np.inf)
     waits = (probability >= _LEAST_SHARE) | np.isnan(probability)
     mean = np.where(keeps | np.isnan(busy), np.where(waits, mean, 0.0), np.inf)
-    return PlaceWait(np.where(waits, probability, 0.0), mean, decay)
+    return PlaceWait(np.where(waits, probability, 0.0) + 0.0 * time, mean, decay)
 
 
 _LEAST_SQUARE = 1e-6
