@@ -53,7 +53,7 @@ FILES: list[tuple[bytes, str]] = [
     (_ole("EncryptedPackage"), "is encrypted; save it without a password"),
     (b"PK\x03\x04 and then nothing", f"is damaged; {DAMAGED}"),
     (_zipped({"a.txt": b"text"}), NOT_A_WORKBOOK),
-    (_zipped({"content.xml": b"<x/>"}), "is an OpenDocument file; give it its ending, .ods"),
+    (_zipped({"content.xml": b"<x/>"}), "is an OpenDocument file; save it as .xlsx, or give it its ending, .ods"),
     (_zipped({"xl/workbook.bin": b"x"}), "is a binary workbook (.xlsb); save it as .xlsx"),
     (_zipped({"[Content_Types].xml": b"<x/>"}), f"is damaged (xl/workbook.xml); {DAMAGED}"),
     (

@@ -14,11 +14,11 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import shown
+from xlperf.catalog.ods import open_workbook
 from xlperf.catalog.read import is_workbook, raise_faults, read_plans, rows_outside, unread_sheets
 from xlperf.catalog.references import NOT_USABLE
 from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, Column, unit_of
 from xlperf.catalog.table import Table
-from xlperf.catalog.xlsx import open_workbook
 
 MOST_ALIKE = 3  # rows that are named one by one; more of them share a line
 PRICE_AGE = 3  # years after which the price of an accelerator says little

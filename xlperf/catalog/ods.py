@@ -18,6 +18,11 @@ _INLINE = frozenset({"p", "span", "a", "s", "tab", "line-break"})
 _NUMBERS = frozenset({"float", "percentage", "currency"})
 
 
+def open_workbook(path: str | os.PathLike[str]) -> Workbook:
+    """A workbook of either format, by the ending of its name: .ods, or .xlsx and .xlsm."""
+    return OdsWorkbook(path) if str(path).casefold().endswith(".ods") else Workbook(path)
+
+
 class OdsWorkbook(Workbook):
     """An OpenDocument spreadsheet as sheets of cell values; it has no Excel tables.
 

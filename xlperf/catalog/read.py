@@ -14,6 +14,7 @@ from xlperf.catalog.cards import MOST_ROWS as MOST_CARD_ROWS
 from xlperf.catalog.cards import CardCells, card_of_csv, find_card
 from xlperf.catalog.cells import SparseRow, is_blank, parse_header, plan_kind
 from xlperf.catalog.csv_files import STANDARD, csv_blocks, read_csv
+from xlperf.catalog.ods import open_workbook
 from xlperf.catalog.parquet_files import parquet_blocks, parquet_place, read_parquet
 from xlperf.catalog.parse import Coded, parse_coded, parse_rows
 from xlperf.catalog.schema import (
@@ -27,7 +28,7 @@ from xlperf.catalog.schema import (
     table_schema,
 )
 from xlperf.catalog.table import Locate, SheetCells, Table, column_letters
-from xlperf.catalog.xlsx import Area, Cells, ListObject, Workbook, open_workbook
+from xlperf.catalog.xlsx import Area, Cells, ListObject, Workbook
 
 PLANS = "plans"
 """Rows that are meant where a file of plans is read."""

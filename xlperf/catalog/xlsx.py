@@ -19,15 +19,6 @@ from xlperf.catalog.table import column_letters
 from xlperf.catalog.xlsx_package import Package
 
 
-def open_workbook(path: str | os.PathLike[str]) -> Workbook:
-    """A workbook of either format, by the ending of its name: .ods, or .xlsx and .xlsm."""
-    if str(path).casefold().endswith(".ods"):
-        from xlperf.catalog.ods import OdsWorkbook
-
-        return OdsWorkbook(path)
-    return Workbook(path)
-
-
 def shown_lines(path: str | os.PathLike[str]) -> Iterator[str]:
     """Sheets of a workbook as lines of text, one at a time, as a cell far to the right makes a long one.
 
@@ -36,7 +27,7 @@ def shown_lines(path: str | os.PathLike[str]) -> Iterator[str]:
     before the first line. Raises InputError: in one line, when the file cannot be read.
     """
     sheets: list[tuple[str, Cells, dict[tuple[int, int], str]]] = []
-    with open_workbook(path) as book:
+    with Workbook(path) as book:
         for sheet in book.sheets:
             formulas = Formulas()
             cells = book.cells(sheet, formulas)

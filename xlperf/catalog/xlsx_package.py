@@ -242,7 +242,7 @@ def _not_a_workbook(parts: dict[str, zipfile.ZipInfo]) -> str:
     if "xl/workbook.bin" in parts:
         return "is a binary workbook (.xlsb); save it as .xlsx"
     if "content.xml" in parts:
-        return "is an OpenDocument file; give it its ending, .ods"
+        return "is an OpenDocument file; save it as .xlsx, or give it its ending, .ods"
     if "[Content_Types].xml" not in parts:
         return "is no .xlsx workbook; open it in Excel or LibreOffice and save it as .xlsx"
     return ""

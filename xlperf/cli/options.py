@@ -350,9 +350,9 @@ def note_unread(given: str | None, own: str | None) -> None:
     ``given``: workbook that ``--catalog`` names; it must have at least one sheet of a catalog. ``own``: workbook of the
     rows. Raises InputError where a workbook cannot be read, or the one that was given has no sheet of a catalog.
     """
+    from xlperf.catalog.ods import open_workbook
     from xlperf.catalog.read import is_table_file, unread_sheets
     from xlperf.catalog.schema import EVERY_TABLE
-    from xlperf.catalog.xlsx import open_workbook
 
     if given is not None and is_table_file(given):
         given = None
