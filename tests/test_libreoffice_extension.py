@@ -123,9 +123,9 @@ def test_without_libreoffice(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("user", "caller", "words"),
     [
-        (1000, "", "this user (home /home/ann)"),
-        (0, "", "all users of this machine, as root runs this (home /home/ann),"),
-        (0, "ann", "all users of this machine, as root runs this (home /home/ann; without sudo it is for ann alone),"),
+        (1000, "", "this user (home /srv/ann)"),
+        (0, "", "all users of this machine, as root runs this (home /srv/ann),"),
+        (0, "ann", "all users of this machine, as root runs this (home /srv/ann; without sudo it is for ann alone),"),
     ],
 )
 def test_for_whom_it_is_installed_is_said(monkeypatch, tmp_path, user, caller, words):
@@ -133,7 +133,7 @@ def test_for_whom_it_is_installed_is_said(monkeypatch, tmp_path, user, caller, w
     program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
-    monkeypatch.setenv("HOME", "/home/ann")
+    monkeypatch.setenv("HOME", "/srv/ann")
     monkeypatch.setenv("SUDO_USER", caller)
     monkeypatch.setattr(os, "geteuid", lambda: user)
     assert install().startswith(f"xlperf is installed in LibreOffice for {words} and computes with {sys.executable};")

@@ -403,15 +403,12 @@ def write_lite(folder: str, wheel: str | None = None) -> str:
 
 def _address(wheel: str) -> str:
     """The address of a wheel: https, or that of a file on this machine."""
-    from urllib.parse import urlsplit
-    from urllib.request import url2pathname
-
+    if re.fullmatch(r"https://[\w.-]+(:\d+)?/[!-~]*\.whl([?#][!-~]*)?", wheel, re.ASCII):
+        return wheel
     with suppress(ValueError, OSError):
-        parts = urlsplit(wheel)
-        printable = wheel.isascii() and wheel.isprintable() and " " not in wheel
-        if parts.scheme == "https" and parts.hostname and parts.path.endswith(".whl") and printable:
-            return wheel
-        file = Path(url2pathname(parts.path) if parts.scheme == "file" and not parts.netloc else wheel)
+        written = wheel.removeprefix("file://").encode() if wheel.startswith("file:///") else b""
+        named = re.sub(rb"%([0-9A-Fa-f]{2})", lambda found: bytes.fromhex(found[1].decode()), written).decode()
+        file = Path(named or wheel)
         if file.suffix == ".whl" and file.is_file():
             return file.resolve().as_uri()
     problem = f'must be the https address of a wheel, or a file that ends in .whl, got "{wheel}"'
