@@ -311,6 +311,16 @@ def _most_energy(catalog: Catalog, families: Sequence[tuple[str, Keys]], sizes: 
     return np.asarray(energy)
 
 
+def _limit_rules(plans: Table, lowered: Array, limit: Array, columns: dict[str, Array]) -> list[Remark]:
+    """Power limits that no clock keeps."""
+    idle = power_without_work(limit, columns["idle_power"][:, 0], columns["static_power"][:, 0])
+    return _told(
+        lowered <= idle,
+        "power limit {} W is no more than the {} W that {} draws with nothing to run: no clock keeps it",
+        lambda: (lowered, np.round(idle), plans.text("accelerator")),
+    )
+
+
 def _told(rows: np.ndarray, sentence: str, values: Callable[[], tuple[np.ndarray, ...]]) -> list[Remark]:
     """A remark on the plans of a mask, none where it is empty."""
     return [Remark(rows, sentence, values())] if some(rows) else []
@@ -340,12 +350,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     own, wide, limit_rules = common, common, []
     if "power_limit" in plans:
         lowered = plans.number("power_limit")
-        idle = power_without_work(limit, common["idle_power"][:, 0], common["static_power"][:, 0])
-        limit_rules = _told(
-            lowered <= idle,
-            "power limit {} W is no more than the {} W that {} draws with nothing to run: no clock keeps it",
-            lambda: (lowered, np.round(idle), plans.text("accelerator")),
-        )
+        limit_rules = _limit_rules(plans, lowered, limit, common)
         energy = _most_energy(catalog, [("gemm", keys)], product_size)
         share, own = _capped(lowered, limit, peak[:, None], energy, common)
         attended = [("gemm", wide_keys), ("attention", attention_keys), ("attention_backward", attention_keys)]
