@@ -337,8 +337,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     codes = plans.codes("precision", PRECISION_CODES)
     wide_codes = WIDE_CODES[codes]
     product_size, element_size = INPUT_SIZES[codes], ELEMENT_SIZES[codes]
-    peak = arrays.peaks[rows, codes]
-    wide_peak = arrays.peaks[rows, wide_codes]
+    peak, wide_peak = arrays.peaks[rows, codes], arrays.peaks[rows, wide_codes]
 
     common = dict(zip(DEVICE_COLUMNS, rows_of(arrays.device, rows, 1)[..., None], strict=True))
     limit, peaks = arrays.thermal_design_power[rows], arrays.peaks[rows]
@@ -353,19 +352,18 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         limit_rules = _limit_rules(plans, lowered, limit, common)
         energy = _most_energy(catalog, [("gemm", keys)], product_size)
         share, own = _capped(lowered, limit, peak[:, None], energy, common)
-        attended = [("gemm", wide_keys), ("attention", attention_keys), ("attention_backward", attention_keys)]
+        attended = [("gemm", wide_keys), *((name, attention_keys) for name in ("attention", "attention_backward"))]
         energy = _most_energy(catalog, attended, INPUT_SIZES[wide_codes])
         wide_share, wide = _capped(lowered, limit, wide_peak[:, None], energy, common)
         peaks = peaks * _capped(lowered, limit, peaks, narrow_energy(PRODUCT_ENERGY, INPUT_SIZES), common)[0]
         peak, wide_peak = share[:, 0] * peak, wide_share[:, 0] * wide_peak
-        peaks[np.arange(len(peaks)), wide_codes] = wide_peak
-        peaks[np.arange(len(peaks)), codes] = peak
+        every = np.arange(len(peaks))
+        peaks[every, wide_codes], peaks[every, codes] = wide_peak, peak
         limits = PowerLimits(limit, np.fmin(lowered, limit), share[:, 0])
     device = Device(peak_flop_rate=peak[:, None], **own)
     wide_device = Device(peak_flop_rate=wide_peak[:, None], **wide)
 
-    default = catalog.default_networks[rows]
-    network_rows = np.where(asked >= 0, asked, default)
+    network_rows = np.where(asked >= 0, asked, catalog.default_networks[rows])
     accelerators = plans.number("num_accelerators")
     network, network_rules = network_of(catalog, network_rows, accelerators)
     if arrays.linked:
@@ -373,9 +371,8 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     stated, device_rules = ~np.isnan(peak), []
     if arrays.unbuilt is not None:
         unbuilt = arrays.unbuilt[rows]
-        failed = unbuilt != ""
-        stated = stated | failed
-        device_rules = [Remark(failed, "{}", (unbuilt,))]
+        stated = stated | (unbuilt != "")
+        device_rules = [Remark(unbuilt != "", "{}", (unbuilt,))]
 
     rules = [
         *_told(
@@ -383,8 +380,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
             "model {} {}, which is not modelled yet",
             lambda: (plans.text("model"), arrays.unmodelled[model_rows]),
         ),
-        *device_rules,
-        *limit_rules,
+        *(device_rules + limit_rules),
         *_told(
             ~stated,
             "accelerator {} states no peak rate for precision {}",
