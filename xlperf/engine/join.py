@@ -357,11 +357,9 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         wide_share, wide = _capped(lowered, limit, wide_peak[:, None], energy, common)
         peaks = peaks * _capped(lowered, limit, peaks, narrow_energy(PRODUCT_ENERGY, INPUT_SIZES), common)[0]
         peak, wide_peak = share[:, 0] * peak, wide_share[:, 0] * wide_peak
-        every = np.arange(len(peaks))
-        peaks[every, wide_codes], peaks[every, codes] = wide_peak, peak
+        peaks[np.arange(len(peaks)), wide_codes], peaks[np.arange(len(peaks)), codes] = wide_peak, peak
         limits = PowerLimits(limit, np.fmin(lowered, limit), share[:, 0])
-    device = Device(peak_flop_rate=peak[:, None], **own)
-    wide_device = Device(peak_flop_rate=wide_peak[:, None], **wide)
+    device, wide_device = Device(peak_flop_rate=peak[:, None], **own), Device(wide_peak[:, None], **wide)
 
     network_rows = np.where(asked >= 0, asked, catalog.default_networks[rows])
     accelerators = plans.number("num_accelerators")
