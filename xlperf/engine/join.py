@@ -311,6 +311,16 @@ def _most_energy(catalog: Catalog, families: Sequence[tuple[str, Keys]], sizes: 
     return np.asarray(energy)
 
 
+def _limit_rules(plans: Table, lowered: Array, limit: Array, columns: dict[str, Array]) -> list[Remark]:
+    """Power limits that no clock keeps."""
+    idle = power_without_work(limit, columns["idle_power"][:, 0], columns["static_power"][:, 0])
+    return _told(
+        lowered <= idle,
+        "power limit {} W is no more than the {} W that {} draws with nothing to run: no clock keeps it",
+        lambda: (lowered, np.round(idle), plans.text("accelerator")),
+    )
+
+
 def _told(rows: np.ndarray, sentence: str, values: Callable[[], tuple[np.ndarray, ...]]) -> list[Remark]:
     """A remark on the plans of a mask, none where it is empty."""
     return [Remark(rows, sentence, values())] if some(rows) else []
@@ -327,8 +337,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     codes = plans.codes("precision", PRECISION_CODES)
     wide_codes = WIDE_CODES[codes]
     product_size, element_size = INPUT_SIZES[codes], ELEMENT_SIZES[codes]
-    peak = arrays.peaks[rows, codes]
-    wide_peak = arrays.peaks[rows, wide_codes]
+    peak, wide_peak = arrays.peaks[rows, codes], arrays.peaks[rows, wide_codes]
 
     common = dict(zip(DEVICE_COLUMNS, rows_of(arrays.device, rows, 1)[..., None], strict=True))
     limit, peaks = arrays.thermal_design_power[rows], arrays.peaks[rows]
@@ -340,27 +349,19 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     own, wide, limit_rules = common, common, []
     if "power_limit" in plans:
         lowered = plans.number("power_limit")
-        idle = power_without_work(limit, common["idle_power"][:, 0], common["static_power"][:, 0])
-        limit_rules = _told(
-            lowered <= idle,
-            "power limit {} W is no more than the {} W that {} draws with nothing to run: no clock keeps it",
-            lambda: (lowered, np.round(idle), plans.text("accelerator")),
-        )
+        limit_rules = _limit_rules(plans, lowered, limit, common)
         energy = _most_energy(catalog, [("gemm", keys)], product_size)
         share, own = _capped(lowered, limit, peak[:, None], energy, common)
-        attended = [("gemm", wide_keys), ("attention", attention_keys), ("attention_backward", attention_keys)]
+        attended = [("gemm", wide_keys), *((name, attention_keys) for name in ("attention", "attention_backward"))]
         energy = _most_energy(catalog, attended, INPUT_SIZES[wide_codes])
         wide_share, wide = _capped(lowered, limit, wide_peak[:, None], energy, common)
         peaks = peaks * _capped(lowered, limit, peaks, narrow_energy(PRODUCT_ENERGY, INPUT_SIZES), common)[0]
         peak, wide_peak = share[:, 0] * peak, wide_share[:, 0] * wide_peak
-        peaks[np.arange(len(peaks)), wide_codes] = wide_peak
-        peaks[np.arange(len(peaks)), codes] = peak
+        peaks[np.arange(len(peaks)), wide_codes], peaks[np.arange(len(peaks)), codes] = wide_peak, peak
         limits = PowerLimits(limit, np.fmin(lowered, limit), share[:, 0])
-    device = Device(peak_flop_rate=peak[:, None], **own)
-    wide_device = Device(peak_flop_rate=wide_peak[:, None], **wide)
+    device, wide_device = Device(peak_flop_rate=peak[:, None], **own), Device(wide_peak[:, None], **wide)
 
-    default = catalog.default_networks[rows]
-    network_rows = np.where(asked >= 0, asked, default)
+    network_rows = np.where(asked >= 0, asked, catalog.default_networks[rows])
     accelerators = plans.number("num_accelerators")
     network, network_rules = network_of(catalog, network_rows, accelerators)
     if arrays.linked:
@@ -368,9 +369,8 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     stated, device_rules = ~np.isnan(peak), []
     if arrays.unbuilt is not None:
         unbuilt = arrays.unbuilt[rows]
-        failed = unbuilt != ""
-        stated = stated | failed
-        device_rules = [Remark(failed, "{}", (unbuilt,))]
+        stated = stated | (unbuilt != "")
+        device_rules = [Remark(unbuilt != "", "{}", (unbuilt,))]
 
     rules = [
         *_told(
@@ -378,8 +378,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
             "model {} {}, which is not modelled yet",
             lambda: (plans.text("model"), arrays.unmodelled[model_rows]),
         ),
-        *device_rules,
-        *limit_rules,
+        *(device_rules + limit_rules),
         *_told(
             ~stated,
             "accelerator {} states no peak rate for precision {}",

@@ -74,8 +74,7 @@ class Device:
     exponential_rate : Array
         Exponentials in a second, one as one FLOP; NaN: a sixteenth of the rate of the vector units. [FLOP/s]
     stream_ratio : Array
-        Rate at which weights of products of few rows reach the multiprocessors, over that of today's tiles: not 1 where
-        units or memory are made faster by themselves. [-]
+        Share of the rate of tiles at which weights of products of few rows reach the multiprocessors. [-]
     """
 
     peak_flop_rate: Array
