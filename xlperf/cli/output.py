@@ -83,12 +83,10 @@ NONE_COUNTED = Legal(0, 0, "")
 
 def legal_of(results: Table) -> Legal:
     """How many rows of results have numbers, and the reason of the first that has none."""
-    from xlperf.explore.search import SHOWN
-
-    time = results.number(SHOWN[results.kind.removesuffix("_results")][1])
-    lacking = time != time
+    memory = results.number("memory")
+    lacking = memory != memory
     reason = str(results.text("reason")[lacking.argmax()]) if lacking.any() else ""
-    return Legal(len(time), len(time) - int(lacking.sum()), reason)
+    return Legal(len(memory), len(memory) - int(lacking.sum()), reason)
 
 
 _BEGUN = time.monotonic()

@@ -78,7 +78,7 @@ def edge_notes(
     ``stated``: plans as the sheet has them. ``plan``: those of the pool that decodes, with defaults. ``results``: of
     both, with ``request_cache``, the cache of one request.
     """
-    streamed = ~illegal & (stated.mode != Mode.STATIC)
+    streamed = ~illegal & (stated.mode != Mode.STATIC) & (results["max_batch_size"] >= 1.0)
     given, most = ~np.isnan(stated.request_rate), results["max_batch_size"]
     queue, first = results["queue_time"], results["ttft"]
     waits = streamed & (queue > _WAITING * first)
@@ -106,11 +106,9 @@ def edge_notes(
     own = np.minimum(plan.data_parallel_attention, np.maximum(most, 1.0))
     each = np.maximum(divide(own * 2.0**30, results["request_cache"], np.inf), own) / np.maximum(most, 1.0)
     free = np.isnan(stated.max_running_batch) | (stated.max_running_batch > most)
-    few = streamed & (most >= 1.0) & free & (each > _STEEP)
+    few = streamed & free & (each > _STEEP)
     notes.append(
-        Remark(
-            few, "the memory has room for {} requests at once: 1 GiB more or less changes that by over 15 %", (most,)
-        )
+        Remark(few, "the memory has room for {} at once: 1 GiB more or less changes the number by over 15 %", (most,))
     )
     rows = np.ceil(plan.batch_size / plan.data_parallel_attention / plan.pipeline_parallel) * (
         1.0 + plan.drafted_tokens
