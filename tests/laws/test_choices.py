@@ -171,7 +171,7 @@ def test_the_bound_of_a_step_is_what_helps_most(catalog: Catalog) -> None:
     bound = evaluate(plans, catalog).text("bound")
     found = savings(plans, catalog, "tpot")
     # A better peak speeds the stream of weights of few rows as well, which is the memory's.
-    few = plans.number("batch_size") <= 16.0
+    few = plans.number("batch_size") <= 64.0
     few |= catalog.tables["models"].filled("num_experts")[catalog.known_rows("models", plans.text("model"))] > 0.0
     found["compute"] = np.where(few & (bound == "memory"), 0.0, found["compute"])
     most = np.max(np.nan_to_num(list(found.values())), axis=0)

@@ -535,7 +535,9 @@ def serving_bound(deployment: Deployment, work: ServingWork) -> Array:
     saved = _estimated_savings(deployment, work)
     units, memory, network, overhead = saved.T
     larger = np.maximum(units, memory)
-    unclear = (_CLEAR * np.minimum(units, memory) > larger) & (_CLEAR * larger > np.maximum(network, overhead))
+    others = np.maximum(network, overhead)
+    close = (_CLEAR * np.minimum(units, memory) > larger) | ((memory > units) & (_CLEAR * others > memory))
+    unclear = close & (_CLEAR * larger > others)
     if some(unclear):
         rows = np.flatnonzero(unclear)
         few, whole = deployment.take(rows), total(phase_times(work)[rows, -1])
