@@ -7,26 +7,37 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 
 import numpy as np
 
 from xlperf.base.resources import rows
-from xlperf.catalog.table import Table, aliases, words_of
+from xlperf.catalog.launch_models import contradicted, described_models, named_model, native_format
+from xlperf.catalog.table import Table
 
 Stated = dict[str, str]
+LACKS = "@lacks"
+"""Key of the words that say why no model is known."""
 SOFTWARE = {"megatron": "megatron", "nemo": "nemo", "torchtitan": "torchtitan", "vllm": "vllm", "sglang": "sglang",
             "trtllm": "tensorrt-llm"}  # fmt: skip
 """The software of plans that a stack runs."""
 OWN_SOFTWARE = {"training": "megatron", "inference": "tensorrt-llm"}
 """What a blank software is."""
-_DIMENSIONS = ("num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "ffn_hidden_size", "num_experts",
-               "top_k")  # fmt: skip
 _MODULES = {"core_attn": "core_attention", "layernorm": "norm", "mla_up_proj": "latent", "mlp": "mlp", "moe": "moe",
             "moe_act": "activation"}  # fmt: skip
-_NARROW = (("fp8", r"fp8|w8a8"), ("fp4", r"(nv|mx)?fp4"), ("int4", r"awq|gptq|int4|w4a16"), ("int8", r"int8"))
+_NARROW = (("fp4", r"(nv|mx)?fp4"), ("fp8", r"fp8"), ("int4", r"awq|gptq|int4|w4a16|w4a8"),
+           ("int8", r"int8|w8a8|w8a16"), ("bf16", r"bf16"))  # fmt: skip
+"""Precisions of weights, and words of the names of checkpoints that state them: W8A8 by itself is INT8."""
+_SETTLES = {
+    "@nodes": "num_accelerators", "@accelerators_per_node": "num_accelerators", "@local_batch": "micro_batch_size",
+    "@tensor": "tensor_parallel", "@running": "batch_size", "@dtype": "precision",
+}  # fmt: skip
+"""Columns of a plan that make a quantity of a stack superfluous if they are given."""
+_OF_MODEL = ("@model", "@flavor", "@family", "@size", "@named", "@config", "@num_layers", "@hidden_size",
+             "@ffn_hidden_size", "@num_attention_heads", "@num_query_groups", "@num_experts", "@top_k", "@vocab_size",
+             "@head_size", "@moe_ffn_hidden_size", "@q_lora_rank", "@kv_lora_rank")  # fmt: skip
 _CAPTURED = tuple(float(size) for size in (1, 2, 4, 8, 16, 32, 64, 128, *range(256, 3073, 256)))
 """Tokens of a pass that TensorRT-LLM captures graphs for where piecewise graphs are on. [-]"""
 
@@ -38,27 +49,68 @@ def stack_defaults(stack: str) -> tuple[tuple[str, str, str], ...]:
     return tuple((row["column"], row["blank"], row["without"]) for row in found if row["stack"] == stack)
 
 
-def plan_of(stack: str, told: Mapping[str, str], models: Table | None = None) -> Stated:
+def wrapper_defaults(told: Mapping[str, str], stack: str) -> tuple[str, dict[str, str]]:
+    """The wrapper around a stack whose command or configuration the text has, and its own defaults by column.
+
+    ``told``: with signs of wrappers, as ``@sign megatron sft``. ``stack``: whose arguments.
+    """
+    for row in rows("catalog/launch_wrappers.csv"):
+        if row["stack"] == stack and any(f"@sign {sign}" in told for sign in row["sign"].split("|")):
+            found = [one for one in rows("catalog/launch_wrappers.csv") if one["wrapper"] == row["wrapper"]]
+            return row["wrapper"], {one["column"]: one["value"] for one in found if _holds(one["if"], told)}
+    return "", {}
+
+
+def _holds(condition: str, told: Mapping[str, str]) -> bool:
+    column, _, value = condition.partition("=")
+    return not condition or told.get(column, value) == value
+
+
+def settled(column: str, given: Collection[str], plan: Mapping[str, str], sourced: Sequence[str]) -> bool:
+    """Whether a setting without a value is superfluous, as the columns that it decides are known otherwise.
+
+    ``column``: of the plan, or a quantity of the stack. ``given``: columns that the user states. ``plan``: what is
+    known. ``sourced``: scripts whose variables are not known; without any, an array that is not set is empty.
+    """
+    if column.startswith("@array"):
+        return not sourced or ("MODEL" in column and "model" in plan)
+    if column in _OF_MODEL:
+        return "model" in plan
+    return _SETTLES.get(column, column) in given or (column in ("@nodes", "@accelerators_per_node")
+                                                     and "num_accelerators" in plan)  # fmt: skip
+
+
+def plan_of(stack: str, told: Mapping[str, str], models: Table | None = None, notes: list[str] | None = None) -> Stated:
     """Columns of the plan that arguments of a stack mean.
 
     ``stack``: whose arguments. ``told``: columns and own quantities of the stack that its flags state. ``models``:
-    among these a model is found by its name or its dimensions.
+    among these a model is found by its name or its dimensions. ``notes``: gets what was assumed.
     """
+    notes = [] if notes is None else notes
     plan = {name: value for name, value in told.items() if not name.startswith("@")}
+    wrapper, defaults = wrapper_defaults(told, stack)
+    used = {name: value for name, value in defaults.items() if name and name not in plan}
+    plan |= used
+    if used:
+        notes.append(f"defaults of {wrapper}: {_words(used)}")
     _RULES[stack](plan, told)
-    if "model" not in plan:
-        model = _model(told, models)
-        plan |= {"model": model} if model else {}
-    if stack in ("vllm", "sglang", "trtllm"):
-        _precision_of_name(plan, told.get("@model", ""))
+    training = stack not in ("vllm", "sglang", "trtllm")
+    plan |= _model(plan, told, models, stack, notes)
+    if not training:
+        _serving_precision(plan, told, stack, models, notes)
         _running(plan, told, stack)
-    for column, blank, without in stack_defaults(stack):
-        needed = column != "sequence_parallel" or _number(plan, "tensor_parallel", 1.0) > 1.0
-        if column not in plan and needed and blank != without:
-            plan[column] = without
-    if SOFTWARE[stack] != OWN_SOFTWARE["training" if stack in ("megatron", "nemo", "torchtitan") else "inference"]:
+    without = [row for row in stack_defaults(stack) if row[0] not in plan and row[1] != row[2]]
+    if wrapper or "@handed" not in told:  # another script may have the flags that are not seen here
+        for column, _, value in without:
+            if column != "sequence_parallel" or _number(plan, "tensor_parallel", 1.0) > 1.0:
+                plan[column] = value
+    if SOFTWARE[stack] != OWN_SOFTWARE["training" if training else "inference"]:
         plan.setdefault("software", SOFTWARE[stack])
     return plan
+
+
+def _words(columns: Mapping[str, str]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in columns.items())
 
 
 def stack_of(stack: str, stated: Mapping[str, str]) -> Stated:
@@ -94,6 +146,8 @@ def stack_of(stack: str, stated: Mapping[str, str]) -> Stated:
         if most > 0.0:
             sizes = [size for size in _CAPTURED if size < most]
             found["@captured"] = f"[{','.join(_text(size) for size in [*sizes, most])}]"
+    if stack in ("vllm", "sglang") and stated.get("precision") in ("bf16", "fp16", "fp32"):
+        found["@dtype"] = stated["precision"]
     if stack in ("vllm", "sglang", "trtllm"):
         if "model" in stated:
             found["@model"] = stated["model"]
@@ -124,6 +178,8 @@ def _running(plan: Stated, told: Mapping[str, str], stack: str) -> None:
 
 def _megatron(plan: Stated, told: Mapping[str, str]) -> None:
     _accelerators(plan, told)
+    if told.get("@adapter") == "lora":
+        plan.setdefault("adapter_rank", told.get("@adapter_rank", "8"))
     if "@fp8" in told:  # a recipe alone switches nothing on
         plan["precision"] = told.get("@fp8_recipe", "fp8")
     layers, chunk = _number(told, "@num_layers"), _number(told, "@layers_per_chunk")
@@ -256,53 +312,80 @@ def _accelerators(plan: Stated, told: Mapping[str, str]) -> None:
         plan.setdefault("num_accelerators", _text(number * _number(told, "@nodes", 1.0)))
 
 
-def _model(told: Mapping[str, str], models: Table | None) -> str:
-    named = " ".join(told[name] for name in ("@model", "@flavor") if told.get(name))
-    if models is None:
-        return named
-    spelled = _spelled(models) if named else {}
-    for text in (named, named.rstrip("/").rpartition("/")[2]):
-        for cut in _shorter(text):
-            if _joined(cut) in spelled:
-                return spelled[_joined(cut)]
-    stated = {name: _number(told, f"@{name}") for name in _DIMENSIONS}
-    if not stated["num_layers"] or not stated["hidden_size"]:
-        return named
-    fits = np.ones(len(models), dtype=bool)
-    for name, value in stated.items():
-        column = models.number(name)
-        if value:
-            fits &= column == value
-        elif name == "num_experts":
-            fits &= ~(column > 1.0)
-    return str(models.text("model")[np.flatnonzero(fits)[0]]) if fits.any() else named
+def _model(
+    plan: Mapping[str, str], told: Mapping[str, str], models: Table | None, stack: str, notes: list[str]
+) -> Stated:
+    """The model by its names and by its dimensions, which have to agree; what does not is in the notes."""
+    names = [" ".join(told[name] for name in ("@model", "@flavor") if told.get(name))]
+    if "." not in told.get("@family", "."):  # -m of Python names a module
+        names.append(" ".join(told[name] for name in ("@family", "@size") if told.get(name)))
+    if told.get("@config"):
+        names.append(told["@config"].rpartition("/")[2].partition(".")[0].replace("_", " ", 1))
+    names = [name for name in names if name and "$" not in name]
+    if "model" in plan or models is None:
+        if models is not None and (wrong := contradicted(told, plan["model"], models)):
+            notes.append(f"model {plan['model']} is given, but the file states {wrong}")
+        return {} if "model" in plan or not names else {"model": names[0]}
+    weak = [told[name] for name in ("@named", "@checkpoint") if told.get(name)]
+    found = named_model(names, models) or (named_model(weak, models) if not names else "")
+    fitting, nearest = described_models(told, models, stack == "megatron" and "@logged" not in told)
+    if found and (wrong := contradicted(told, found, models)):
+        return {LACKS: f"the file names {(names or weak)[0]}, but states {wrong}"}
+    if found:
+        return {"model": found}
+    if fitting:
+        weakly = named_model(weak, models)
+        if len(fitting) > 1:
+            notes.append(f"the dimensions are of {', '.join(fitting)}: give the one that is meant with --set model=...")
+        return {"model": weakly if weakly in fitting else fitting[0]}
+    how = "add its row with xlperf model CONFIG -o models.csv and --catalog models.csv, or give --set model=..."
+    if names or (weak and not nearest):
+        return {LACKS: f"the file names {(names or weak)[0]}, which the catalog lacks: {how}"}
+    return {LACKS: f"no model of the catalog has {nearest}: {how}"} if nearest else {}
 
 
-def _spelled(models: Table) -> dict[str, str]:
-    names = [str(name) for name in models.text("model").tolist()]
-    found = {_joined(spelling): names[row] for row, spelling in aliases(models)}
-    return found | {_joined(name): name for name in names}
-
-
-def _joined(text: str) -> str:
-    return "".join(words_of(text))
-
-
-def _shorter(text: str) -> list[str]:
-    """A model name, and the name without a suffix of precision, date or use."""
-    words = re.split(r"[-_ ]+", text)
-    found = ["-".join(words[:end]) for end in range(len(words), max(len(words) - 4, 0), -1)]
-    return [text, *found]
-
-
-def _precision_of_name(plan: Stated, model: str) -> None:
-    """A checkpoint whose name says how its weights are stored."""
-    if "precision" in plan:
-        return
-    for precision, pattern in _NARROW:
-        if re.search(rf"(^|[-_/. ])({pattern})([-_. ]|$)", model, re.IGNORECASE):
+def _serving_precision(
+    plan: Stated, told: Mapping[str, str], stack: str, models: Table | None, notes: list[str]
+) -> None:
+    """Precision of weights, activations and cache, and whence it is known."""
+    name = told.get("@model") or plan.get("model", "")
+    dtype = told.get("@dtype", "").replace("auto", "")
+    if "precision" not in plan:
+        precision, why = _precision_of_name(name), "by the name of the checkpoint"
+        if not precision and told.get("@quantized") == "modelopt":
+            precision, why = "fp8", "--quantization modelopt"
+        native = native_format(name) or native_format(plan.get("model", ""))
+        if native and precision in ("", native["precision"][:3]):
+            precision, why = native["precision"], native["source"]
+            if native["wide_attention"]:
+                plan.setdefault("wide_attention", native["wide_attention"])
+        if precision and not precision.startswith("bf"):
             plan["precision"] = precision
-            return
+            notes.append(f"precision {precision}: {why}")
+        elif dtype or precision:
+            plan["precision"] = dtype or precision
+        else:
+            method = f", and {told['@quantized']} states none" if told.get("@quantized") else ""
+            notes.append(f"precision bf16 is assumed: the name {name or 'of the model'} states no format{method}")
+    narrow = plan.get("precision", "bf16") not in ("bf16", "fp16", "fp32")
+    if dtype and narrow:
+        if plan["precision"].startswith("int4"):
+            plan.setdefault("activation_precision", dtype)
+        notes.append(f"dtype {dtype} is of the activations, not of the {plan['precision']} weights")
+    if narrow and re.search(r"w\d+a16", name, re.IGNORECASE):
+        plan.setdefault("activation_precision", dtype or "bf16")
+    if stack in ("vllm", "sglang") and "kv_precision" not in plan:
+        plan["kv_precision"] = dtype or (plan["precision"] if not narrow and "precision" in plan else "bf16")
+        if narrow:
+            notes.append(f"kv precision {plan['kv_precision']}: {stack} keeps a 16-bit cache unless it is asked not to")
+
+
+def _precision_of_name(model: str) -> str:
+    """Precision that the name of a checkpoint states, "" if it states none."""
+    for precision, pattern in _NARROW:
+        if re.search(rf"(^|[-_/. ])({pattern})([-_. ]|$)", model[:200], re.IGNORECASE):
+            return precision
+    return ""
 
 
 def _number(told: Mapping[str, str], name: str, default: float = 0.0) -> float:

@@ -253,15 +253,19 @@ def launch(plans: str, stack: str, chosen: Chosen) -> None:
     metavar="'NAME=VALUE'",
     help="A column of the plan that FILE does not say, or a variable of its script. May be repeated.",
 )
+@click.option(
+    "--partial", is_flag=True, help="Read FILE although settings that move a result are not read; they are listed."
+)
 @results_option
 @catalog_option
-def plan(file: str, stack: str | None, given: tuple[str, ...], output: str, catalog: str | None) -> None:
+def plan(file: str, stack: str | None, given: tuple[str, ...], partial: bool, output: str, catalog: str | None) -> None:
     """Read the arguments in FILE, or - for standard input, as a plan.
 
     A log of Megatron-LM, vLLM or SGLang that lists its arguments, and the JSON of trtllm-bench or InferenceX, will do.
     Variables and arrays of a shell script are filled in where their values stand in it; nothing is executed. A
-    model is found by its name or its dimensions. Flags that are not known are listed; what FILE does not say is asked
-    for by name: give it with --set, or as a line such as "# xlperf: accelerator = ...".
+    model is found by its name or its dimensions. Flags that are not known are listed, and an error if they move a
+    result, unless --partial is given; what FILE does not say is asked for by name: give it with --set, or as a line
+    such as "# xlperf: accelerator = ...".
     """
     from xlperf.catalog.launch import MOST_TEXT, read_launch
 
@@ -275,8 +279,15 @@ def plan(file: str, stack: str | None, given: tuple[str, ...], output: str, cata
         raise InputError(Fault(file, "is no text in UTF-8")) from None
     name = "standard input" if file == STANDARD else Path(file).name
     stated = {key.strip(): value.strip() for key, _, value in (one.partition("=") for one in given)}
-    found = read_launch(text, name, stack or "", stated, catalog_of(catalog, None).tables["models"])
-    for words, flags in (("not read", found.unknown), ("variables not known; give them with --set", found.open)):
+    found = read_launch(text, name, stack or "", stated, catalog_of(catalog, None).tables["models"], partial)
+    listed = (
+        ("moves a result, not read", found.unread),
+        ("not read", found.unknown),
+        ("variables not known; give them with --set", found.open),
+    )
+    for words, flags in listed:
         if flags:
             say(f"note: {name}: {words}: {'; '.join(dict.fromkeys(flags))}", err=True)
+    for note in found.notes:
+        say(f"note: {name}: {note}", err=True)
     deliver(output, found.plan.kind, parts(found.plan), "plan")
