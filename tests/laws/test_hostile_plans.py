@@ -14,7 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from xlperf.catalog import launch, launch_models, launch_rules, launch_shell, launch_text
+from xlperf.catalog import (
+    config_rules,
+    config_text,
+    launch,
+    launch_models,
+    launch_rules,
+    launch_shell,
+    launch_stacks,
+    launch_text,
+)
 
 READER = Path(__file__).with_name("hostile_plans.py")
 MIB = 1 << 20
@@ -43,7 +52,7 @@ def test_every_reader_is_bounded() -> None:
         assert memory * 1024 < MOST_MEMORY, (name, memory)
 
 
-MODULES = (launch, launch_models, launch_rules, launch_shell, launch_text)
+MODULES = (config_rules, config_text, launch, launch_models, launch_rules, launch_shell, launch_stacks, launch_text)
 
 
 def patterns() -> Iterator[tuple[str, re.Pattern[str], list[str]]]:

@@ -15,13 +15,27 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows
+from xlperf.catalog.config_rules import UNREAD
+from xlperf.catalog.config_text import Config, config_of
+from xlperf.catalog.launch_flags import Flag, by_name, candidates_of, flags, read_stacks, stacks, value_of
 from xlperf.catalog.launch_rules import LACKS, Stated, plan_of, settled, stack_of
 from xlperf.catalog.launch_shell import Endless
-from xlperf.catalog.launch_text import COMMAND, DEEPEST, Setting, handed_to, logged_settings, moves, settings_of
+from xlperf.catalog.launch_stacks import (
+    claimed,
+    kind_of,
+    moves,
+    own_model,
+    placed,
+    readable,
+    software_of,
+    switched_off,
+)
+from xlperf.catalog.launch_text import COMMAND, Setting, handed_to, logged_settings, settings_of
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
@@ -34,47 +48,12 @@ MOST_SHOWN = 120
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _SHORT = re.compile(r"-[A-Za-z]|[A-Z_][A-Z0-9_]*=")
 """Options of other commands on the same line, and variables: not listed where they are not known."""
-_ON, _OFF = ("true", "yes", "1", "on"), ("false", "no", "0", "off")
-
-
-class Flag(NamedTuple):
-    """A flag of a stack: ``value`` and ``argument`` are "" where the argument is the value of the column.
-
-    ``column`` is a column of the plan, a quantity of the stack that starts with ``@``, or "" for a flag that alters
-    neither time nor memory; ``argument`` is ``*`` where all words that follow belong to the flag.
-    """
-
-    stack: str
-    version: str
-    kind: str
-    flag: str
-    column: str
-    value: str
-    argument: str
-
-
-@cache
-def flags(stack: str) -> tuple[Flag, ...]:
-    """Flags of a stack.
-
-    >>> flags("megatron")[0].flag
-    '--tensor-model-parallel-size'
-    """
-    return tuple(Flag(**row) for row in rows("catalog/launch_flags.csv") if row["stack"] == stack)
-
-
-@cache
-def stacks() -> tuple[str, ...]:
-    """Stacks that there are flags of."""
-    return tuple(dict.fromkeys(row["stack"] for row in rows("catalog/launch_flags.csv")))
-
-
-@cache
-def _by_name(stack: str) -> Mapping[str, tuple[Flag, ...]]:
-    found: dict[str, list[Flag]] = {}
-    for flag in flags(stack):
-        found.setdefault(_plain(flag.flag), []).append(flag)
-    return {name: tuple(own) for name, own in found.items()}
+_ZERO = frozenset({"zero_stage", "zero_group_size", "offload_activations", "tensor_parallel"})
+"""Columns that a DeepSpeed configuration decides where another stack refers to it."""
+_LAUNCHERS = frozenset({"@nodes", "@accelerators_per_node"})
+"""Quantities that torchrun states by itself."""
+Groups = Sequence[Sequence[Sequence[Setting]]]
+"""Settings of texts, command by command."""
 
 
 @cache
@@ -197,15 +176,17 @@ def read_launch(
     given: Mapping[str, str] | None = None,
     models: Table | None = None,
     partial: bool = False,
+    beside: Path | None = None,
 ) -> Launch:
-    """The plan of a launch line, script, YAML or TOML file, or of a log or result that lists its arguments.
+    """The plan of a launch line, script or configuration file, or of a log or result that lists its arguments.
 
     ``text``: arguments, with or without what :func:`launch_lines` adds in comments. ``name``: what the text is called,
-    for messages. ``stack``: one of :func:`stacks`; "": the one that the text names, or that most of its flags are of.
-    ``given``: columns of the plan, and variables of the environment, that the text does not say. ``models``: among
-    these a model is found by its name or its dimensions. ``partial``: settings that move a result and are not read
-    become remarks. Raises InputError if there is no flag of a stack, values are wrong, the text does not say what a
-    plan must, or it has settings that move a result and are not read.
+    for messages. ``stack``: one of :func:`read_stacks`; "": the one that recognises the text, or that most of its flags
+    are of. ``given``: columns of the plan, and variables of the environment, that the text does not say. ``models``:
+    among these a model is found by its name or its dimensions. ``partial``: settings that move a result and are not
+    read become remarks. ``beside``: folder of the file, in which a configuration that it refers to is looked up. Raises
+    InputError if no stack recognises the text, values are wrong, the text does not say what a plan must, or it has
+    settings that move a result and are not read.
     """
     logged = logged_settings(text[:MOST_TEXT])
     if len(text) > MOST_TEXT and not logged:
@@ -213,49 +194,62 @@ def read_launch(
     said = [line[len(MARK) :].strip() for line in text.splitlines() if line.startswith(MARK)]
     named = next((line.split()[0] for line in said if line and "=" not in line and line.split()[0] in stacks()), "")
     try:
-        groups = [[logged] if logged else settings_of(text, given, _commands())]
+        groups: Groups = [[logged] if logged else settings_of(text, given, _commands())]
     except Endless as error:
         raise InputError(Fault(name, f"{error}: it is no launch script")) from None
     if named:  # an argument per line, as launch_lines writes them
         groups = [[[one for group in groups[0] for one in group]]]
+    elif not logged or text.lstrip().startswith("{"):
+        stack, groups = _recognised(text, groups, stack, given or {}, name)
     stack = stack or named or max(stacks(), key=lambda own: _fit(groups, own))
     told = _told(groups, stack)
+    of_reference = _referenced(told.values, beside) if "@deepspeed" in told.values else []
     kind = flags(stack)[0].kind
     columns = {split_header(key)[0]: value for key, value in (given or {}).items()}
     columns = {key: value for key, value in columns.items() if key in table_schema(kind).by_name}
     notes: list[str] = []
-    plan = plan_of(stack, {**told.values, **columns}, models, notes) | columns
+    model = "" if "model" in columns else own_model(stack, told.values, models, name)
+    own = {"model": model} if model else {}
+    plan = plan_of(stack, {**told.values, **own, **columns}, models, notes) | columns
+    rules = [f"{key[len(UNREAD) :]}: {plan.pop(key)}" for key in [*plan] if key[0] == UNREAD and key != LACKS]
+    if stack not in stacks():
+        notes += _remarks(stack, plan, told.values, columns)
+        plan.setdefault("software", software_of(stack)[0])
     marked = {split_header(key)[0]: value.strip() for key, equals, value in map(_parted, said) if equals}
     plan |= marked
     lacks = plan.pop(LACKS, "")
-    if not told.values and not marked:
-        problem = f"has no flag of {', '.join(stacks())}"
+    own_values = [key for key in told.values if key not in _LAUNCHERS and not key.startswith("@sign ")]
+    if not own_values and not marked:
+        problem = f"has no flag of {', '.join(read_stacks())}"
         if told.scripts or told.started:
             problem += f"; it starts {listed([*told.scripts, *told.started])}: read that file, or give what it gets"
         raise InputError(Fault(name, problem))
     plan = {column: value for column, value in plan.items() if value != ""}
     given_columns = columns.keys() | marked.keys()
     open_ = [words for words, column in told.open if not settled(column, given_columns, plan, told.scripts)]
-    unknown = [] if logged else list(dict.fromkeys(told.unknown))
-    unread = [words for words in unknown if moves(words) or words in told.handed]
+    off = switched_off(one for texts in groups for group in texts for one in group)
+    unknown = [] if logged and stack in stacks() else [*dict.fromkeys(told.unknown)]
+    handed = frozenset(told.handed)
+    kinds = {words: "moves" if words in handed else kind_of(words, off) for words in unknown}
+    unread = [*(words for words, kind in kinds.items() if kind == "moves"), *rules, *of_reference]
+    unknown = [words for words, kind in kinds.items() if not kind]
     if not partial:
-        _refuse(name, unread, open_)
+        shown = [placed(words, text) for words in unread[:MOST_SHOWN]]
+        _refuse(name, stack, [*shown, *unread[MOST_SHOWN:]], open_)
     notes += [f"what {_last(script)} sets itself is not read" for script in dict.fromkeys(told.scripts)]
-    return Launch(
-        _plan_table(kind, plan, name, open_, lacks), [one for one in unknown if one not in unread], open_, unread, notes
-    )
+    return Launch(_plan_table(kind, plan, name, open_, lacks), unknown, open_, unread, notes)
 
 
 def _parted(line: str) -> tuple[str, str, str]:
     return line.partition("=")
 
 
-def _refuse(name: str, unread: Sequence[str], asked: Sequence[str]) -> None:
+def _refuse(name: str, stack: str, unread: Sequence[str], asked: Sequence[str]) -> None:
     """Raise InputError if settings that move a result are not read, or their variables are not known."""
     remedy = "or --partial to read the rest"
     faults = []
     if unread:
-        problem = f"has settings that move a result and are not read: {listed(unread)}"
+        problem = f"has settings of {stack} that move a result and are not read: {listed(unread)}"
         faults.append(Fault(name, f"{problem}: give what they mean with --set, {remedy}"))
     if asked:
         variable = _VARIABLE.search(" ".join(asked))
@@ -276,6 +270,63 @@ def listed(words: Sequence[str]) -> str:
     shown = [one if len(one) <= MOST_SHOWN else f"{one[:MOST_SHOWN]}..." for one in words[:MOST_SHOWN]]
     rest = len(words) - len(shown)
     return "; ".join([*shown, *([f"and {rest:,} more"] if rest else [])])
+
+
+def _recognised(text: str, groups: Groups, stack: str, given: Mapping[str, str], name: str) -> tuple[str, Groups]:
+    """The stack that recognises a file, "" where flags have to decide, and the settings that it is read by."""
+    config = config_of(text, given)
+    if any(one.name.startswith("-") or ".-" in one.name for group in groups[0] for one in group):
+        config = Config("", [])  # commands inside YAML are read as commands
+    found = stack or claimed(text, config, groups[0], name)
+    if not found and config.kind:
+        remedy = f"--for names one; read are {readable()}"
+        raise InputError(Fault(name, f"is a configuration ({config.kind}) that no stack recognises; {remedy}"))
+    if found == "serving":
+        serving = [own for own in stacks() if flags(own)[0].kind == "inference"]
+        return max(serving, key=lambda own: _fit(groups, own)), groups
+    if config.kind and (found not in stacks() or config.kind == "python"):
+        groups = [[config.settings]]
+    return found, groups
+
+
+def _referenced(values: Stated, beside: Path | None) -> list[str]:
+    """Replace the reference to a DeepSpeed configuration by its settings, if it lies in the folder of the file.
+
+    Returns the settings that move a result and are not read.
+    """
+    reference = Path(values["@deepspeed"])
+    if beside is None or ".." in reference.parts or reference.is_absolute():
+        return []
+    inside = next((path for path in (beside / reference.name, beside / reference) if path.is_file()), None)
+    if inside is None or inside.stat().st_size > MOST_TEXT:
+        return []
+    try:
+        config = config_of(inside.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return []
+    if config.kind != "json":
+        return []
+    found = _told([[config.settings]], "deepspeed")
+    values.pop("@deepspeed")
+    values |= {key: value for key, value in found.values.items() if key in _ZERO and value != "auto"}
+    if found.values.get("@offload", "none") != "none":
+        values["offload_optimizer"] = found.values.get("@ratio", "1")
+    return [f"{words} ({inside.name})" for words in found.unknown if moves(words)]
+
+
+def _remarks(stack: str, plan: Stated, values: Stated, columns: Mapping[str, str]) -> list[str]:
+    """Notes on a plan that was read from a configuration file: its software, and values that the file leaves open."""
+    remark = software_of(stack)[1]
+    notes = [remark] if remark else []
+    stated, wanted = plan_of(stack, values).get("num_accelerators", ""), columns.get("num_accelerators", "")
+    if stated and wanted and stated != wanted:
+        notes.append(f"the file states {stated} accelerators, --set {wanted}: replicas and batch follow --set")
+    asked = ["global_batch_size", "sequence_length", *(["tensor_parallel", "recompute"] if stack == "bridge" else [])]
+    absent = [name.replace("_", " ") for name in asked if name not in plan]
+    if absent:
+        by = "the recipe decides" if stack == "bridge" else "not stated"
+        notes.append(f"{by}, here xlperf's defaults: {', '.join(absent)}")
+    return notes
 
 
 def _plan_table(kind: str, told: Stated, name: str, asked: Sequence[str], lacks: str) -> Table:
@@ -301,14 +352,14 @@ def _cell(text: str, number: bool) -> str | float:
 
 def _fit(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> float:
     """Score of how well flags match a stack: known columns count most, unknown flags against it."""
-    known = _by_name(stack)
+    known = by_name(stack)
     variables = _variables(flags(stack)[0].kind)
     found = 0.0
     for setting in (one for text in groups for group in text for one in group):
         if setting.name[0] == "$":
             found += 0.5 * (setting.name[1:].upper() in variables)
             continue
-        own = _candidates(known, setting.name)
+        own = candidates_of(known, setting.name)
         found += (1.0 + any(flag.column for flag in own)) if own else -0.1
     return found
 
@@ -334,14 +385,14 @@ def _told(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> _Told:
 
     Commands without a flag of the stack say nothing.
     """
-    known = _by_name(stack)
+    known, exact = by_name(stack), stack not in (*stacks(), "bridge")
     variables = _variables(flags(stack)[0].kind)
     told = _Told({}, [], [], [], [], [])
     around: Stated = {}
     for group in (group for text in groups for group in text):
         starts = [one.arguments for one in group if one.name == COMMAND]
         script = next(filter(None, map(handed_to, starts)), "")
-        found = [(one, _candidates(known, one.name)) for one in group if one.name[0] != "$"]
+        found = [(one, candidates_of(known, one.name, exact)) for one in group if one.name[0] != "$"]
         handed = [(one, variables.get(one.name[1:].upper(), ())) for one in group if one.name[0] == "$"]
         handed = [(one, own) for one, own in handed if one.name != COMMAND]
         degrees = sum(flag.column[:1] not in ("", "@") for _, own in handed for flag in own[:1])
@@ -392,59 +443,16 @@ def _take(told: _Told, values: Stated, setting: Setting, own: Sequence[Flag], sc
             told.unknown.append(setting.words)
             told.handed.append(setting.words)
         return
+    if " " in setting.argument and own[0].column == "precision":  # -c of bash
+        told.unknown.append(setting.words)
+        return
     if "$" in setting.argument and not (own[0].column == "@config" and "$" not in _last(setting.argument)):
         column = next((flag.column for flag in own if flag.column), "")
         told.open.extend([(setting.words, column)] if column else [])
         return
-    value = _value(own, setting)
+    value = value_of(own, setting)
     if value is None:
         told.unknown.append(setting.words)
         told.handed.extend([setting.words] if script else [])
     else:
         values |= value
-
-
-def _candidates(known: Mapping[str, tuple[Flag, ...]], name: str) -> tuple[Flag, ...]:
-    """Flags of a name: as it is, or, for keys of nested mappings, by the end of its path or by its beginning."""
-    plain = _plain(name)
-    found = known.get(plain)
-    if found is not None:
-        return found
-    parts = plain.split(".", DEEPEST)
-    for start in range(1, len(parts)):
-        end = ".".join(parts[start:])
-        found = known.get(end.lstrip("-")) if "-" in end or start < len(parts) - 1 else None
-        if found is not None:
-            return found
-    for end_ in range(len(parts) - 1, 0, -1):
-        found = known.get(".".join([*parts[:end_], "*"]))
-        if found is not None:
-            return found
-    return ()
-
-
-def _value(candidates: Sequence[Flag], setting: Setting) -> Stated | None:
-    argument = setting.argument.casefold()
-    if argument in ("null", "none", "???") and not any(flag.argument.casefold() == argument for flag in candidates):
-        return {}
-    for flag in candidates:
-        if not flag.column:
-            return {}
-        if flag.argument == "*":
-            return {flag.column: flag.value or " ".join(setting.arguments)}
-        if not flag.value and not flag.argument:
-            return {flag.column: setting.argument}
-        if not flag.argument:  # a switch
-            return {} if argument in _OFF else {flag.column: flag.value}
-        if flag.argument.casefold() == argument:
-            return {flag.column: flag.value or argument}
-    numbers = {"true": _ON, "false": _OFF}
-    known = [flag for flag in candidates if flag.argument.casefold() in numbers]
-    if known and argument in _ON + _OFF:
-        alike = [flag for flag in known if argument in numbers[flag.argument.casefold()]]
-        return {alike[0].column: alike[0].value} if alike else {}
-    return None
-
-
-def _plain(flag: str) -> str:
-    return flag.strip().removesuffix("=").removesuffix(":").lstrip("-").replace("_", "-").casefold()

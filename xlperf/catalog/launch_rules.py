@@ -5,15 +5,16 @@ What a stack does where a flag is not given stands in ``launch_defaults.csv``, b
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 
 import numpy as np
 
 from xlperf.base.resources import rows
+from xlperf.catalog.config_rules import CONFIG_RULES
+from xlperf.catalog.config_rules import number as _number
+from xlperf.catalog.config_rules import text as _text
 from xlperf.catalog.launch_models import contradicted, described_models, named_model, native_format
 from xlperf.catalog.table import Table
 
@@ -93,7 +94,9 @@ def plan_of(stack: str, told: Mapping[str, str], models: Table | None = None, no
     plan |= used
     if used:
         notes.append(f"defaults of {wrapper}: {_words(used)}")
-    _RULES[stack](plan, told)
+    if stack == "bridge":
+        _megatron(plan, told)
+    (_RULES.get(stack) or CONFIG_RULES[stack])(plan, told)
     training = stack not in ("vllm", "sglang", "trtllm")
     plan |= _model(plan, told, models, stack, notes)
     if not training:
@@ -104,7 +107,7 @@ def plan_of(stack: str, told: Mapping[str, str], models: Table | None = None, no
         for column, _, value in without:
             if column != "sequence_parallel" or _number(plan, "tensor_parallel", 1.0) > 1.0:
                 plan[column] = value
-    if SOFTWARE[stack] != OWN_SOFTWARE["training" if training else "inference"]:
+    if stack in SOFTWARE and SOFTWARE[stack] != OWN_SOFTWARE["training" if training else "inference"]:
         plan.setdefault("software", SOFTWARE[stack])
     return plan
 
@@ -386,14 +389,3 @@ def _precision_of_name(model: str) -> str:
         if re.search(rf"(^|[-_/. ])({pattern})([-_. ]|$)", model[:200], re.IGNORECASE):
             return precision
     return ""
-
-
-def _number(told: Mapping[str, str], name: str, default: float = 0.0) -> float:
-    with suppress(ValueError):
-        value = float(told.get(name, default))
-        return value if math.isfinite(value) else default
-    return default
-
-
-def _text(value: float) -> str:
-    return f"{value:.15g}"

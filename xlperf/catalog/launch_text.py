@@ -15,7 +15,7 @@ LONGEST_NAME = 200
 """Characters of a setting that are looked at for its name. [-]"""
 MOST_SETTINGS = 20_000
 """Settings of one text at the most. [-]"""
-_MOST_POINTS = 300
+MOST_POINTS = 300
 """Points of a line of TOML at the most: its reader takes the square of the parts of a key. [-]"""
 _NESTED = 3
 """Texts within texts that are read: here-documents of here-documents. [-]"""
@@ -75,37 +75,6 @@ class Setting(NamedTuple):
         return self.name + shown if self.name.endswith("=") else f"{self.name} {shown}".rstrip()
 
 
-_MOVES = re.compile(
-    r"(tensor|pipeline|context|expert|data|sequence|model|ulysses)[-.]?(model[-.]?)?parallel(?!ism)"
-    r"|(^|[-.])(tp|pp|vpp|cp|ep|etp|dp|sp|mp|fsdp|hsdp|zero|mbs|gbs)([-.](size|degree|stage|world-size|shard-size))?$"
-    r"|(micro|global|local|train|device)-?batch|(^|[-.])batch-?size|accumulat(e|ion)[-.](steps|grad-batches)"
-    r"|(^|[-.])(max-)?(seq|sequence|context|cutoff)-?len(gth)?$|(^|[-.])(max-length|n-ctx)$"
-    r"|(^|[-.])(precision|dtype|torch-dtype|compute-dtype|param-dtype|quantization|quantize|bf16|fp16|fp8|fp4|mxfp8)$"
-    r"|recompute|(activation|gradient|activations)-?checkpoint(ing)?|offload|zero-stage|(^|[-.])deepspeed$"
-    r"|lora|(^|[-.])peft|adapter|(^|[-.])shard|fsdp|sharding"
-    r"|(^|[-.])(num-layers|hidden-size|intermediate-size|num-experts|num-hidden-layers|num-attention-heads)$"
-    r"|(^|[-.])(nnodes|num-nodes|num-gpus|gpus-per-node|world-size)$|in-(first|last)-pipeline-stage"
-)
-_ASIDE = re.compile(r"(sglang|vllm|rollout|eval|log|save|test|teacher|over-sampling)[-_.]")
-"""Beginnings of settings of other programs, or of what is done beside the steps."""
-_STILL = ("", "false", "no", "none", "null", "off", "0", "1", "[]", "{}")
-"""Arguments that leave a degree or a switch as it is without them."""
-
-
-def moves(words: str) -> bool:
-    """Whether a setting, by its name, moves a result: parallelism, batch, lengths, precision, recomputation, offload.
-
-    ``words``: a setting as it is written.
-
-    >>> moves("--ulysses_parallel_size 8"), moves("--ulysses_parallel_size 1"), moves("--log-interval 10")
-    (True, False, False)
-    """
-    parts = re.split(r"[=:\s]+", words[:LONGEST_NAME].strip(), maxsplit=1)
-    name = parts[0].lstrip("-").replace("_", "-").casefold()
-    argument = parts[1].strip("\"'").casefold() if len(parts) > 1 else None
-    return argument not in _STILL and not _ASIDE.match(name) and _MOVES.search(name) is not None
-
-
 def settings_of(
     text: str, given: Mapping[str, str] | None = None, commands: Sequence[str] = (), nested: int = 0
 ) -> list[list[Setting]]:
@@ -118,7 +87,7 @@ def settings_of(
     logged = logged_settings(text)
     if logged:
         return [logged]
-    if _TABLE.search(text) and max(line.count(".") for line in text.splitlines()) < _MOST_POINTS:
+    if _TABLE.search(text) and max(line.count(".") for line in text.splitlines()) < MOST_POINTS:
         try:
             return [list(islice(_flat(tomllib.loads(text), "", 0), MOST_SETTINGS))]
         except (ValueError, RecursionError):

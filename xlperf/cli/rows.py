@@ -204,7 +204,9 @@ def _added(output: str, kind: str, row: Row) -> tuple[str, list[str]]:
     return f"{file.name}:{add_csv_row(file, kind, values)}", []
 
 
-_STACKS = click.Choice(["megatron", "nemo", "torchtitan", "vllm", "sglang", "trtllm"])
+_WRITTEN = ["megatron", "nemo", "torchtitan", "vllm", "sglang", "trtllm"]
+_STACKS = click.Choice(_WRITTEN)
+_READ = click.Choice([*_WRITTEN, "nanotron", "maxtext", "automodel", "llama-factory", "axolotl", "deepspeed", "bridge"])
 
 
 @click.command(
@@ -245,7 +247,12 @@ def launch(plans: str, stack: str, chosen: Chosen) -> None:
     ),
 )
 @click.argument("file", type=InputFile())
-@click.option("--for", "stack", type=_STACKS, help="Whose arguments; default: the stack that most flags are of.")
+@click.option(
+    "--for",
+    "stack",
+    type=_READ,
+    help="Whose arguments; default: the stack that recognises FILE, or that most flags are of.",
+)
 @click.option(
     "--set",
     "given",
@@ -261,11 +268,13 @@ def launch(plans: str, stack: str, chosen: Chosen) -> None:
 def plan(file: str, stack: str | None, given: tuple[str, ...], partial: bool, output: str, catalog: str | None) -> None:
     """Read the arguments in FILE, or - for standard input, as a plan.
 
-    A log of Megatron-LM, vLLM or SGLang that lists its arguments, and the JSON of trtllm-bench or InferenceX, will do.
-    Variables and arrays of a shell script are filled in where their values stand in it; nothing is executed. A
-    model is found by its name or its dimensions. Flags that are not known are listed, and an error if they move a
-    result, unless --partial is given; what FILE does not say is asked for by name: give it with --set, or as a line
-    such as "# xlperf: accelerator = ...".
+    Launch lines, scripts and configurations of Megatron-LM, Megatron-Bridge, NeMo, NeMo Automodel, torchtitan,
+    nanotron, MaxText, DeepSpeed, LLaMA-Factory, axolotl, vLLM, SGLang and TensorRT-LLM are read; a configuration of
+    another stack is refused. A log of Megatron-LM, vLLM or SGLang that lists its arguments, and the JSON of
+    trtllm-bench or InferenceX, will do. Variables and arrays of a shell script are filled in where their values stand
+    in it; nothing is executed. A model is found by its name or its dimensions. Flags that are not known are listed, and
+    an error if they move a result, unless --partial is given; what FILE does not say is asked for by name: give it with
+    --set, or as a line such as "# xlperf: accelerator = ...".
     """
     from xlperf.catalog.launch import MOST_TEXT, read_launch
 
@@ -279,7 +288,9 @@ def plan(file: str, stack: str | None, given: tuple[str, ...], partial: bool, ou
         raise InputError(Fault(file, "is no text in UTF-8")) from None
     name = "standard input" if file == STANDARD else Path(file).name
     stated = {key.strip(): value.strip() for key, _, value in (one.partition("=") for one in given)}
-    found = read_launch(text, name, stack or "", stated, catalog_of(catalog, None).tables["models"], partial)
+    folder = None if file == STANDARD else Path(file).parent
+    models = catalog_of(catalog, None).tables["models"]
+    found = read_launch(text, name, stack or "", stated, models, partial, folder)
     listed = (
         ("moves a result, not read", found.unread),
         ("not read", found.unknown),
