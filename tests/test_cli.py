@@ -240,15 +240,22 @@ def test_check_says_no_where_a_model_is_not_what_its_row_states(command: Command
 
 
 def test_new_workbook_is_computed_as_it_is(command: Command, tmp_path: Path) -> None:
-    path = tmp_path / "study.xlsx"
+    path = tmp_path / "my study.xlsx"
     made = command("new", path)
-    assert (made.code, made.out) == (0, f"{path}: edit it, then: xlperf report {path} -o report.xlsx\n")
-    own, shipped = (command("evaluate", book, "--sheet", "training").out for book in (path, workbook()))
-    assert own == shipped
+    assert (made.code, made.out) == (0, f"{path}: edit it, then: xlperf report '{path}' -o report.xlsx\n")
+    own, shipped = (
+        {row["name"]: row["step_time"] for row in csv_rows(command("evaluate", book, "--sheet", "training").out)}
+        for book in (path, workbook())
+    )
+    assert len(own) == 3 and own.items() <= shipped.items(), "one plan of each kind"
     refused = command("new", path)
     assert (refused.code, refused.err) == (2, f"{path}: exists; give another name, or --force to replace it\n")
     assert command("new", path, "--force", "--empty").code == 0
-    assert command("evaluate", path).err == "study.xlsx: has no plans; fill at least one row\n"
+    assert command("evaluate", path).err == "my study.xlsx: has no plans; fill at least one row\n"
+    assert command("new", path, "--force", "--all").code == 0
+    assert len(csv_rows(command("evaluate", path, "--sheet", "training").out)) == len(shipped)
+    both = command("new", path, "--force", "--all", "--empty")
+    assert (both.code, "give one of --all, --empty, --examples and --study" in both.err) == (2, True)
 
 
 @pytest.fixture(scope="module")

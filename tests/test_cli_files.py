@@ -16,6 +16,7 @@ from conftest import Outcome
 from test_cli import HEADER, ROWS
 
 Command = Callable[..., Outcome]
+STOPPED = "stopped; files are as they were\n"
 
 
 @pytest.fixture
@@ -25,10 +26,10 @@ def plans(tmp_path: Path) -> Path:
     return path
 
 
-def _started(plans: Path, code: str) -> subprocess.CompletedProcess[str]:
+def _started(plans: Path, code: str, output: str = "out.csv") -> subprocess.CompletedProcess[str]:
     """Run ``xlperf evaluate plans.csv -o out.csv`` after some code has changed the process."""
     program = f"{code}\nfrom xlperf.cli import main; main()"
-    arguments = ["evaluate", str(plans), "-o", "out.csv"]
+    arguments = ["evaluate", str(plans), "-o", output]
     return subprocess.run(
         [sys.executable, "-c", program, *arguments],
         cwd=plans.parent,
@@ -53,8 +54,8 @@ def test_killed_half_way_leaves_the_old_file(plans: Path) -> None:
     assert old.read_text() == "old"
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_interrupted_leaves_no_half_file(plans: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_interrupted_leaves_no_half_file(plans: Path, name: str, code: int) -> None:
     old = plans.parent / "out.csv"
     old.write_text("old")
     done = _started(
@@ -63,9 +64,65 @@ def test_interrupted_leaves_no_half_file(plans: Path, name: str) -> None:
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job of the background ignores it
         f"f.os.fsync = lambda *_: (os.kill(os.getpid(), signal.{name}), time.sleep(20))",
     )
-    assert (done.returncode, done.stderr) == (130, "\nstopped; files are as they were\n")
+    assert (done.returncode, done.stderr) == (code, STOPPED)
     assert old.read_text() == "old"
     assert _only(plans.parent) == ["out.csv", "plans.csv"]
+
+
+KILL = (
+    "import os, signal, sys, time\n"
+    "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    "def stop(*_): os.kill(os.getpid(), signal.NAME); time.sleep(0.01)\n"
+)
+MOMENTS = {
+    "as it is imported": (
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name in ('xlperf.cli.app', 'xlperf.cli.output'): stop()\n"
+        "sys.meta_path.insert(0, Finder())\n"
+    ),
+    "as numpy is imported": (
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name.startswith('numpy') and name.endswith('multiarray'): stop()\n"
+        "sys.meta_path.insert(0, Finder())\n"
+    ),
+    "as a sheet is written": (
+        "import openpyxl.worksheet._writer as w\n"
+        "own = w.WorksheetWriter.write_row\n"
+        "def write(self, xf, row, index): own(self, xf, row, index); stop()\n"
+        "w.WorksheetWriter.write_row = write\n"
+    ),
+    "in a destructor": (
+        "import xlperf.base.files as f\n"
+        "class Late:\n"
+        "    def __del__(self): stop()\n"
+        "def fsync(*_):\n"
+        "    Late()\n"
+        "    time.sleep(20)\n"
+        "f.os.fsync = fsync\n"
+    ),
+    "twice": "import xlperf.base.files as f\nf.os.fsync = lambda *_: (stop(), stop())\n",
+    "as it cleans up": (
+        "import pathlib\n"
+        "own = pathlib.Path.unlink\n"
+        "def unlink(*a, **k): stop(); own(*a, **k)\n"
+        "pathlib.Path.unlink = unlink\n"
+        "import xlperf.base.files as f\nf.os.fsync = stop\n"
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_stopped_at_any_moment_ends_in_one_line(plans: Path, moment: str, name: str, code: int) -> None:
+    """Issue Cases 28: a workbook being written ended in the traceback of a generator, start-up in that of an import."""
+    old = plans.parent / "out.xlsx"
+    old.write_text("old")
+    done = _started(plans, KILL.replace("NAME", name) + MOMENTS[moment], "out.xlsx")
+    assert (done.returncode, done.stderr) == (code, STOPPED)
+    assert old.read_text() == "old"
+    assert _only(plans.parent) == ["out.xlsx", "plans.csv"]
 
 
 def test_full_disk_is_one_line(plans: Path) -> None:

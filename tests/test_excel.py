@@ -56,7 +56,7 @@ def macros(file):
 def test_it_is_built_in_time_and_small(tmp_path):
     began = datetime.now()
     done = subprocess.run(
-        [sys.executable, "-m", "xlperf", "install", "excel", "--output", str(tmp_path / "x.xlam")],
+        [sys.executable, "-m", "xlperf", "install", "excel", "--output", str(tmp_path / "x.xlam"), "--python", PYTHON],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
@@ -310,6 +310,38 @@ def test_lite_is_two_texts_to_paste(tmp_path, capsys):
     code = "import json, sys; exec(sys.stdin.read()); print(json.dumps([n for n in dir() if n.startswith('XLPERF_')]))"
     done = subprocess.run([sys.executable, "-c", code], input=main, capture_output=True, text=True, check=True)
     assert sorted(json.loads(done.stdout)) == sorted(functions())
+
+
+@pytest.mark.parametrize(
+    "wheel",
+    [
+        "http://example.com/x.whl", "ftp://example.com/x.whl", "https://example.com/x.tar.gz", "https:///x.whl",
+        "https://[::1/x.whl", "https://example.com/x.whl\nnumpy", "https://example.com/x y.whl", "xlperf", "none.whl",
+        "file://host/x.whl", "", "git+https://example.com/x.whl",
+    ],
+)  # fmt: skip
+def test_a_wheel_is_an_https_address_or_a_file(wheel, tmp_path, capsys):
+    assert run(["install", "lite", str(tmp_path / "lite"), "--wheel", wheel]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("--wheel: must be the https address of a wheel, or a file that ends in .whl, got")
+    assert said.count("\n") == 1 and not (tmp_path / "lite").exists()
+
+
+def test_a_file_is_named_by_its_address(tmp_path):
+    file = tmp_path / "my wheels" / "xlperf-0.1.0-py3-none-any.whl"
+    file.parent.mkdir()
+    file.touch()
+    for wheel in (str(file), file.as_uri()):
+        assert run(["install", "lite", str(tmp_path / "lite"), "--wheel", wheel]) == 0
+        assert (tmp_path / "lite" / "requirements.txt").read_text() == f"xlwings\nxlperf @ {file.as_uri()}\n"
+
+
+@pytest.mark.parametrize("name", ["x.xlam", "x.bas"])
+def test_an_add_in_for_another_machine_needs_its_interpreter(name, tmp_path, capsys):
+    assert run(["install", "excel", "--output", str(tmp_path / name)]) == 2
+    words = "runs in Excel for Windows, where this interpreter is not; name the one there: --python PATH"
+    assert capsys.readouterr().err == f"{tmp_path / name}: {words}\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_lite_takes_no_file_of_somebody_else(tmp_path, capsys):

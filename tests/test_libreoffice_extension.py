@@ -121,6 +121,27 @@ def test_without_libreoffice(monkeypatch, tmp_path):
 
 @shell_scripts
 @pytest.mark.parametrize(
+    ("user", "caller", "words"),
+    [
+        (1000, "", "this user (home /srv/ann)"),
+        (0, "", "all users of this machine, as root runs this (home /srv/ann),"),
+        (0, "ann", "all users of this machine, as root runs this (home /srv/ann; without sudo it is for ann alone),"),
+    ],
+)
+def test_for_whom_it_is_installed_is_said(monkeypatch, tmp_path, user, caller, words):
+    program = tmp_path / "unopkg"
+    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    monkeypatch.setenv("HOME", "/srv/ann")
+    monkeypatch.setenv("SUDO_USER", caller)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert install().startswith(f"xlperf is installed in LibreOffice for {words} and computes with {sys.executable};")
+    assert ("--shared" in (tmp_path / "asked").read_text().split()) == (user == 0)
+
+
+@shell_scripts
+@pytest.mark.parametrize(
     ("said", "words"),
     [
         ("ERROR: There is no such extension deployed: org.xlperf.addin", "^xlperf is not installed in LibreOffice$"),

@@ -18,6 +18,7 @@ from report_samples import faults_on_paper
 from study_samples import cell, outcome, sheet
 
 from xlperf.base.errors import InputError
+from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate
 from xlperf.equations.training.step import STEP_PARTS
 from xlperf.studies import NAMES, study
@@ -468,6 +469,29 @@ def test_a_break_even_price_makes_tokens_as_cheaply() -> None:
     cost = results.number("cost_per_million_output_tokens_all_in")
     new, old = (np.nanmin(cost[good & (plans.text("accelerator") == name)]) for name in (wanted, "H200-SXM-141GB"))
     assert new == pytest.approx(old, rel=1e-9)
+
+
+def test_a_break_even_rent_under_an_open_load_is_that_of_the_most_each_machine_can_serve() -> None:
+    """Issue Cases 13: at one request rate both machines make the same tokens, so the rents were the same."""
+    machines = ("H100-SXM-80GB", "B200-SXM-180GB")
+    header = ("model", "accelerator", "num accelerators", "tensor parallel", "prompt length", "output length", "mode",
+              "request rate")  # fmt: skip
+    rows = [["Meta-Llama-3.1-70B", name, 8, 4, 2048, 512, "continuous", 0.5] for name in machines]
+    known = read_inputs(study("break-even"))
+    inputs = replace(
+        known,
+        plans={"inference": table_from_rows("inference", header, rows)},
+        settings={**known.settings, "pairs": (f"{machines[1]} against {machines[0]}",), "tpot_target": 20.0},
+    )
+    rent = next(one for one in study("break-even").analyse(inputs).sheets if one.name == "rent")
+    work = rent.rows[0][[column.name for column in rent.columns].index("work_of_one")]
+    rates = np.linspace(0.5, 60.0, 600)
+    most = []
+    for row in rows:
+        results = evaluate(table_from_rows("inference", header, [[*row[:-1], rate] for rate in rates]), known.catalog)
+        most.append(rates[(results.number("fits") == 1.0) & (results.number("tpot") <= 0.02)][-1])
+    assert most[1] > 1.2 * most[0]
+    assert work == pytest.approx(most[1] / most[0], rel=0.1)
 
 
 def test_pairs_that_are_none_are_said() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import csv_rows
 from test_solve import H100, SERVE, TRAIN, table, varied
 
 from xlperf.base.errors import InputError
@@ -231,6 +233,33 @@ def test_blocks_of_another_sweep_are_left_out_and_other_folders_stay(
     (folder / "00000000.csv").write_text("name\nwrong\n", encoding="utf-8")
     assert command("sweep", plans, "--vary", "tensor parallel=1,2", "-o", output).code == 0
     assert "wrong" not in output.read_text(encoding="utf-8")
+
+
+def test_a_second_sweep_into_the_same_output_is_refused_and_says_who_writes_it(
+    plans: Path, tmp_path: Path, command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As /cases/faults/two_sweeps_one_output_mixed.sh: rows of both were mixed, and the first one exited 0."""
+    output, folder = tmp_path / "grid.csv", tmp_path / "grid.csv.parts"
+    others: list[Any] = []
+
+    def disturbed(work: Callable[[Any], Any], tasks: Any, *_: Any) -> Any:
+        for number, task in enumerate(tasks):
+            yield work(task)
+            if not number:
+                for name in ("tensor parallel=1,2", "tensor parallel=2,4"):
+                    others.append(command("sweep", plans, "--vary", name, "-o", output))
+
+    folder.mkdir()
+    (folder / ".xlperf-lock").write_text("process 1 since 2001-01-01 00:00:00", encoding="utf-8")  # its holder died
+    monkeypatch.setattr("xlperf.cli.blocks.worked", disturbed)
+    assert command("sweep", plans, "--vary", "tensor parallel=1,2", "-o", output).code == 0
+    for other in others:
+        assert other.code == 2
+        holder = rf"process {os.getpid()} since \d{{4}}-\d\d-\d\d [\d:]{{8}}"
+        words = rf"is being written by {holder}; wait until it ends, or give the output another name"
+        assert re.fullmatch(rf"{re.escape(str(output))}: {words}\n", other.err), other.err
+    assert [row["tensor_parallel"] for row in csv_rows(output.read_text(encoding="utf-8"))] == ["1", "2"]
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize(("name", "sheet"), [("H200-SXM-141GB", "chiplets"), ("L40S", "servers")])

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -18,10 +20,12 @@ from xlperf.addin import client as client_module
 from xlperf.addin import neighbours as neighbours_module
 from xlperf.addin.cells import CellError
 from xlperf.addin.client import Client, WorkerError
+from xlperf.addin.handles import CatalogStore, UnknownHandleError, content_of, handle_of
 from xlperf.addin.libreoffice_host import CalcTables
 from xlperf.addin.neighbours import Neighbours
 from xlperf.addin.warm_up import LONGEST, MOST_QUESTIONS, Questions
 from xlperf.addin.worker import Session, answer, serve
+from xlperf.base import files as files_module
 
 WORKER = [sys.executable, "-P", "-m", "xlperf.addin.worker"]
 GREETING = 'print(\'{"version": "1"}\', flush=True)\n'
@@ -149,6 +153,117 @@ def test_client_restarts_a_worker_that_was_killed(started):
     os.kill(first, 9)
     assert client.call("XLPERF_NONSENSE", [])[0][0]["error"] == "#NAME?"
     assert process_id(client) not in (first, None)
+
+
+def test_a_worker_that_is_killed_as_it_starts_or_before_it_answers_is_started_again(started, tmp_path):
+    """Issue Cases 23, faults/conc1.sh: the error stayed in a cell that nothing computed again."""
+    told = tmp_path / "starts"
+    code = (
+        f"number = open({str(told)!r}, 'a').tell(); open({str(told)!r}, 'a').write('x')\n"
+        "if number == 0: os.kill(os.getpid(), 9)\n" + GREETING + "if number == 1: os.kill(os.getpid(), 9)\n"
+        "for line in sys.stdin: print(json.dumps({'rows': [[number]]}), flush=True)"
+    )
+    client = started(script(code))
+    assert client.call("F", []) == [[2]]
+
+
+def test_a_worker_that_never_starts_is_tried_three_times_and_then_not_for_a_while(started, tmp_path):
+    told = tmp_path / "starts"
+    client = started(script(f"open({str(told)!r}, 'a').write('x'); sys.exit('broken')"))
+    for _ in range(2):
+        with pytest.raises(WorkerError, match=r"it ended at once: broken\); run `xlperf install` again"):
+            client.call("F", [])
+    assert told.read_text() == "xxx"
+
+
+def test_an_answer_that_is_no_json_is_said_in_words(started):
+    client = started(script(GREETING + "for line in sys.stdin: print('[1', flush=True)"))
+    with pytest.raises(WorkerError, match="what answered is not the worker of xlperf"):
+        client.call("F", [])
+
+
+# --- what it stores
+
+
+PLANS = [
+    [["model", "Llama3-8B"], ["accelerator", "H100-SXM-80GB"], ["num accelerators", number]] for number in (8.0, 16.0)
+]
+PRICES = [
+    ["price", "rental price (USD/h)", "source", "year", "kind"],
+    ["H100-SXM-80GB", 2.0, "mine", 2026.0, "assumption"],
+]
+
+
+def test_what_is_stored_can_be_read_by_its_owner_alone(started, private_cache):
+    folder = private_cache / "xlperf"
+    folder.mkdir(parents=True)
+    (folder / "worker.log").touch()
+    before = os.umask(0)
+    try:
+        for path in (folder, folder / "worker.log"):  # as an older xlperf left them
+            path.chmod(0o755)
+        client = started(WORKER)
+        for plan in PLANS:
+            client.call("XLPERF_EXPLAIN", [plan])
+        handle = client.call("XLPERF_CATALOG", [PRICES])
+        client.close()
+    finally:
+        os.umask(before)
+    found = {path.relative_to(folder).parts[0]: path for path in [folder, *folder.rglob("*")] if path != folder}
+    assert {"questions", "worker.log", "catalogs", "workbooks"} <= set(found), handle
+    for path in [folder, *folder.rglob("*")]:
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_questions_are_not_stored_where_they_are_turned_off(private_cache, monkeypatch):
+    path = private_cache / "xlperf" / "questions"
+    for word, there in (("", True), ("off", False), ("OFF", False), ("on", True)):
+        monkeypatch.setenv("XLPERF_QUESTIONS", word)
+        serve(Slow(), io.BytesIO(line_of("A")), io.BytesIO(), questions=Questions())
+        assert path.exists() == there, word
+
+
+def test_without_a_home_nothing_is_stored_and_cells_are_computed(private_cache, monkeypatch):
+    """Neither HOME nor an entry in the list of users: pathlib raises RuntimeError."""
+
+    def nobody():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nobody)
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    for folder in (client_module.cache_folder(), files_module.cache_folder()):
+        assert str(folder).startswith(os.devnull)
+        with pytest.raises(OSError, match="Not a directory"):
+            folder.mkdir(parents=True, exist_ok=True)
+    questions = Questions()
+    questions.answered(line_of("A"), partial(answer, Slow()))
+    assert [*questions] == [line_of("A")]
+    questions.save()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "link to a pipe"])
+def test_what_is_no_file_in_the_place_of_a_stored_one_holds_nobody_up(started, private_cache, kind):
+    folder = private_cache / "xlperf"
+    (folder / "catalogs").mkdir(parents=True)
+    stored = handle_of(content_of([PRICES])).removeprefix("xlperf:") + ".json"
+    for name in ("questions", "worker.log", f"catalogs/{stored}"):
+        path = folder / name
+        if kind == "folder":
+            path.mkdir()
+        elif kind == "device":
+            path.symlink_to("/dev/zero")
+        else:
+            os.mkfifo(folder / f"{name}.pipe" if kind == "link to a pipe" else path)
+            if kind == "link to a pipe":
+                path.symlink_to(folder / f"{name}.pipe")
+    client = started(script(GREETING + "for line in sys.stdin: print('{\"rows\": [[1]]}', flush=True)"))
+    assert client.call("F", []) == [[1]]
+    questions, store = Questions(), CatalogStore()
+    questions.answered(line_of("A"), partial(answer, Slow()))
+    questions.save()
+    assert store.put([PRICES]) == "xlperf:" + stored.removesuffix(".json")
+    with pytest.raises(UnknownHandleError):
+        store.get("xlperf:" + stored.removesuffix(".json"))
 
 
 def test_a_call_that_ends_every_worker_is_an_error_with_its_last_words(started):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,15 @@ from test_solve import H100, SERVE, TRAIN, table, targets, varied
 
 from xlperf.addin.worker import Session
 from xlperf.catalog.catalog import Catalog
+from xlperf.engine import evaluate
 from xlperf.explore.candidates import with_mapping
 from xlperf.explore.changed_catalogs import changed_catalog, sheet_rows
+from xlperf.explore.open_loads import best_plan
 from xlperf.explore.search import search
 from xlperf.explore.vary import Varied
 from xlperf.explore.worth import MONTH, STEP, break_even, changed, usual_changes, worth
 
+COST = "cost_per_million_output_tokens_all_in"
 RENT = "prices.rental price=x1"
 SERVED = {**SERVE, "ttft target": 400, "tpot target": 12, "concurrency": "auto"}
 SCENARIOS = [
@@ -186,6 +190,90 @@ def test_at_its_break_even_price_another_accelerator_makes_tokens_as_cheaply(
     assert [row["against"] for row in rows_shown] == ["B200-SXM-180GB"]
     both = command("worth", path, "--against", "B200-SXM-180GB", "--vary", "prices.rental price=x2")
     assert (both.code, "not both" in both.err) == (2, True)
+
+
+OPEN = {**SERVE, "concurrency": "", "request rate": 0.5, "num accelerators": 8, "tensor parallel": 4,
+        "mode": "continuous"}  # fmt: skip
+LOADS = {
+    "places": {"max running batch": 16},
+    "ttft": {"ttft target": 250, "tpot target": 30},
+    "tpot": {"ttft target": 1000, "tpot target": 15},
+    "pools": {"mode": "disaggregated", "prefill accelerators": 4, "tpot target": 15},
+}
+
+
+def _least_cost(plan: Any, catalog: Catalog) -> tuple[float, float]:
+    """Least cost of a token over all request rates that keep the targets, by trying rates; cost of an hour."""
+    low, high = 0.0, 1e3
+    while high - low > 1e-8 * high:
+        rates = np.linspace(low, high, 200)
+        many = plan.take(np.zeros(len(rates), dtype=int))
+        many = replace(many, columns={**many.columns, "request_rate": np.maximum(rates, 1e-6)})
+        asked = ("ttft", "tpot", "fits", "accelerator_hour_cost", "cost_per_million_output_tokens_all_in")
+        results = evaluate(many, catalog, results=asked)
+        kept = results.number("fits") == 1.0
+        for name in ("ttft", "tpot"):
+            target = plan.number(f"{name}_target")[0]
+            kept &= np.isnan(target) | (results[name] <= target)
+        last = int(np.flatnonzero(kept)[-1])
+        low, high = rates[last], rates[min(last + 1, len(rates) - 1)]
+        cost, hour = results[asked[-1]][last], results[asked[-2]][last]
+    return float(cost), float(hour)
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_worth_under_an_open_load_is_the_difference_of_costs_at_the_largest_rates(catalog: Catalog, load: str) -> None:
+    """Issue Cases 13: it was 0 for every lever, as at a stated rate a token costs the same on every machine."""
+    plan = table({**OPEN, **LOADS[load]})
+    levers = ("memory_bandwidth", "thermal_design_power", "ttft_target", "tpot_target")
+    known = [one for one in usual_changes(plan, catalog) if one.name in levers]
+    found = worth(plan, catalog, known)
+    before, hour = _least_cost(plan, catalog)
+    assert found["cost_before"] == pytest.approx(before, rel=1e-6)
+    assert (found["worth"] > 0.0).sum() >= 2
+    for number, one in enumerate(known):
+        first = sheet_number(catalog, plan, one) if one.sheet != plan.kind else float(plan.number(one.name)[0])
+        for value, name in ((STEP, "worth"), (2.0 - STEP, "worth_of_last")):
+            own, there, _ = changed(plan, catalog, (), one, first, value * first)
+            after, _ = _least_cost(own, there)
+            dear, cheap = (before, after) if value > 1.0 else (after, before)
+            unit = abs(found["value_after"][number] - found["value_before"][number])
+            gain = hour * MONTH * (dear / cheap - 1.0) / unit
+            assert found[name][number] == pytest.approx(gain, rel=0.01, abs=1e-6 * hour * MONTH / unit), (
+                one.name,
+                name,
+            )
+
+
+def test_worth_under_an_open_load_does_not_depend_on_the_stated_rate(catalog: Catalog) -> None:
+    changes = varied("inference", "accelerators.memory bandwidth=x1.01").varied
+    rows = [{**OPEN, **LOADS["places"], "request rate": rate} for rate in (0.1, 5.0, 500.0)]
+    found = [worth(table(row), catalog, changes) for row in rows]
+    assert found[0]["worth"][0] > 0.0
+    assert all(one["worth"][0] == found[0]["worth"][0] for one in found)
+
+
+def test_the_mapping_that_costs_least_at_its_largest_rate_is_chosen(catalog: Catalog) -> None:
+    plan = table({**OPEN, "tensor parallel": "auto", **LOADS["tpot"]})
+    found = best_plan(plan, catalog, "cost")
+    costs = []
+    for tensor in (1, 2, 4, 8):
+        one = best_plan(table({**OPEN, "tensor parallel": tensor, **LOADS["tpot"]}), catalog, "cost")
+        costs.append(one.results[COST][0] if one.found else np.inf)
+    assert found.num_tried == 4 and found.results[COST][0] == pytest.approx(min(costs), rel=1e-8)
+    none = best_plan(table({**OPEN, "ttft target": 0.001}), catalog, "cost")
+    assert not none.found and none.words.startswith("none keeps ttft <= 0.001 ms")
+
+
+def test_the_break_even_price_under_an_open_load_is_that_of_the_work_done(catalog: Catalog) -> None:
+    """Issue Cases 13: B200's break-even price was the rent of the H100, whatever it serves."""
+    row = {**OPEN, "ttft target": 500, "tpot target": 20}
+    found = break_even(table(row), ["B200-SXM-180GB", row["accelerator"]], catalog)
+    rents = [_least_cost(table({**row, **other}), catalog) for other in ({"accelerator": "B200-SXM-180GB"}, {})]
+    even = rents[0][1] * rents[1][0] / rents[0][0]
+    assert found["break_even_hour_cost"][0] == pytest.approx(even, rel=1e-6)
+    assert found["break_even_hour_cost"][0] > 1.1 * rents[1][1]
+    assert found["break_even_hour_cost"][1] == pytest.approx(found["hour_cost_against"][1], rel=1e-9)
 
 
 def test_processes_share_searches_and_the_answer_is_the_same(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -20,6 +21,8 @@ from typing import Any, BinaryIO, cast
 
 TIME_LIMIT = 120.0
 RETRY_DELAY = 5.0
+TRIES = 3  # of a start and of a call whose worker ends: a cell that shows an error is not computed again
+LAST_WORDS = 4000
 # What an office suite sets for its own Python and libraries; it would break another interpreter.
 HOST_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONEXECUTABLE", "LD_LIBRARY_PATH", "LD_PRELOAD")
 
@@ -29,8 +32,11 @@ class WorkerError(Exception):
 
 
 def cache_folder() -> Path:
-    """Where this user's computer keeps files that can be made again, for xlperf."""
-    home = Path.home()
+    """Where this user's computer keeps files that can be made again, for xlperf; see :mod:`xlperf.base.files`."""
+    try:
+        home = Path.home()
+    except RuntimeError:  # neither HOME nor an entry in the list of users
+        home = Path(os.devnull)
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "xlperf" / "cache"
     if sys.platform == "darwin":
@@ -42,6 +48,31 @@ def cache_folder() -> Path:
 def worker_environment() -> dict[str, str]:
     """The environment of the host without what it set for its own Python."""
     return {name: value for name, value in os.environ.items() if name not in HOST_VARIABLES}
+
+
+def _log() -> BinaryIO:
+    """The empty log of a worker, which this user alone may read; the null device if there can be none."""
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return open(folder / "worker.log", "wb", opener=_at_once)
+    except OSError:
+        return open(os.devnull, "wb")
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open a file, and nothing else that has its name: a pipe would be waited for."""
+    descriptor = os.open(path, flags & ~os.O_TRUNC | getattr(os, "O_NONBLOCK", 0), 0o600)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is no file")
+        if flags & os.O_TRUNC:
+            os.ftruncate(descriptor, 0)
+            os.chmod(path, 0o600)  # an older xlperf let everybody read it
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 class Client:
@@ -109,28 +140,24 @@ class Client:
         request = json.dumps(asked).encode("ascii") + b"\n"
         self._asked = True
         with self._lock:
-            try:
-                answer = self._exchange(request)
-            except (OSError, EOFError):
-                if self._late:
-                    raise WorkerError(
-                        f"the worker was ended after {self._time_limit:g} s; ask for fewer plans in one call"
-                    ) from None
-                answer = self._second_try(request)  # calls change nothing, so one that was lost is made again
-        return cast("dict[str, Any]", json.loads(answer))
+            for _ in range(TRIES):  # calls change nothing, so one that was lost is made again
+                try:
+                    return cast("dict[str, Any]", json.loads(self._exchange(request)))
+                except ValueError:
+                    self._end()
+                    raise WorkerError("what answered is not the worker of xlperf; run `xlperf install` again") from None
+                except (OSError, EOFError):
+                    if self._late:
+                        raise WorkerError(
+                            f"the worker was ended after {self._time_limit:g} s; ask for fewer plans in one call"
+                        ) from None
+                    self._end()
+            raise WorkerError(f"the worker ended during the call{self._last_words()}")
 
     def close(self) -> None:
         """End the worker; the next call starts another."""
         with self._lock:
             self._end()
-
-    def _second_try(self, request: bytes) -> bytes:
-        try:
-            return self._exchange(request)
-        except (OSError, EOFError):
-            self._end()
-            words = "the worker ended during the call"
-            raise WorkerError(f"{words}{self._last_words()}") from None
 
     def _exchange(self, request: bytes) -> bytes:
         process = self._running()
@@ -152,36 +179,43 @@ class Client:
             return self._process
         if self._failure is not None and time.monotonic() < self._failure[0]:
             raise WorkerError(self._failure[1])  # a sheet of broken cells must not start a thousand processes
-        self._end()
-        log = self._log_file()
-        try:
-            with open(log, "wb") as stderr:
-                self._process = subprocess.Popen(
-                    self._command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=stderr,
-                    env=worker_environment(),
-                    cwd=os.path.dirname(self._command[0]) or None,
-                    close_fds=True,
-                    creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-                )
-            greeting = self._greeting(self._process)
-        except (OSError, EOFError) as error:
-            ended = "it took too long" if self._late else "it ended at once"
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else ended
-            words = (
-                f"the worker cannot be started with {self._command[0]} ({reason}{self._last_words()}); "
-                "run `xlperf install` again"
-            )
+        for left in reversed(range(TRIES)):
             self._end()
-            self._failure = (time.monotonic() + RETRY_DELAY, words)
-            raise WorkerError(words) from None
+            try:
+                process, greeting = self._started()
+                break
+            except (OSError, EOFError) as error:
+                if left and isinstance(error, EOFError) and not self._late:
+                    continue  # it may have been killed
+                ended = "it took too long" if self._late else "it ended at once"
+                reason = error.strerror if isinstance(error, OSError) and error.strerror else ended
+                words = (
+                    f"the worker cannot be started with {self._command[0]} ({reason}{self._last_words()}); "
+                    "run `xlperf install` again"
+                )
+                self._end()
+                self._failure = (time.monotonic() + RETRY_DELAY, words)
+                raise WorkerError(words) from None
         self._failure = None
         if "version" not in greeting:
             self._end()
             raise WorkerError("what was started is not the worker of xlperf; run `xlperf install` again")
-        return self._process
+        return process
+
+    def _started(self) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
+        """A new worker and its greeting."""
+        with _log() as stderr:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=worker_environment(),
+                cwd=os.path.dirname(self._command[0]) or None,
+                close_fds=True,
+                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+            )
+        return self._process, self._greeting(self._process)
 
     def _greeting(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
         """First line of the worker: its version. Whatever else comes is not the worker."""
@@ -212,23 +246,13 @@ class Client:
             process.kill()
             process.wait()
 
-    def _log_file(self) -> str:
-        try:
-            folder = cache_folder()
-            folder.mkdir(parents=True, exist_ok=True)
-            path = folder / "worker.log"
-            with open(path, "ab"):
-                return str(path)
-        except (OSError, RuntimeError):
-            return os.devnull
-
     def _last_words(self) -> str:
-        try:
-            with open(self._log_file(), encoding="utf-8", errors="replace") as log:
-                lines = [line.strip() for line in log.read()[-4000:].splitlines() if line.strip()]
-        except OSError:
-            return ""
-        return f": {lines[-1][:200]}" if lines else ""
+        with contextlib.suppress(OSError), open(cache_folder() / "worker.log", "rb", opener=_at_once) as log:
+            log.seek(-min(LAST_WORDS, log.seek(0, os.SEEK_END)), os.SEEK_END)
+            text = log.read(LAST_WORDS).decode("utf-8", "replace")
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
+            return f": {lines[-1][:200]}" if lines else ""
+        return ""
 
     # A blocking read has no time limit of its own on pipes that all platforms share. One watching thread ends the
     # worker when a call is overdue, which ends the read. It sleeps until the deadline and is not woken by calls that

@@ -18,6 +18,7 @@ import re
 import sys
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path, PureWindowsPath
@@ -195,7 +196,14 @@ def bas_text(python: str | None = None) -> str:
 
 
 def write(path: str, python: str | None = None) -> str:
-    """Build the add-in, or with the ending .bas the text of its module; what was done, in one line."""
+    """Build the add-in, or with the ending .bas the text of its module; what was done, in one line.
+
+    ``python``: interpreter on the machine that runs Excel; on Windows by default the one that runs this. Raises
+    InputError where there is none to compute with.
+    """
+    if python is None and sys.platform != "win32":
+        problem = "runs in Excel for Windows, where this interpreter is not; name the one there: --python PATH"
+        raise InputError(Fault(path, problem))
     text = Path(path).suffix.lower() == ".bas"
     content = bas_text(python).replace("\n", "\r\n").encode("cp1252", "replace") if text else addin(python)
     with replaced(path) as part:
@@ -372,14 +380,15 @@ def requirements(wheel: str | None = None) -> str:
 def write_lite(folder: str, wheel: str | None = None) -> str:
     """Write ``main.py`` and ``requirements.txt`` into a folder; what to do with them, in one line.
 
-    ``folder``: made where it does not exist. ``wheel``: address of the wheel of xlperf; by default the package index.
-    Raises InputError where FOLDER is a file, or holds files of these names that are not of an earlier run; nothing is
-    written then.
+    ``folder``: made where it does not exist. ``wheel``: https address or file of the wheel of xlperf; by default the
+    package index. Raises InputError if ``wheel`` is neither, if FOLDER is a file, or holds files of these names that
+    are not of an earlier run; nothing is written then.
     """
     place = Path(folder)
+    address = None if wheel is None else _address(wheel)
     if place.exists() and not place.is_dir():
         raise InputError(Fault(folder, "is a file; give the name of a folder"))
-    texts = {"main.py": LITE_MAIN, "requirements.txt": requirements(wheel)}
+    texts = {"main.py": LITE_MAIN, "requirements.txt": requirements(address)}
     own = {"main.py": LITE_MAIN.encode(), "requirements.txt": b"xlwings\nxlperf"}
     foreign = [name for name in texts if (place / name).exists() and not _starts_with(place / name, own[name])]
     if foreign:
@@ -390,6 +399,20 @@ def write_lite(folder: str, wheel: str | None = None) -> str:
         with replaced(place / name) as part:
             part.write_text(text, encoding="utf-8")
     return f"{place}: paste main.py and requirements.txt into the editor of xlwings Lite and restart its Python"
+
+
+def _address(wheel: str) -> str:
+    """The address of a wheel: https, or that of a file on this machine."""
+    if re.fullmatch(r"https://[\w.-]+(:\d+)?/[!-~]*\.whl([?#][!-~]*)?", wheel, re.ASCII):
+        return wheel
+    with suppress(ValueError, OSError):
+        written = wheel.removeprefix("file://").encode() if wheel.startswith("file:///") else b""
+        named = re.sub(rb"%([0-9A-Fa-f]{2})", lambda found: bytes.fromhex(found[1].decode()), written).decode()
+        file = Path(named or wheel)
+        if file.suffix == ".whl" and file.is_file():
+            return file.resolve().as_uri()
+    problem = f'must be the https address of a wheel, or a file that ends in .whl, got "{wheel}"'
+    raise InputError(Fault("--wheel", problem))
 
 
 def _starts_with(path: Path, start: bytes) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from xlperf.addin.cells import Block, read_table
 from xlperf.base.errors import Fault, InputError
-from xlperf.base.files import cache_folder, replaced
+from xlperf.base.files import cache_folder, store, stored
 from xlperf.catalog.cells import table_kind
 from xlperf.catalog.schema import EVERY_TABLE
 from xlperf.catalog.table import CASES, Table
@@ -74,9 +74,7 @@ class CatalogStore:
         path = self._path(handle)
         with contextlib.suppress(OSError):
             if not self._touched(path):
-                self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                with replaced(path, durable=False) as temporary:
-                    temporary.write_bytes(content)
+                store(path, content)
                 self._remove_oldest(path)
         return handle
 
@@ -89,7 +87,8 @@ class CatalogStore:
             raise UnknownHandleError(handle)
         path = self._path(handle)
         try:
-            content = path.read_bytes()
+            with stored(path) as stream:
+                content = stream.read()
         except OSError:
             raise UnknownHandleError(handle) from None
         if handle_of(content) != handle:
@@ -104,11 +103,9 @@ class CatalogStore:
     @staticmethod
     def _touched(path: Path) -> bool:
         """Note that a file was used; whether there is one."""
-        try:
+        with contextlib.suppress(OSError):
             os.utime(path)
-        except OSError:
-            return False
-        return True
+        return path.is_file()
 
     def _remove_oldest(self, newest: Path) -> None:
         found = []

@@ -212,9 +212,8 @@ def install(options: Sequence[str] = ()) -> str:
         path = folder / "xlperf.oxt"
         path.write_bytes(extension())
         _run([program, "add", "--force", "--suppress-license", *_scope(), *options, str(path)])
-    whom = "all users" if _scope() else "this user"
     return (
-        f"xlperf is installed in LibreOffice for {whom} and computes with {sys.executable}; "
+        f"xlperf is installed in LibreOffice for {_whom()} and computes with {sys.executable}; "
         "restart LibreOffice if it is open"
     )
 
@@ -228,6 +227,15 @@ def uninstall(options: Sequence[str] = ()) -> str:
 def _scope() -> list[str]:
     """The scope of an installation; LibreOffice refuses to install for root alone."""
     return ["--shared"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+
+
+def _whom() -> str:
+    """For whom an installation is."""
+    home, caller = (os.environ.get(name, "") for name in ("HOME", "SUDO_USER"))
+    if not _scope():
+        return f"this user (home {home})" if home else "this user"
+    user = f"; without sudo it is for {caller} alone" if caller else ""
+    return f"all users of this machine, as root runs this (home {home or 'none'}{user}),"
 
 
 def host_environment() -> dict[str, str]:

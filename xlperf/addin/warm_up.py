@@ -1,12 +1,14 @@
 """What the worker does before its first question: it asks itself what was asked last time.
 
-A spreadsheet host takes seconds to load a workbook before it computes a cell. Questions of earlier sessions are kept,
+A spreadsheet host takes seconds to load a workbook before it computes a cell. Questions of earlier sessions are stored,
 never their answers, and a new worker answers them while it waits: what it loads and computes is there when the host
-asks. Only questions that took a while are kept, and none that would hold up another one for long.
+asks. Only questions that took a while are stored, and none that would hold up another one for long. A question holds
+the cells of a plan: its owner alone may read the file, and with ``XLPERF_QUESTIONS=off`` there is none.
 """
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -16,10 +18,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from xlperf.base.files import cache_folder, replaced
+from xlperf.base.files import cache_folder, store, stored
 
 SHORTEST, LONGEST = 0.005, 0.5
 """Processor time of a question that is worth keeping, and of one that would make another one wait too long. [s]"""
+SWITCH, OFF = "XLPERF_QUESTIONS", ("off", "no", "0", "false")
+"""Variable of the environment that turns the storing of questions off, and its values that do."""
 MOST_QUESTIONS = 64
 MOST_BYTES = 4 * 2**20
 
@@ -27,15 +31,18 @@ MOST_BYTES = 4 * 2**20
 class Questions:
     """Questions of this session and of those before, least recently asked first.
 
-    ``path``: the file that keeps them, a line each.
+    ``path``: the file that keeps them, a line each. It is removed, and none is written, when :data:`SWITCH` is off.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path or cache_folder() / "questions"
-        try:
-            lines = self._path.read_bytes().splitlines(keepends=True)
-        except OSError:
-            lines = []
+        self._off = os.environ.get(SWITCH, "").strip().casefold() in OFF
+        lines: list[bytes] = []
+        with suppress(OSError):
+            if self._off:
+                self._path.unlink()
+            with stored(self._path) as stream:
+                lines = stream.read(MOST_BYTES).splitlines(keepends=True)
         self._lines = OrderedDict.fromkeys(line for line in lines if line.endswith(b"\n"))
         self._changed = False
 
@@ -52,11 +59,13 @@ class Questions:
         elif SHORTEST <= time.process_time() - begun <= LONGEST and len(line) <= MOST_BYTES // 8:
             self._lines[line] = None
             self._changed = True
+            while len(self._lines) > MOST_QUESTIONS:
+                self._lines.popitem(last=False)
         return answered
 
     def save(self) -> None:
         """Keep the questions asked last; where the folder cannot be written nothing is kept."""
-        if not self._changed:
+        if self._off or not self._changed:
             return
         kept: list[bytes] = []
         size = 0
@@ -66,9 +75,7 @@ class Questions:
                 break
             kept.append(line)
         with suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with replaced(self._path, durable=False) as temporary:
-                temporary.write_bytes(b"".join(reversed(kept)))
+            store(self._path, b"".join(reversed(kept)))
 
 
 def first_line(requests: BinaryIO, longest: int, steps: Iterable[object]) -> bytes:

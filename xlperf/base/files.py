@@ -1,8 +1,8 @@
-"""Files that are replaced whole, and what a killed command leaves behind.
+"""Files that are replaced whole, locks, the files of the cache, and what a killed command leaves behind.
 
 A reader sees the old file or the new one, never half of one. What is not finished yet lies beside the file under a
 hidden name, ``.xlperf-<16 hex digits>.part.csv``, which its writer holds a lock on as long as it lives; the next
-command that writes to the folder removes those that nobody holds.
+command that writes to the folder removes those that nobody holds. A lock ends with the process that holds it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import re
 import shutil
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import BinaryIO
 
 # not on Windows, where an open file cannot be removed anyway, nor in Pyodide, where there is one process
 fcntl = import_module("fcntl") if find_spec("fcntl") else None
@@ -31,15 +33,44 @@ _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a dev
 def cache_folder() -> Path:
     """Where this user's computer keeps files that can be made again, for xlperf.
 
-    The client that spreadsheet hosts run has the same function of its own, as it imports nothing of xlperf.
+    Without a home folder it is below the null device, where no file can be made: every writer does without then. The
+    client that spreadsheet hosts run has the same function of its own, as it imports nothing of xlperf.
     """
-    home = Path.home()
+    try:
+        home = Path.home()
+    except RuntimeError:  # neither HOME nor an entry in the list of users
+        home = Path(os.devnull)
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "xlperf" / "cache"
     if sys.platform == "darwin":
         return home / "Library" / "Caches" / "xlperf"
     chosen = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (chosen if chosen.is_absolute() else home / ".cache") / "xlperf"
+
+
+def stored(path: Path) -> BinaryIO:
+    """A file of the cache, open for reading.
+
+    Raises OSError if there is none, or if something else has its name: a pipe is not waited for.
+    """
+    stream = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb")
+    if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        return stream
+    stream.close()
+    raise OSError(errno.EINVAL, "is no file", str(path))
+
+
+def store(path: Path, content: bytes) -> None:
+    """Write a file of the cache that its owner alone may read, in a folder of his own.
+
+    Raises OSError where it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for folder in {path.parent, cache_folder()} & {path.parent, *path.parents}:
+        if stat.S_IMODE(folder.stat().st_mode) & 0o077:  # made by an older xlperf, or on the way to a folder within
+            folder.chmod(0o700)
+    with replaced(path, private=True) as temporary:
+        temporary.write_bytes(content)
 
 
 def irreplaceable(path: str | os.PathLike[str]) -> str:
@@ -68,7 +99,7 @@ def irreplaceable(path: str | os.PathLike[str]) -> str:
 
 
 @contextmanager
-def replaced(path: str | os.PathLike[str], durable: bool = True) -> Iterator[Path]:
+def replaced(path: str | os.PathLike[str], private: bool = False) -> Iterator[Path]:
     """Give a temporary file beside ``path`` to write, and put it in its place when the block ends well.
 
     The temporary file keeps the suffix of ``path`` and is flushed to disk before it takes the name. It has the owner,
@@ -79,8 +110,9 @@ def replaced(path: str | os.PathLike[str], durable: bool = True) -> Iterator[Pat
     ----------
     path : path-like
         File to write or to replace; a link is followed, so that it stays a link.
-    durable : bool, default True
-        Whether the content must outlive a failure of the machine; a cache need not.
+    private : bool, default False
+        Whether it is a file of the cache: its owner alone may read it, and it need not outlive a failure of the
+        machine.
 
     Yields
     ------
@@ -106,7 +138,9 @@ def replaced(path: str | os.PathLike[str], durable: bool = True) -> Iterator[Pat
     try:
         mode = _given_to_owner(temporary, target, str(path))
         yield temporary
-        if durable:
+        if private:
+            mode = 0o600
+        else:
             with temporary.open("rb+") as stream:
                 os.fsync(stream.fileno())
         if mode is not None:
@@ -127,6 +161,60 @@ def replaced(path: str | os.PathLike[str], durable: bool = True) -> Iterator[Pat
     finally:
         if descriptor >= 0:
             os.close(descriptor)
+
+
+@contextmanager
+def held(path: Path, output: str) -> Iterator[None]:
+    """Hold a file as a lock while the block runs; a lock whose process has died holds nobody up.
+
+    ``path``: the lock, in a folder that is made if there is none. ``output``: what the lock protects, for the message.
+    Raises OSError if another process holds it: which one, and since when.
+    """
+    descriptor = _taken(path)
+    if descriptor is None:
+        holder = "another process"
+        with suppress(OSError), stored(path) as stream:
+            holder = stream.read(100).decode("ascii", "replace") or holder
+        words = f"is being written by {holder}"
+        raise OSError(errno.EBUSY, f"{words}; wait until it ends, or give the output another name", output)
+    try:
+        os.write(descriptor, f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}".encode())
+        yield
+    finally:
+        if sys.platform == "win32":
+            os.close(descriptor)
+        with suppress(OSError):
+            path.unlink()
+        if sys.platform != "win32":
+            os.close(descriptor)
+
+
+def _taken(path: Path) -> int | None:
+    """Descriptor of an empty lock file that this process holds; None if another process does."""
+    if fcntl is None:  # on Windows nobody can remove a file that is open
+        path.parent.mkdir(exist_ok=True)
+        try:
+            path.unlink(missing_ok=True)
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        except (PermissionError, FileExistsError):
+            return None
+    while True:
+        path.parent.mkdir(exist_ok=True)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+        except FileNotFoundError:  # its holder has just removed the folder
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except OSError:  # a file system without locks
+            pass
+        if _same(descriptor, path):
+            os.ftruncate(descriptor, 0)
+            return descriptor
+        os.close(descriptor)  # its holder has just removed the file
 
 
 @contextmanager

@@ -16,14 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from xlperf.base.files import cache_folder, replaced
+from xlperf.base.files import cache_folder, store, stored
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import NamedCells, SheetCells, Table
 
 MOST_FILES = 4
 """Files that stay in the cache folder, the newest. [-]"""
-_NO_HOME = RuntimeError
-"""What pathlib raises for a user without a home folder."""
 
 
 def cached_tables(path: Path, folder: Path | None = None) -> list[Table] | None:
@@ -34,14 +32,14 @@ def cached_tables(path: Path, folder: Path | None = None) -> list[Table] | None:
     """
     try:
         target = _file(path, folder)
-        with target.open("rb") as stream:
+        with stored(target) as stream:
             if not _ours_alone(os.fstat(stream.fileno())) or not _ours_alone(target.parent.stat()):
                 return None
             seal, _, content = stream.read().partition(b"\n")
         if seal.decode("ascii") != _digest(content):
             return None
         return [_restored(path.name, table) for table in json.loads(content)]
-    except (OSError, ValueError, TypeError, KeyError, _NO_HOME):
+    except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
@@ -51,7 +49,7 @@ def cache_tables(path: Path, tables: Sequence[Table], folder: Path | None = None
     ``tables``: as they were read from it. ``folder``: as in :func:`cached_tables`.
     """
     content = json.dumps([_described(table) for table in tables], separators=(",", ":")).encode("ascii")
-    with contextlib.suppress(OSError, _NO_HOME):
+    with contextlib.suppress(OSError):
         target = _file(path, folder)
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not _ours_alone(target.parent.stat()):
@@ -59,9 +57,7 @@ def cache_tables(path: Path, tables: Sequence[Table], folder: Path | None = None
         with contextlib.suppress(FileNotFoundError):
             if not _ours_alone(target.stat()):
                 target.unlink()
-        with replaced(target, durable=False) as temporary:
-            temporary.write_bytes(_digest(content).encode("ascii") + b"\n" + content)
-            temporary.chmod(0o600)
+        store(target, _digest(content).encode("ascii") + b"\n" + content)
         kept = [file for file in target.parent.iterdir() if not file.name.startswith(".")]
         files = sorted(kept, key=lambda file: file.stat().st_mtime_ns, reverse=True)
         for old in files[MOST_FILES:]:

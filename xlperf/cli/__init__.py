@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from xlperf.cli.app import main, run
+from xlperf.cli.start import main, run
 
 __all__ = ["main", "run"]

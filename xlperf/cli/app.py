@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 
 import click
 
@@ -25,6 +24,7 @@ from xlperf.cli.questions import chip, serve, train
 from xlperf.cli.rows import accelerator, launch, model, plan
 from xlperf.cli.search import search, solve
 from xlperf.cli.sheets import check, functions, install, new, show, uninstall
+from xlperf.cli.stop import WORDS, Stop
 from xlperf.cli.sweep import sweep, uncertainty, worth
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
@@ -98,34 +98,47 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command; what goes wrong by input or machine is said on standard error, without a traceback.
 
     ``arguments``: what follows ``xlperf``; those of the process when not given. Returns 0 done, 1 the answer is no, 2
-    bad input, 130 interrupted.
+    bad input, 130 or 143 stopped by Ctrl-C or SIGTERM.
     """
     _open_what_is_closed()
     _write_what_cannot_be_encoded_as_escapes()
-    try:
-        with _termination_cleans_up():
+    with Stop() as stop:
+        try:
             code = cli.main(None if arguments is None else list(arguments), "xlperf", standalone_mode=False)
             sys.stdout.flush()
-        return code if isinstance(code, int) else DONE
-    except InputError as error:
-        return _say(*error.lines())
-    except HostError as error:
-        return _say(str(error))
-    except click.UsageError as error:
-        return _say(_usage(error))
-    except click.ClickException as error:
-        return _say(error.format_message())
-    except (click.Abort, KeyboardInterrupt):
-        _say("stopped; files are as they were")
-        return INTERRUPTED
-    except (BrokenPipeError, SystemExit):  # click exits where the reader of our output (head, less) has left
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE
-    except OSError as error:
-        return _say(_system(error))
-    except MemoryError:
-        return _say("there is not enough memory for this; evaluate the plans in several files")
+            stop.over = True
+        except BaseException as error:
+            stop.over = True
+            if not stop.number:
+                return _failed(error)
+            _say(*([""] if sys.stderr.isatty() else []), WORDS)
+            return stop.exit_code
+    return code if isinstance(code, int) else DONE
+
+
+def _failed(error: BaseException) -> int:
+    """Say what went wrong; what is a fault of xlperf itself is raised again."""
+    match error:
+        case InputError():
+            return _say(*error.lines())
+        case HostError():
+            return _say(str(error))
+        case click.UsageError():
+            return _say(_usage(error))
+        case click.ClickException():
+            return _say(error.format_message())
+        case click.Abort() | KeyboardInterrupt():
+            _say(WORDS)
+            return INTERRUPTED
+        case BrokenPipeError() | SystemExit():  # click exits where the reader of our output (head, less) has left
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return DONE
+        case OSError():
+            return _say(_system(error))
+        case MemoryError():
+            return _say("there is not enough memory for this; evaluate the plans in several files")
+    raise error
 
 
 def _open_what_is_closed() -> None:
@@ -146,11 +159,6 @@ def _write_what_cannot_be_encoded_as_escapes() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def main() -> None:
-    """Entry point of the console script."""
-    sys.exit(run())
-
-
 def _say(*lines: str) -> int:
     for line in lines:
         say(line, err=True)
@@ -169,21 +177,3 @@ def _system(error: OSError) -> str:
     cause = (error.strerror or str(error) or type(error).__name__).lower()
     names = [str(name) for name in (error.filename2, error.filename) if name is not None]
     return f"{names[0]}: {cause}" if names else cause
-
-
-@contextmanager
-def _termination_cleans_up() -> Iterator[None]:
-    """Let SIGTERM unwind the stack as Ctrl-C does, so that no temporary file stays behind."""
-
-    def stop(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not in the main thread, where signals do not arrive anyway
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

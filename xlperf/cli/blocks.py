@@ -6,12 +6,12 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.base.files import replaced
+from xlperf.base.files import held, replaced
 from xlperf.cli.output import STANDARD, parts, progress, say, standard_output
 from xlperf.cli.table_files import (
     Part,
@@ -159,6 +159,7 @@ def _write_parquet(path: Path, blocks: Iterator[_Block]) -> None:
 
 
 _MANIFEST = "sweep.json"
+_LOCK = ".xlperf-lock"
 
 
 class Blocks(NamedTuple):
@@ -196,7 +197,8 @@ def write_sweep(output: str, blocks: Blocks, processes: int, scheduler: str | No
     """Compute a sweep block by block and write it, in the memory of a few blocks.
 
     Blocks are kept in a folder beside the output until all are done; a command that was killed goes on from there
-    when it is given again. Blocks of another sweep are removed.
+    when it is given again. Blocks of another sweep are removed, unless a process is still at work on them: then an
+    OSError says which one.
 
     ``output``: file that ends in .csv or .parquet, or ``-``. ``blocks``: what is computed and kept. ``processes``:
     processes that compute. ``scheduler``: address of a Dask scheduler whose workers compute instead.
@@ -209,27 +211,28 @@ def write_sweep(output: str, blocks: Blocks, processes: int, scheduler: str | No
                 advance(place)
         return
     folder = Path(f"{os.path.realpath(output)}.parts")
-    done = _kept(folder, blocks.manifest)
-    files = [folder / f"{place:08d}{blocks.suffix}" for place in range(number)]
-    todo = [place for place, file in enumerate(files) if file.name not in done]
-    if len(todo) < number:
-        say(f"{output}: {number - len(todo):,} of {number:,} blocks are there from before", err=True)
-    left = sum(_size(blocks, place) for place in todo)
-    with _rows_done(blocks, left) as advance:
-        for place, content in zip(todo, worked(blocks.written, todo, processes, scheduler), strict=True):
-            with replaced(files[place]) as temporary:
-                temporary.write_bytes(content)
-            advance(place)
-    with replaced(output) as temporary:
-        if blocks.suffix == ".parquet":
-            write_parquet(temporary, parquet_rows(files))
-        else:
-            with temporary.open("wb") as stream:
-                for place, file in enumerate(files):
-                    stream.write(_without_header(file.read_bytes(), place))
-    for file in files:  # the manifest last: what a kill leaves here is still known as ours
-        file.unlink()
-    shutil.rmtree(folder)
+    with held(folder / _LOCK, output):
+        done = _kept(folder, blocks.manifest)
+        files = [folder / f"{place:08d}{blocks.suffix}" for place in range(number)]
+        todo = [place for place, file in enumerate(files) if file.name not in done]
+        if len(todo) < number:
+            say(f"{output}: {number - len(todo):,} of {number:,} blocks are there from before", err=True)
+        left = sum(_size(blocks, place) for place in todo)
+        with _rows_done(blocks, left) as advance:
+            for place, content in zip(todo, worked(blocks.written, todo, processes, scheduler), strict=True):
+                with replaced(files[place]) as temporary:
+                    temporary.write_bytes(content)
+                advance(place)
+        with replaced(output) as temporary:
+            if blocks.suffix == ".parquet":
+                write_parquet(temporary, parquet_rows(files))
+            else:
+                with temporary.open("wb") as stream:
+                    for place, file in enumerate(files):
+                        stream.write(_without_header(file.read_bytes(), place))
+        _clear(folder)
+    with suppress(OSError):  # the next sweep is there already
+        folder.rmdir()
 
 
 def _size(blocks: Blocks, number: int) -> int:
@@ -256,12 +259,19 @@ def _kept(folder: Path, manifest: str) -> set[str]:
     if stated.is_file() and stated.read_text(encoding="utf-8") == manifest:
         return {file.name for file in folder.iterdir()}
     own = ".xlperf-"  # a run that was killed as it wrote the manifest leaves a part of it
-    if folder.exists() and not stated.is_file() and any(not file.name.startswith(own) for file in folder.iterdir()):
+    if not stated.is_file() and any(not file.name.startswith(own) for file in folder.iterdir()):
         problem = "is a folder that xlperf keeps blocks in, but it holds other files; remove it or rename the output"
         raise InputError(Fault(str(folder), problem))
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir()
+    _clear(folder)
     with replaced(stated) as temporary:
         temporary.write_text(manifest, encoding="utf-8")
     return set()
+
+
+def _clear(folder: Path) -> None:
+    """Remove blocks, the manifest last: what a kill leaves is still known as ours. The lock stays."""
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == _MANIFEST):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != _LOCK:
+            path.unlink(missing_ok=True)  # parts of killed commands go by themselves

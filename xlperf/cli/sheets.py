@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -99,36 +101,50 @@ def show(file: str) -> None:
     cls=Command,
     short_help="Make a workbook of your own to edit.",
     epilog=examples(
-        "xlperf new study.xlsx                     everything that xlperf ships",
-        "xlperf new small.xlsx --examples          one plan of each kind, and what it refers to",
+        "xlperf new study.xlsx                     one plan of each kind, and what it refers to",
+        "xlperf new all.xlsx --all                 all plans, models and hardware that xlperf ships",
         "xlperf new mine.xlsx --empty              sheets without rows",
         "xlperf new mine.xlsx --study recompute    a study, to change and run again",
     ),
 )
 @click.argument("file", type=OutputFile(".xlsx"))
+@click.option("--all", "whole", is_flag=True, help="All plans, models and hardware that xlperf ships.")
 @click.option("--empty", is_flag=True, help="Leave all sheets but the calibration empty, for a catalog of your own.")
-@click.option("--examples", "small", is_flag=True, help="One plan of each kind and the rows that it refers to.")
+@click.option(
+    "--examples", "small", is_flag=True, help="One plan of each kind and the rows that it refers to: the default."
+)
 @click.option("--study", metavar="NAME", help="The settings and plans of a study of xlperf report --study instead.")
 @click.option("--force", is_flag=True, help="Replace FILE where it exists.")
-def new(file: str, empty: bool, small: bool, study: str | None, force: bool) -> None:
-    """Write FILE, a workbook of your own: front sheets, plans and catalog with drop-downs, comments, live formulas."""
+def new(file: str, whole: bool, empty: bool, small: bool, study: str | None, force: bool) -> None:
+    """Write FILE, a workbook of your own: front sheets, plans and catalog with drop-downs, comments, live formulas.
+
+    It holds one plan of each kind and the models, accelerators, networks and prices that these refer to: replace them
+    by your own. Names of other models and accelerators are on the sheets of a workbook made with --all.
+    """
     from xlperf.workbook.build import new_workbook
 
     if Path(file).exists() and not force:
         raise InputError(Fault(file, "exists; give another name, or --force to replace it"))
-    if empty + small + (study is not None) > 1:
-        raise click.UsageError("give one of --empty, --examples and --study")
+    if whole + empty + small + (study is not None) > 1:
+        raise click.UsageError("give one of --all, --empty, --examples and --study")
     if study is not None:
         from xlperf.studies import study as found
         from xlperf.workbook.studies import write_study
 
         chosen = found(study)
         write_study(file, chosen)
-        say(f"{file}: edit it, then: xlperf report {file} --study {chosen.name} -o report.xlsx")
+        say(f"{file}: edit it, then: xlperf report {_quoted(file)} --study {chosen.name} -o report.xlsx")
         return
     with working(f"making {Path(file).name}"):
-        new_workbook(file, "empty" if empty else "examples" if small else "all")
-    say(f"{file}: edit it, then: xlperf report {file} -o report.xlsx")
+        new_workbook(file, "all" if whole else "empty" if empty else "examples")
+    say(f"{file}: edit it, then: xlperf report {_quoted(file)} -o report.xlsx")
+
+
+def _quoted(name: str) -> str:
+    """A name as a command line takes it."""
+    if sys.platform == "win32":
+        return f'"{name}"' if " " in name else name
+    return shlex.quote(name)
 
 
 @click.command(
@@ -147,7 +163,9 @@ def new(file: str, empty: bool, small: bool, study: str | None, force: bool) -> 
 @click.option("--output", metavar="FILE", type=OutputFile(".xlam", ".bas"), help="excel: build the add-in file there.")
 @click.option("--check", "checked", is_flag=True, help="excel: say what is installed, or what FILE is.")
 @click.option("--python", metavar="PATH", help="excel: the interpreter to compute with, on the machine of FILE.")
-@click.option("--wheel", metavar="URL", help="lite: where xlwings Lite gets xlperf from; else the package index.")
+@click.option(
+    "--wheel", metavar="URL", help="lite: where xlwings Lite gets xlperf from, https or a file; else the package index."
+)
 def install(
     host: str, folder: str | None, output: str | None, checked: bool, python: str | None, wheel: str | None
 ) -> int:

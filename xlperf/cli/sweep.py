@@ -381,6 +381,8 @@ def worth(
     that say auto are chosen anew before and after, for the least cost per token. 0 is exact: the best plan does not use
     more of it. Beside it stands what the last unit is worth, which one less would lose: more where a plan only just
     fits. More die area has rates and cache in proportion. Blank: no plan fits and keeps the limits.
+
+    A plan with a request rate is judged at the largest rate that keeps its targets and limits, or at its capacity.
     """
     from xlperf.explore.candidates import with_mapping
     from xlperf.explore.objectives import limits_of

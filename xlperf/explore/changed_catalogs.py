@@ -347,6 +347,7 @@ def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, 
         return catalog, plans
     stated = np.array([values for _, values in changes])
     points, code = np.unique(stated, axis=1, return_inverse=True)
+    code = code.reshape(-1)  # numpy 2.0.0 returns a row of them
     changed_catalog(catalog, plans, [(one, float(points[row, 0])) for row, (one, _) in enumerate(changes)])
     sheets = {one.sheet for one, _ in changes}
     catalog = with_rows_by_device(catalog, plans, sheets)

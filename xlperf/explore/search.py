@@ -289,7 +289,7 @@ def ranked(
         *(one.column.name for one in (objective, *rivals) if one.is_result),
         *(limit.column.name for limit in limits),
     }
-    quiet = _without_targets(plans, needed)
+    quiet = without_targets(plans, needed)
     plain = all(limit.probability == _PREDICTED for limit in limits) and (top is not None or bool(rivals))
     keys: list[_Keys] = []
     parts: list[Table] = []
@@ -372,7 +372,7 @@ def _joined(one: Search, other: Search, top: int | None) -> Search:
     )
 
 
-def _without_targets(plans: Table, needed: set[str]) -> Table:
+def without_targets(plans: Table, needed: set[str]) -> Table:
     """Plans without their targets: the largest load under them takes long to find and decides nothing here."""
     given = [name for name in TARGETS.values() if name in plans]
     if not given or needed & set(AT_TARGETS):

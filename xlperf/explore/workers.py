@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from ctypes import CDLL
 from functools import cache
 from importlib import import_module
@@ -83,13 +84,24 @@ def worked(
     ):
         try:
             _start_here(work, folder)
-            found = _in_order(_done, lambda task: pool.submit(_done, task), chain(first, coming), processes)
+            found = _in_order(_done, lambda task: _submitted(pool, task), chain(first, coming), processes)
             yield from map(_taken, found)
         except BrokenProcessPool:
             problem = "ended before its block was done (too little memory?): run again with fewer --processes"
             raise InputError(Fault("a process", problem)) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _submitted(pool: Executor, task: Any) -> Future[Any]:
+    """A task on its way to the processes of a pool, some of which start with it: Ctrl-C is for this process alone."""
+    if not hasattr(signal, "pthread_sigmask"):
+        return pool.submit(_done, task)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a process inherits it
+    try:
+        return pool.submit(_done, task)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start_here(work: Callable[[Any], Any], folder: Path) -> None:

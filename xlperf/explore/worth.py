@@ -1,4 +1,8 @@
-"""What more of something is worth: the best plan with it and without it, at equal cost per token."""
+"""What more of something is worth: the best plan with it and without it, at equal cost per token.
+
+A plan with a request rate is judged at the largest rate that keeps its targets and limits: at a given rate a token
+costs the same whatever the machine could do.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.candidates import Bounds
 from xlperf.explore.changed_catalogs import changed_catalog, sheet_rows, with_value
 from xlperf.explore.objectives import TARGETS, Limit, Objective, objective_of
-from xlperf.explore.search import search
+from xlperf.explore.open_loads import EXACT, best_plan, is_open
 from xlperf.explore.search_results import Search
 from xlperf.explore.vary import Varied, read_variation
 from xlperf.explore.workers import worked
@@ -123,7 +127,7 @@ def worth(
     """
     cost = objective_of(plan.kind, "cost")
     start = monotonic()
-    before = search(plan, catalog, cost.column.name, limits, progress=progress, processes=processes, **bounds)
+    before = best_plan(plan, catalog, cost.column.name, limits, progress, processes, **bounds)
     asked: list[tuple[int, float, float]] = []  # change, what the number is now, and what it changes to
     tasks: list[tuple[int, float, float]] = []
     for number, one in enumerate(changes):
@@ -161,7 +165,7 @@ class _Searches(NamedTuple):
         """The best plan with one change: which, what the number is now, and what it changes to."""
         number, first, second = task
         own, known, kept = changed(self.plan, self.catalog, self.limits, self.changes[number], first, second)
-        return search(own, known, self.objective, kept, **self.bounds)
+        return best_plan(own, known, self.objective, kept, **self.bounds)
 
 
 def _values(one: Change, first: float) -> list[float]:
@@ -198,7 +202,7 @@ def break_even(
     cost = objective_of(plan.kind, "cost").column.name
 
     def best(own: Table, objective: str) -> Search:
-        return search(own, catalog, objective, limits, progress=progress, processes=processes, **bounds)
+        return best_plan(own, catalog, objective, limits, progress, processes, **bounds)
 
     def cost_of(found: Search) -> float:
         return float(found.results[cost][0]) if found.found else np.nan
@@ -251,7 +255,8 @@ def _line(
     first, second = (value / unit for value in values)  # of a network with several tiers that of the innermost
     before, after, less = found
     now, then = _cost(before, cost), _cost(after, cost)
-    last = np.nan if less is None or not less.found else _gain(less, _cost(less, cost), now) / (second - first)
+    alike = 10.0 * EXACT if is_open(plan) else ROUNDING
+    last = np.nan if less is None or not less.found else _gain(less, _cost(less, cost), now, alike) / (second - first)
     if isinstance(one, Limit) and one.sign in (">", ">="):
         last = -last
     same = before.chosen_words == after.chosen_words
@@ -263,7 +268,7 @@ def _line(
         "value_after": second,
         "cost_before": now,
         "cost_after": then,
-        "worth": _gain(after, now, then) / abs(second - first),
+        "worth": _gain(after, now, then, alike) / abs(second - first),
         "worth_of_last": abs(last) if last == 0.0 else last,
         "chosen": after.words if not after.found else "the same plan" if same else after.chosen_words,
     }
@@ -273,13 +278,13 @@ def _cost(found: Search, cost: Objective) -> float:
     return float(found.results[cost.column.name][0]) if found.found else np.nan
 
 
-def _gain(cheaper: Search, dear: float, cheap: float) -> float:
+def _gain(cheaper: Search, dear: float, cheap: float, alike: float) -> float:
     """What an accelerator may cost more a month until a token costs as before; nothing where costs differ by rounding.
 
-    Returns a number of dollars. [USD]
+    ``alike``: share by which equal costs may differ [-]. Returns a number of dollars. [USD]
     """
     gain = dear / cheap - 1.0
-    return float(cheaper.results["accelerator_hour_cost"][0]) * MONTH * (0.0 if abs(gain) < ROUNDING else gain)
+    return float(cheaper.results["accelerator_hour_cost"][0]) * MONTH * (0.0 if abs(gain) < alike else gain)
 
 
 def _stated(plan: Table, catalog: Catalog, one: Varied) -> np.ndarray:

@@ -12,9 +12,12 @@ from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.units import HOUR, UNITS
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.equations.cost.tokens import ALL_IN, break_even_cost_rate, break_even_price
+from xlperf.explore.objectives import Limit, objective_of
+from xlperf.explore.open_loads import at_largest_rates
 from xlperf.studies.outcome import (
     Chart,
     Finding,
@@ -62,6 +65,7 @@ class _Rents(NamedTuple):
 
 def analyse(inputs: Inputs) -> Outcome:
     """Break-even rents and purchase prices of pairs of machines, and what energy, years and utilization change."""
+    inputs = _loaded(inputs)
     results = {kind: evaluate(plans, inputs.catalog) for kind, plans in inputs.plans.items()}
     drawn = [(inputs.plans[kind], results[kind]) for kind in results]
     good = {kind: _good(inputs, results[kind]) for kind in results}
@@ -81,6 +85,16 @@ def analyse(inputs: Inputs) -> Outcome:
     sheets = [_rent_sheet(pairs, rents), _purchase_sheet(pairs, base, stated)]
     sheets += [_varied_sheet(inputs, name, pairs, values) for name, values in varied.items()]
     return Outcome(list(_findings(inputs, pairs, rents, base, stated, varied)), sheets, inputs.catalog, drawn)
+
+
+def _loaded(inputs: Inputs) -> Inputs:
+    """The inputs with open loads at their largest: at a given request rate every machine makes the same tokens."""
+    plans = dict(inputs.plans)
+    if "inference" in plans:
+        tpot = objective_of("inference", "tpot").column
+        target = Limit(tpot, "<=", inputs.number("tpot_target") * unit_of(tpot).factor)
+        plans["inference"] = at_largest_rates(plans["inference"], inputs.catalog, [target])
+    return replace(inputs, plans=plans)
 
 
 def _pairs(inputs: Inputs) -> Iterator[_Pair]:
