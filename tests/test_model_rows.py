@@ -119,10 +119,18 @@ def test_what_answers_in_text_is_taken_where_what_speaks_stands_beside_it() -> N
     assert reasons[0] == "" and float(parameter_count(models)[0]) == pytest.approx(30.53e9, rel=0.005)
 
 
-def test_an_unknown_model_type_is_said_and_a_config_of_something_else_refused() -> None:
-    assert 'model type "lama" is not known' in " ".join(model_row({**LLAMA, "model_type": "lama"}, "m", "x").left_out)
+def test_an_unknown_model_type_is_a_llama_only_where_a_count_will_check_it() -> None:
+    lama = {**LLAMA, "model_type": "lama"}
+    assert 'model type "lama" is not known' in model_row(lama, "m", "x").refused
+    checked = model_row(lama, "m", "x", counted=True)
+    assert (checked.refused, checked.row["attention_type"]) == ("", "GQA")
+    assert "taken as Llama" in " ".join(checked.left_out) and checked.assumed
+    odd = model_row({**lama, "memory_of_tokens": "ring", "use_haze": True}, "m", "x", counted=True)
+    assert "entries are not read: memory_of_tokens, use_haze" in odd.refused
+    with pytest.raises(InputError, match='lacks "num_hidden_layers"'):
+        model_row({"tokenizer_class": "LlamaTokenizer"}, "m", "x", counted=True)
     with pytest.raises(InputError, match='lacks "vocab_size"'):
-        model_row({key: value for key, value in LLAMA.items() if key != "vocab_size"}, "m", "x")
+        model_row({key: value for key, value in lama.items() if key != "vocab_size"}, "m", "x", counted=True)
 
 
 ODD: tuple[object, ...] = (
@@ -156,8 +164,10 @@ def test_any_configuration_is_a_model_or_says_what_is_wrong() -> None:
 def test_an_entry_that_nobody_reads_is_named() -> None:
     """Of any type of model: what is not known of it may be what its layers do."""
     odd = {**LLAMA, "memory_layers": 4, "rope_theta": 1e6}
-    assert "not read: memory_layers" in " ".join(model_row(odd, "m", "x").left_out)
+    found = model_row(odd, "m", "x")
+    assert found.unread == ["memory_layers"] and "not read: memory_layers" in " ".join(found.left_out)
     assert not model_row(LLAMA, "m", "x").left_out
+    assert model_row({"model_type": "laguna", "gating": False}, "m", "x").unread == ["gating"]  # its class has true
 
 
 @pytest.mark.parametrize("name", ["Mixtral-8x7B-v0.1", "DeepSeek-V3", "qwen3-next-80B-A3B", "DeepSeek-V3.2"])
@@ -229,9 +239,8 @@ def test_a_model_of_your_own_is_a_table_that_plans_take(command: Command, tmp_pa
         "mine too,H100-SXM-80GB,64,64\nMeta-Llama-3.1-8B,H100-SXM-80GB,64,64\n",
         encoding="utf-8",
     )
-    done = command("evaluate", plans, "--catalog", models)
-    assert done.code == 2  # the table replaces that of the catalog, as a sheet does
-    plans.write_text(plans.read_text().replace("Meta-Llama-3.1-8B", "mine"), encoding="utf-8")
+    done = command("evaluate", plans, "--catalog", models)  # its rows stand beside the shipped ones
+    assert (done.code, len(done.out.splitlines())) == (0, 3)
     folder = tmp_path / "catalog"
     folder.mkdir()
     models.rename(folder / "models.csv")

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _BLANK, _UNKNOWN = -1, -2
 _MOST_LISTED = 8
+_WHOLE = ("calibration", "my_cluster")
+"""Sheets that stand for themselves in any file: their rows belong together."""
 _DESIGNS = "chiplets"
 """The sheet whose rows are all costed together: those that name what another sheet no longer has are left out."""
 
@@ -224,9 +226,10 @@ class Catalog:
 def load_catalog(path: str | os.PathLike[str] | None = None) -> Catalog:
     """Read the catalog sheets of a workbook.
 
-    ``path``: workbook; a catalog sheet that it lacks is the one of the workbook that comes with xlperf. Without a path
-    that workbook itself, which is read once: what was read stays in the user's cache until it changes. Raises
-    InputError with every fault of the workbook, in one line each.
+    ``path``: workbook; a catalog sheet that it lacks is the one of the workbook that comes with xlperf. CSV and Parquet
+    tables, and a workbook with one catalog sheet alone, add their rows to the shipped sheet (:func:`laid_over`).
+    Without a path the shipped workbook itself, which is read once: its rows stay in the user's cache until it changes.
+    Raises InputError with every fault of the workbook, in one line each.
     """
     from xlperf.base.resources import workbook
     from xlperf.catalog.cache import cache_tables, cached_tables
@@ -253,14 +256,42 @@ def load_catalog(path: str | os.PathLike[str] | None = None) -> Catalog:
 
 
 def _own_catalog(source: Path) -> Catalog:
-    """The catalog of a user's workbook; sheets that it lacks are those of the shipped one."""
-    from xlperf.catalog.read import read_catalog_tables
+    """The catalog of a user's file: its rows over the shipped rows, or its sheets in place of the shipped sheets."""
+    from xlperf.catalog.read import is_table_file, read_catalog_tables
 
     tables, faults = read_catalog_tables(source, required=False)
     own = {table.kind: table for table in tables}
-    installed = load_catalog() if len(own) < len(EVERY_TABLE) else None
-    merged = {**(installed.tables if installed is not None else {}), **own}
-    return _checked(merged, source.name, tuple(own), faults)
+    installed = load_catalog().tables if len(own) < len(EVERY_TABLE) else {}
+    if is_table_file(source) or len(own) == 1:
+        own = {kind: laid_over(table, installed.get(kind, _empty(kind))) for kind, table in own.items()}
+    return _checked({**installed, **own}, source.name, tuple(own), faults)
+
+
+def laid_over(own: Table, shipped: Table) -> Table:
+    """A user's rows, followed by the shipped rows whose names they leave free.
+
+    A name or an alias of ``own`` replaces the shipped row of that name and is no longer an alias of another row. A
+    network is replaced with all of its tiers. Calibration and own runs are not chosen by name and stay as they are.
+    """
+    key = own.schema.key.name
+    if own.kind in _WHOLE or key not in own:
+        return own
+    new = {str(name).strip().casefold() for name in (*own[key].tolist(), *(word for _, word in aliases(own)))}
+    rest = shipped.take([row for row, name in enumerate(shipped.text(key).tolist()) if name.casefold() not in new])
+    columns = {}
+    for column in own.schema.columns:
+        if column.name in own or column.name in rest:
+            read = Table.text if column.is_text else Table.number
+            columns[column.name] = np.concatenate([read(own, column.name), read(rest, column.name)])
+    if "aliases" in columns:
+        words = [text.split(";") for text in rest.text("aliases")]
+        free = [";".join(word for word in each if word.strip().casefold() not in new) for each in words]
+        columns["aliases"][len(own) :] = free
+
+    def place(row: int, column: str) -> str:
+        return own.place(row, column) if row < len(own) else rest.place(row - len(own), column)
+
+    return Table(own.kind, columns, place)
 
 
 _installed: dict[str, object] = {}

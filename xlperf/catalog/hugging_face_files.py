@@ -20,14 +20,17 @@ _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 def read_config(path: str | os.PathLike[str]) -> tuple[dict[str, Any], float | None, str]:
     """Read a configuration, and count the weights where they or their index lie beside it.
 
-    ``path``: config.json, or a folder that holds one. Returns the configuration, the number of weights (None where
-    nothing tells it), and where that was read. Raises InputError where there is no such file, or it is no JSON object.
+    ``path``: config.json, or a folder that holds one. A file of another name has no weights beside it. Returns the
+    configuration, the number of weights (None where nothing tells it), and where that was read. Raises InputError where
+    there is no such file, or it is no JSON object; where a folder holds an adapter alone.
     """
     file = Path(path)
     if file.is_dir():
         file = file / "config.json"
+        adapter = file.with_name("adapter_config.json")
+        file = adapter if adapter.exists() and not file.exists() else file
     config = _json(file)
-    counted, where = (None, "") if file == Path(path) else _weights(file.parent, config)
+    counted, where = _weights(file.parent, config) if file.name == "config.json" else (None, "")
     return config, counted, where
 
 

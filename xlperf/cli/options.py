@@ -80,8 +80,10 @@ catalog_option = click.option(
     "--catalog",
     metavar="WORKBOOK",
     type=InputFile(),
-    help="Workbook with catalog sheets (accelerators, networks, models, prices, calibration), or one as .csv or "
-    ".parquet whose first header names it, or a folder of these; what is lacking is the shipped one.",
+    help="Workbook with catalog sheets (accelerators, networks, models, prices, calibration), which replace the "
+    "shipped ones. Or one table as .csv or .parquet whose first header names it, a folder of these, or a workbook "
+    "with one such sheet: its rows are added to the shipped ones and replace those of the same name (a calibration "
+    "replaces all).",
 )
 
 _JSON = "xlperf.json"

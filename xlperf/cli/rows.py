@@ -27,6 +27,7 @@ from xlperf.cli.options import (
 from xlperf.cli.output import STANDARD, deliver, parts, rounded, say, working
 
 if TYPE_CHECKING:
+    from xlperf.catalog.hugging_face import ModelRow
     from xlperf.catalog.table import Table
 
 
@@ -58,9 +59,11 @@ _name = click.option("--name", help="Name of the row; default: that of the folde
 def model(config: str, parameters: float | None, name: str | None, output: str | None, as_json: bool) -> int:
     """Turn CONFIG, a config.json or a folder that holds one, into a row of the sheet models, and check it.
 
-    The parameters that follow from the shape are compared with --parameters, or with the weights in the folder. What
-    the row leaves out (vision) or cannot express is named. Exit code 1 where parameters differ by more than 0.5 %, or
-    no plan can be computed with the model.
+    Entries that CONFIG lacks are the defaults of its class in transformers. The parameters that follow from the shape
+    are compared with --parameters, or with the weights or their index beside CONFIG. What the row leaves out (vision)
+    or cannot express is named. A model type that is not known is taken as Llama only if every entry is understood and
+    that count agrees. Exit code 1 where parameters differ by more than 0.5 %, where an entry that may change the layers
+    is not read, or no plan can be computed with the model.
     """
     from xlperf.catalog.hugging_face import model_row
     from xlperf.catalog.hugging_face_files import read_config
@@ -69,33 +72,40 @@ def model(config: str, parameters: float | None, name: str | None, output: str |
     path = Path(config).resolve()
     folder = path if path.is_dir() else path.parent
     chosen = name or str(settings.get("_name_or_path") or "").rstrip("/").rpartition("/")[2] or folder.name
-    found = model_row(settings, chosen, f"Hugging Face config.json, {path.name if path.is_dir() else config}")
+    source = f"Hugging Face config.json, {path.name if path.is_dir() else config}"
     stated = parameters * factor("G") if parameters is not None else counted
+    found = model_row(settings, chosen, source, counted=None if stated is None else True)
+    lines, agrees = _checked(found, stated, where if parameters is None else "--parameters")
+    if not agrees and found.assumed and not found.refused:
+        found = model_row(settings, chosen, source, counted=False)
+        lines.append(f"no plan is computed with this model: {found.refused}")
     row = dict(found.row)
     if stated is not None:
         row["stated_parameters"] = float(f"{stated / factor('G'):.6g}")
-    table = _table("models", row)
-    lines, agrees = _checked(table, found.refused, stated, where if parameters is None else "--parameters")
+    if found.filled:
+        words = ", ".join(f"{key} {value}" for key, value in found.filled.items())
+        lines.append(f"not in the file, defaults of its class: {words}")
     lines += [f"left out: {words}" for words in found.left_out]
-    _deliver("models", table, row, output, as_json, lines)
-    return 0 if agrees else 1
+    _deliver("models", _table("models", row), row, output, as_json, lines)
+    return 0 if agrees and not found.unread else 1
 
 
-def _checked(table: Table, refused: str, stated: float | None, where: str) -> tuple[list[str], bool]:
+def _checked(found: ModelRow, stated: float | None, where: str) -> tuple[list[str], bool]:
     """Parameters by the shape beside those stated, and whether plans can be computed."""
     from xlperf.catalog.catalog import Catalog
     from xlperf.engine.catalog_arrays import catalog_models
     from xlperf.equations.model.parameters import mtp_parameters, parameter_count
 
-    if refused:
-        return [f"no plan is computed with this model: {refused}"], False
+    if found.refused:
+        return [f"no plan is computed with this model: {found.refused}"], False
     billion = factor("G")
+    table = _table("models", found.row)
     models, reasons = catalog_models(Catalog.from_tables([table], ""))
     if reasons[0]:
         return [f"no plan is computed with this model: it {reasons[0]}"], False
     total, active = float(parameter_count(models)[0]), float(parameter_count(models, experts_per_token=True)[0])
     words = f"parameters by the shape: {total / billion:.5g} billion"
-    lines = [words + (f", {active / billion:.4g} active per token" if active < total else "")]
+    lines = [words + (f", {_active(table, active)}" if active < total else "")]
     if stated is None:
         return [*lines, "not checked: give --parameters, or the folder with the weights or their index"], True
     extra = float(mtp_parameters(models)[0])
@@ -106,6 +116,17 @@ def _checked(table: Table, refused: str, stated: float | None, where: str) -> tu
     agrees = abs(error) <= _TOLERANCE
     verdict = "agrees" if agrees else "DIFFERS by more than 0.5 %: a part is missing, or the shape is another"
     return [*lines, f"stated ({where}): {stated / billion:.5g} billion, {error:+.2%}: {verdict}"], agrees
+
+
+def _active(table: Table, active: float) -> str:
+    """Active parameters per token in words: with the embeddings, without the input embedding, without any."""
+    billion = factor("G")
+    matrix = float(table["vocab_size"][0] * table["hidden_size"][0])
+    words = f"{active / billion:.4g} active per token with embeddings"
+    if not table.filled("tied_embeddings")[0]:
+        words += f", {(active - matrix) / billion:.4g} without the input embedding"
+        matrix *= 2.0
+    return f"{words}, {(active - matrix) / billion:.4g} without input and output embeddings"
 
 
 @click.command(
