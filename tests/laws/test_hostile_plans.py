@@ -91,7 +91,7 @@ def test_a_gigabyte_is_not_read(tmp_path: Path) -> None:
         stream.write(b"torchrun --tensor-model-parallel-size ")
         stream.truncate(1 << 30)
     code = (
-        "import resource; from xlperf.cli.app import main\n"
+        "import resource; from xlperf.cli.start import main\n"
         "try: main()\n"
         "finally: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )

@@ -33,7 +33,8 @@ _NUMBER = (
     r"([KMGBT](?![A-Za-z]))?+(?![.,]?\d)"  # 11.4K
 )
 """A number as training stacks write it: with separators, an exponent, or the suffix of thousands."""
-_SUFFIXES = {b"": 1.0, b"K": 1e3, b"M": 1e6, b"G": 1e9, b"B": 1e9, b"T": 1e12}
+_SUFFIXES = {b"": 1.0, **{name.upper().encode(): UNITS[name].factor for name in ("k", "M", "G", "T")}}
+_SUFFIXES[b"B"] = _SUFFIXES[b"G"]
 _STEP_NUMBER = re.compile(rb"(?:\biteration:?\s{1,20}|step:\s{0,9})(\d{1,12})(?![\d.])")
 """Number of the iteration or step that a line belongs to."""
 SETTING, RATE = "setting", "rate"
