@@ -188,6 +188,7 @@ FEW = {"users": 10.0, "prompt length": 1000.0, "output length": 500.0, "ttft tar
         ("Kimi-K2.5", "H200-SXM-141GB", "int4", "INT4 weights, products in bf16.", 8.0, (66.0, 78.0)),
         ("DeepSeek-V3", "A100-SXM4-80GB", "fp8", "FP8 weights, products in bf16.", 16.0, (39.0, 43.0)),
         ("gpt-oss-120b", "B200-SXM-180GB", "fp4", "", 1.0, (64.0, 66.0)),  # its matrix units compute in FP4
+        ("DeepSeek-V4-Flash", "B200-SXM-180GB", "fp4", "MXFP4 weights; attention counts", 1.0, (150.0, 170.0)),
     ],
 )
 def test_a_form_without_a_precision_tries_the_published_checkpoint(
@@ -196,8 +197,8 @@ def test_a_form_without_a_precision_tries_the_published_checkpoint(
     found = answered(catalog, "serve", **{**FEW, "model": model, "accelerator": accelerator})
     assert (found["precision"], found["copy_size"]) == (precision, copy)
     assert (words in found["answer"]) if words else ("weights" not in found["answer"])
-    activation = "bf16" if words else ""
-    assert found["kv_precision"] == ("bf16" if words else "fp8")
+    activation = "bf16" if "products" in words else ""
+    assert found["kv_precision"] == (activation or "fp8")
     plan = {
         "model": model, "accelerator": accelerator, "num accelerators": copy, "precision": precision,
         "activation precision": activation, "tensor parallel": found["tensor_parallel"],

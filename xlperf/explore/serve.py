@@ -91,7 +91,7 @@ def _formats(form: Table, catalog: Catalog) -> list[dict[str, Any]]:
         columns: dict[str, Any] = {"precision": np.array([precision], dtype=object)}
         if not computes_in(precision) and computes_in(_WIDE):
             columns["activation_precision"] = np.array([_WIDE], dtype=object)
-        if precision == stored and published.get("wide_attention"):
+        if precision == stored and (published.get("wide_attention") or published.get("attention")):
             columns["wide_attention"] = np.ones(1)
         found.append(columns)
     return found
@@ -205,7 +205,7 @@ def _fleet(form: Table, plan: Table, results: Table, catalog: Catalog) -> Answer
     found["answer"] = _sentence(found, short_name(plan.text("accelerator")[0]), _in_slices(plan, catalog))
     found |= {name: str(plan.filled(name)[0]) for name in ("precision", "software")}
     products = str(plan.text("activation_precision")[0]) or found["precision"]
-    found["answer"] += _weight_only(str(plan.text("model")[0]), found["precision"], PRECISIONS[products].peak)
+    found["answer"] += _format_words(str(plan.text("model")[0]), found["precision"], PRECISIONS[products].peak)
     found["kv_precision"] = str(plan.text("kv_precision")[0]) or PRECISIONS[products].cache
     found |= {name: str(results[name][0]) for name in ("trust", "trust_reason")}
     found["defaults_used"] = _defaults(plan)
@@ -235,16 +235,16 @@ def _sentence(found: Answer, accelerator: str, slices: bool) -> str:
     return f"{many} serve {speed}{cost}; {found['limit']}."
 
 
-def _weight_only(model: str, weights: str, products: str) -> str:
-    """A sentence on weights that are stored in fewer bits than their products have; "" if both are the same."""
-    if products != _WIDE or PRECISIONS[weights].weight_size >= PRECISIONS[_WIDE].weight_size:
-        return ""
+def _format_words(model: str, weights: str, products: str) -> str:
+    """A sentence on weights in fewer bits than their products, or than attention has in the plan; "" without either."""
     published = checkpoint_format(model)
-    is_published = published.get("precision") == weights
-    name = published.get("format") or weights.upper() if is_published else weights.upper()
-    narrow = published.get("attention") if is_published else ""
-    wider = f"; attention counts in 16 bits, {narrow} in the checkpoint" if narrow else ""
-    return f" {name} weights, products in {products}{wider}."
+    published = published if published.get("precision") == weights else {}
+    attention = published.get("attention")
+    words = f" {published.get('format') or weights.upper()} weights"
+    weight_only = products == _WIDE and PRECISIONS[weights].weight_size < PRECISIONS[_WIDE].weight_size
+    words += f", products in {products}" if weight_only else ""
+    words += f"; attention counts in 16 bits, {attention} in the checkpoint" if attention else ""
+    return f"{words}." if weight_only or attention else ""
 
 
 def _defaults(plan: Table) -> str:
