@@ -213,6 +213,14 @@ def test_a_form_without_a_precision_tries_the_published_checkpoint(
     assert chosen["answer"] == found["answer"]
 
 
+def test_weights_that_are_not_as_published_are_named(catalog: Catalog) -> None:
+    """Many users of gpt-oss on H100 are served by fewer accelerators with products in FP8; MXFP4 was published."""
+    asked = {**FEW, "model": "gpt-oss-120b", "accelerator": "H100-SXM-80GB", "users": 10_000.0}
+    found, own = answered(catalog, "serve", **asked), answered(catalog, "serve", **asked, precision="fp4")
+    assert found["precision"] == "fp8" and found["answer"].endswith("FP8 weights; the published checkpoint has MXFP4.")
+    assert found["accelerators"] < own["accelerators"]
+
+
 def test_a_precision_without_a_peak_is_of_the_weights_alone(catalog: Catalog) -> None:
     old = {**ASKED, "accelerator": "A100-SXM4-80GB"}
     narrow, wide = (answered(catalog, "serve", **{**old, "precision": word}) for word in ("fp8", "bf16"))

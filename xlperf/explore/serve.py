@@ -236,15 +236,18 @@ def _sentence(found: Answer, accelerator: str, slices: bool) -> str:
 
 
 def _format_words(model: str, weights: str, products: str) -> str:
-    """A sentence on weights in fewer bits than their products, or than attention has in the plan; "" without either."""
+    """A sentence on weights whose products or attention are wider, or that are not as published; "" for others."""
     published = checkpoint_format(model)
-    published = published if published.get("precision") == weights else {}
-    attention = published.get("attention")
-    words = f" {published.get('format') or weights.upper()} weights"
+    stored = published.get("format") or published.get("precision", weights).upper()
+    own = published.get("precision", weights) == weights
+    words = f" {stored if own else weights.upper()} weights"
     weight_only = products == _WIDE and PRECISIONS[weights].weight_size < PRECISIONS[_WIDE].weight_size
-    words += f", products in {products}" if weight_only else ""
-    words += f"; attention counts in 16 bits, {attention} in the checkpoint" if attention else ""
-    return f"{words}." if weight_only or attention else ""
+    remarks = [f", products in {products}"] if weight_only else []
+    if own and published.get("attention"):
+        remarks.append(f"; attention counts in 16 bits, {published['attention']} in the checkpoint")
+    elif not own:
+        remarks.append(f"; the published checkpoint has {stored}")
+    return f"{words}{''.join(remarks)}." if remarks else ""
 
 
 def _defaults(plan: Table) -> str:
