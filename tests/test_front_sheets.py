@@ -168,8 +168,66 @@ def test_what_cannot_be_served_says_why(catalog: Catalog) -> None:
     fast = answered(catalog, "serve", **{**ASKED, "speed per user": 5000.0})
     assert np.isnan(fast["accelerators"])
     assert "tokens/s at most" in fast["reason"]
-    old = answered(catalog, "serve", **{**ASKED, "accelerator": "A100-SXM4-80GB", "precision": "fp8"})
-    assert "no peak rate for precision fp8" in old["answer"]
+    large = answered(catalog, "serve", **{**ASKED, "model": "DeepSeek-V4-Pro", "num accelerators": 1.0})
+    assert np.isnan(large["accelerators"]) and large["answer"].startswith("No answer: needs ")
+
+
+FEW = {"users": 10.0, "prompt length": 1000.0, "output length": 500.0, "ttft target": None}
+
+
+@pytest.mark.parametrize(
+    ("model", "accelerator", "precision", "words", "copy", "gib"),
+    [
+        # vllm start-up log of gpt-oss-120b on one H100: 64 to 66 GiB of MXFP4 weights
+        ("gpt-oss-120b", "H100-SXM-80GB", "fp4", "MXFP4 weights, products in bf16.", 1.0, (64.0, 66.0)),
+        # openai/gpt-oss-20b model card: runs within 16 GB
+        ("gpt-oss-20b", "RTX 4090", "fp4", "MXFP4 weights, products in bf16.", 1.0, (11.0, 14.9)),
+        # InferenceX issue 2128: eight H200 hold a copy from a memory fraction of 0.9113 on
+        ("DeepSeek-V4-Pro", "H200-SXM-141GB", "fp4", "MXFP4 weights, products in bf16; attention", 8.0, (99.0, 127.9)),
+        # moonshotai/Kimi-K2.5: 595 GB of INT4 experts and 16-bit attention, which copies of attention repeat
+        ("Kimi-K2.5", "H200-SXM-141GB", "int4", "INT4 weights, products in bf16.", 8.0, (66.0, 78.0)),
+        ("DeepSeek-V3", "A100-SXM4-80GB", "fp8", "FP8 weights, products in bf16.", 16.0, (39.0, 43.0)),
+        ("gpt-oss-120b", "B200-SXM-180GB", "fp4", "", 1.0, (64.0, 66.0)),  # its matrix units compute in FP4
+        ("DeepSeek-V4-Flash", "B200-SXM-180GB", "fp4", "MXFP4 weights; attention counts", 1.0, (150.0, 170.0)),
+    ],
+)
+def test_a_form_without_a_precision_tries_the_published_checkpoint(
+    catalog: Catalog, model: str, accelerator: str, precision: str, words: str, copy: float, gib: tuple[float, float]
+) -> None:
+    found = answered(catalog, "serve", **{**FEW, "model": model, "accelerator": accelerator})
+    assert (found["precision"], found["copy_size"]) == (precision, copy)
+    assert (words in found["answer"]) if words else ("weights" not in found["answer"])
+    activation = "bf16" if "products" in words else ""
+    assert found["kv_precision"] == (activation or "fp8")
+    plan = {
+        "model": model, "accelerator": accelerator, "num accelerators": copy, "precision": precision,
+        "activation precision": activation, "tensor parallel": found["tensor_parallel"],
+        "expert parallel": found["expert_parallel"], "data parallel attention": found["data_parallel_attention"],
+        "concurrency": found["concurrency"], "prompt length": 1000.0, "output length": 500.0, "mode": "continuous",
+        "software": found["software"],
+    }  # fmt: skip
+    results = evaluate(table_from_rows("inference", list(plan), [list(plan.values())]), catalog)
+    assert results.number("tpot")[0] == found["tpot"] and results.number("memory")[0] == found["memory"]
+    assert gib[0] <= results.number("memory_weights")[0] / 2.0**30 <= gib[1]
+    chosen = answered(catalog, "serve", **{**FEW, "model": model, "accelerator": accelerator, "precision": precision})
+    assert chosen["answer"] == found["answer"]
+
+
+def test_weights_that_are_not_as_published_are_named(catalog: Catalog) -> None:
+    """Many users of gpt-oss on H100 are served by fewer accelerators with products in FP8; MXFP4 was published."""
+    asked = {**FEW, "model": "gpt-oss-120b", "accelerator": "H100-SXM-80GB", "users": 10_000.0}
+    found, own = answered(catalog, "serve", **asked), answered(catalog, "serve", **asked, precision="fp4")
+    assert found["precision"] == "fp8" and found["answer"].endswith("FP8 weights; the published checkpoint has MXFP4.")
+    assert found["accelerators"] < own["accelerators"]
+
+
+def test_a_precision_without_a_peak_is_of_the_weights_alone(catalog: Catalog) -> None:
+    old = {**ASKED, "accelerator": "A100-SXM4-80GB"}
+    narrow, wide = (answered(catalog, "serve", **{**old, "precision": word}) for word in ("fp8", "bf16"))
+    assert "FP8 weights, products in bf16." in narrow["answer"] and "weights" not in wide["answer"]
+    assert narrow["kv_precision"] == "bf16" and narrow["memory"] <= narrow["memory_capacity"]
+    # Without a published narrow checkpoint, nothing but the accelerator chooses.
+    assert answered(catalog, "serve", **old)["answer"] == wide["answer"]
 
 
 @pytest.mark.parametrize(

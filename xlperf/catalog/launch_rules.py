@@ -385,6 +385,20 @@ def _serving_precision(
             notes.append(f"kv precision {plan['kv_precision']}: {stack} keeps a 16-bit cache unless it is asked not to")
 
 
+def checkpoint_format(model: str) -> Mapping[str, str]:
+    """Format of the weights of a checkpoint: by the words of its name, else as its publisher stores them.
+
+    Returns a row of ``checkpoint_formats.csv``, its ``precision`` alone if the name states it; nothing if neither does.
+
+    >>> checkpoint_format("gpt-oss-120b")["format"], checkpoint_format("Kimi-K2.6-NVFP4"), checkpoint_format("Qwen3-8B")
+    ('MXFP4', {'precision': 'fp4'}, {})
+    """
+    stated, native = _precision_of_name(model), native_format(model)
+    if native and stated in ("", native["precision"][:3]):
+        return native
+    return {"precision": stated} if stated else {}
+
+
 def _precision_of_name(model: str) -> str:
     """Precision that the name of a checkpoint states, "" if it states none."""
     for precision, pattern in _NARROW:
