@@ -13,7 +13,7 @@ from typing import Unpack
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, power
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
@@ -174,7 +174,7 @@ def _largest(plans: Table, catalog: Catalog, limits: Sequence[Limit], most: Arra
     found = np.where(_keeps(plans, catalog, limits, most[:, None])[:, 0], most, np.nan)
     rows = np.flatnonzero(np.isnan(found) & (most > 0.0)) if limits else np.zeros(0, dtype=np.int64)
     low, high = np.zeros(len(most)), most.copy()
-    steps = np.geomspace(LEAST, 1.0, RATES + 1)[:-1]
+    steps = power(LEAST, 1.0 - np.arange(RATES) / RATES)
     while len(rows):
         tried = low[rows, None] + (high - low)[rows, None] * steps
         keeps = _keeps(plans.take(rows), catalog, limits, tried)
