@@ -140,7 +140,7 @@ def setting(shapes: Model | None = None, **columns: Any) -> Setting:
     arrays = {n: np.array([v], dtype=object if isinstance(v, str) else float) for n, v in stated.items()}
     plan = plan_columns(Table("training", arrays), TrainingPlan)
     sizes = {"product_size": 2.0, "element_size": 2.0, "cast_reads": 0.0, "fused_reads": 0.0, "turns": 0.0}
-    sizes |= {"layouts": 2.0, "gathered_layouts": 2.0}
+    sizes |= {"layouts": 2.0, "gathered_layouts": 2.0, "copied_gathers": 0.0}
     plan = plan.replaced(**{name: size * ONE for name, size in sizes.items()})
     families = [name for name in declared_constants() if not name.startswith("serving_")]
     found = {family: constants(family) for family in families}

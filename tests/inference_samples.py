@@ -86,6 +86,8 @@ def serve(plans: list[dict[str, Any]], reserved: float = 0.0, **software: float)
         l2_bandwidth=1.0e13 * full,
         num_multiprocessors=132.0 * full,
     )
+    columns_of = {one.name: getattr(device, one.name) * full for one in dataclasses.fields(Device)}
+    device = Device(**columns_of)
     tiers = np.ones((rows, 2))
     network = Network(
         size=tiers * [8.0, 1e5],

@@ -53,7 +53,7 @@ FILES: list[tuple[bytes, str]] = [
     (_ole("EncryptedPackage"), "is encrypted; save it without a password"),
     (b"PK\x03\x04 and then nothing", f"is damaged; {DAMAGED}"),
     (_zipped({"a.txt": b"text"}), NOT_A_WORKBOOK),
-    (_zipped({"content.xml": b"<x/>"}), "is an OpenDocument file; save it as .xlsx"),
+    (_zipped({"content.xml": b"<x/>"}), "is an OpenDocument file; save it as .xlsx, or give it its ending, .ods"),
     (_zipped({"xl/workbook.bin": b"x"}), "is a binary workbook (.xlsb); save it as .xlsx"),
     (_zipped({"[Content_Types].xml": b"<x/>"}), f"is damaged (xl/workbook.xml); {DAMAGED}"),
     (
@@ -201,7 +201,8 @@ TEXTS: list[tuple[bytes, str]] = [
     ),
     (
         HEADER.encode() + b'"a\nb",b,8,2\na,b,"8,5",1\n',
-        'plans.csv [line 4, num accelerators]: num accelerators must be a whole number of at least 1, got "8,5"',
+        'plans.csv [line 4, num accelerators]: num accelerators must be a whole number of at least 1, got "8,5", '
+        "which has a decimal comma; write 8.5",
     ),
     (
         HEADER.encode() + b"a,b,,2\n",
@@ -225,7 +226,7 @@ def test_bad_csv_is_refused_in_its_exact_line(content: bytes, message: str, tmp_
 
 def test_thousands_of_faults_are_shown_in_fifty_lines(tmp_path: Path, command: Command) -> None:
     path = tmp_path / "plans.csv"
-    path.write_text(HEADER + "a,b,none,1\n" * 1300)
+    path.write_text(HEADER + "".join(f"a,b,none {number},1\n" for number in range(1300)))
     assert len(refused(read_plans, path).splitlines()) == 1300
     outcome = command("evaluate", path)
     lines = outcome.err.splitlines()

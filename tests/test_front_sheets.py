@@ -70,7 +70,7 @@ def test_the_walks_of_the_readme_are_true(catalog: Catalog) -> None:
     train = answered(catalog, "train", **{**run, "accelerator": "H100-SXM-80GB", "num accelerators": 256.0})
     told = re.search(r"(\d+) H200 in (\d+) servers, \$([\d.]+) per million output tokens", text)
     assert told is not None
-    found = (serve["accelerators"], serve["servers"], serve["cost_per_million_output_tokens"] * 1e6)
+    found = (serve["accelerators"], serve["servers"], serve["fleet_cost_per_million_output_tokens"] * 1e6)
     assert [float(value) for value in told.groups()] == pytest.approx(found, rel=0.03)
     told = re.search(r"(\d+) days for \$(\d+) k at (\d+) % MFU; .* tensor (\d+), pipeline (\d+), virtual (\d+)", text)
     assert told is not None
@@ -113,7 +113,7 @@ def test_a_fleet_serves_its_users_at_their_speed(catalog: Catalog) -> None:
     assert found["copies"] * found["copy_size"] <= found["accelerators"]
     assert found["accelerators_low"] <= found["accelerators"] <= found["accelerators_high"]
     hour = found["accelerators"] * found["hour_price"]
-    assert hour / found["tokens_per_second"] == pytest.approx(found["cost_per_million_output_tokens"])
+    assert hour / found["tokens_per_second"] == pytest.approx(found["fleet_cost_per_million_output_tokens"])
     assert hour * 730.0 * 3600.0 == pytest.approx(found["monthly_cost"])
     assert found["trust"] in ("MEASURED", "INTERPOLATED", "EXTRAPOLATED")
     assert found["answer"].startswith(f"{found['accelerators']:,.0f} H200")
@@ -128,8 +128,17 @@ def test_the_copy_that_was_chosen_is_what_the_engine_says_of_it(catalog: Catalog
         "prompt length": 2000.0, "output length": 500.0, "precision": "fp8", "mode": "continuous",
     }  # fmt: skip
     results = evaluate(table_from_rows("inference", list(plan), [list(plan.values())]), catalog)
-    for name in ("tpot", "tpot_low", "tpot_high", "ttft", "memory", "tokens_per_second_per_accelerator"):
-        assert results.number(name)[0] == found[name]
+    shared = [name for name in found if name in results.columns and isinstance(found[name], float)]
+    assert {"cost_per_million_output_tokens", "cost_per_million_output_tokens_all_in", "tpot_low"} <= set(shared)
+    for name in set(shared) - {"tokens_per_second", "accelerator_hour_cost"}:  # the output of the whole fleet
+        assert results.number(name)[0] == found[name], f"{name}: one number under one name"
+    # The fleet's cost is that of its copies over the share of it that is used.
+    used = found["users"] / found["concurrency"] * found["copy_size"] / found["accelerators"]
+    spread = found["cost_per_million_output_tokens_all_in"] / used
+    assert found["fleet_cost_per_million_output_tokens"] == pytest.approx(spread, rel=1e-9)
+    dear = answered(catalog, "serve", **{**ASKED, "hour price": 2.0 * 3600.0 * found["hour_price"]})
+    for name in ("fleet_cost_per_million_output_tokens", "cost_per_million_output_tokens"):
+        assert dear[name] == pytest.approx(2.0 * found[name], rel=1e-9)
 
 
 def test_no_mapping_of_another_size_needs_a_smaller_fleet(catalog: Catalog) -> None:
@@ -159,8 +168,66 @@ def test_what_cannot_be_served_says_why(catalog: Catalog) -> None:
     fast = answered(catalog, "serve", **{**ASKED, "speed per user": 5000.0})
     assert np.isnan(fast["accelerators"])
     assert "tokens/s at most" in fast["reason"]
-    old = answered(catalog, "serve", **{**ASKED, "accelerator": "A100-SXM4-80GB", "precision": "fp8"})
-    assert "no peak rate for precision fp8" in old["answer"]
+    large = answered(catalog, "serve", **{**ASKED, "model": "DeepSeek-V4-Pro", "num accelerators": 1.0})
+    assert np.isnan(large["accelerators"]) and large["answer"].startswith("No answer: needs ")
+
+
+FEW = {"users": 10.0, "prompt length": 1000.0, "output length": 500.0, "ttft target": None}
+
+
+@pytest.mark.parametrize(
+    ("model", "accelerator", "precision", "words", "copy", "gib"),
+    [
+        # vllm start-up log of gpt-oss-120b on one H100: 64 to 66 GiB of MXFP4 weights
+        ("gpt-oss-120b", "H100-SXM-80GB", "fp4", "MXFP4 weights, products in bf16.", 1.0, (64.0, 66.0)),
+        # openai/gpt-oss-20b model card: runs within 16 GB
+        ("gpt-oss-20b", "RTX 4090", "fp4", "MXFP4 weights, products in bf16.", 1.0, (11.0, 14.9)),
+        # InferenceX issue 2128: eight H200 hold a copy from a memory fraction of 0.9113 on
+        ("DeepSeek-V4-Pro", "H200-SXM-141GB", "fp4", "MXFP4 weights, products in bf16; attention", 8.0, (99.0, 127.9)),
+        # moonshotai/Kimi-K2.5: 595 GB of INT4 experts and 16-bit attention, which copies of attention repeat
+        ("Kimi-K2.5", "H200-SXM-141GB", "int4", "INT4 weights, products in bf16.", 8.0, (66.0, 78.0)),
+        ("DeepSeek-V3", "A100-SXM4-80GB", "fp8", "FP8 weights, products in bf16.", 16.0, (39.0, 43.0)),
+        ("gpt-oss-120b", "B200-SXM-180GB", "fp4", "", 1.0, (64.0, 66.0)),  # its matrix units compute in FP4
+        ("DeepSeek-V4-Flash", "B200-SXM-180GB", "fp4", "MXFP4 weights; attention counts", 1.0, (150.0, 170.0)),
+    ],
+)
+def test_a_form_without_a_precision_tries_the_published_checkpoint(
+    catalog: Catalog, model: str, accelerator: str, precision: str, words: str, copy: float, gib: tuple[float, float]
+) -> None:
+    found = answered(catalog, "serve", **{**FEW, "model": model, "accelerator": accelerator})
+    assert (found["precision"], found["copy_size"]) == (precision, copy)
+    assert (words in found["answer"]) if words else ("weights" not in found["answer"])
+    activation = "bf16" if "products" in words else ""
+    assert found["kv_precision"] == (activation or "fp8")
+    plan = {
+        "model": model, "accelerator": accelerator, "num accelerators": copy, "precision": precision,
+        "activation precision": activation, "tensor parallel": found["tensor_parallel"],
+        "expert parallel": found["expert_parallel"], "data parallel attention": found["data_parallel_attention"],
+        "concurrency": found["concurrency"], "prompt length": 1000.0, "output length": 500.0, "mode": "continuous",
+        "software": found["software"],
+    }  # fmt: skip
+    results = evaluate(table_from_rows("inference", list(plan), [list(plan.values())]), catalog)
+    assert results.number("tpot")[0] == found["tpot"] and results.number("memory")[0] == found["memory"]
+    assert gib[0] <= results.number("memory_weights")[0] / 2.0**30 <= gib[1]
+    chosen = answered(catalog, "serve", **{**FEW, "model": model, "accelerator": accelerator, "precision": precision})
+    assert chosen["answer"] == found["answer"]
+
+
+def test_weights_that_are_not_as_published_are_named(catalog: Catalog) -> None:
+    """Many users of gpt-oss on H100 are served by fewer accelerators with products in FP8; MXFP4 was published."""
+    asked = {**FEW, "model": "gpt-oss-120b", "accelerator": "H100-SXM-80GB", "users": 10_000.0}
+    found, own = answered(catalog, "serve", **asked), answered(catalog, "serve", **asked, precision="fp4")
+    assert found["precision"] == "fp8" and found["answer"].endswith("FP8 weights; the published checkpoint has MXFP4.")
+    assert found["accelerators"] < own["accelerators"]
+
+
+def test_a_precision_without_a_peak_is_of_the_weights_alone(catalog: Catalog) -> None:
+    old = {**ASKED, "accelerator": "A100-SXM4-80GB"}
+    narrow, wide = (answered(catalog, "serve", **{**old, "precision": word}) for word in ("fp8", "bf16"))
+    assert "FP8 weights, products in bf16." in narrow["answer"] and "weights" not in wide["answer"]
+    assert narrow["kv_precision"] == "bf16" and narrow["memory"] <= narrow["memory_capacity"]
+    # Without a published narrow checkpoint, nothing but the accelerator chooses.
+    assert answered(catalog, "serve", **old)["answer"] == wide["answer"]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +249,7 @@ def test_a_form_takes_the_precision_and_the_engine_that_its_accelerator_has(
 @pytest.mark.parametrize(
     ("kind", "asked", "result"),
     [
-        ("serve", ASKED | {"accelerator": "H100-SXM-80GB"}, "cost_per_million_output_tokens"),
+        ("serve", ASKED | {"accelerator": "H100-SXM-80GB"}, "fleet_cost_per_million_output_tokens"),
         ("train", {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 256.0,
                    "training tokens": 2.0, "sequence length": 8192.0, "global batch size": 1024.0}, "run_cost"),
         ("chip", {"technology": "3 nm", "core": "Blackwell SM", "memory": "HBM4", "link": "NVLink 5",

@@ -16,6 +16,7 @@ from xlperf.addin.handles import CatalogStore, UnknownHandleError, content_of, h
 from xlperf.addin.worker import READERS, Session
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import UNITS
+from xlperf.catalog.references import Orphans
 from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, results_of, schema
 from xlperf.catalog.table import Table
 from xlperf.cli import run
@@ -33,6 +34,8 @@ ACCELERATORS = [
 
 class FakeCatalog:
     """As much of a catalog as the engine below needs: the bandwidth of its accelerator."""
+
+    orphans = Orphans()
 
     def __init__(self, bandwidth):
         self.bandwidth = bandwidth
@@ -246,7 +249,7 @@ def test_a_bad_cell_is_an_error_in_its_own_row(session):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        ([None], "#VALUE!", "the plan is empty"),
+        ([None], "#VALUE!", "the plan is empty; a range of another workbook is read only while that workbook is open"),
         ([[HEADER]], "#VALUE!", "there is no plan below the header row; give header if it stands elsewhere"),
         ([[ROW], None, [HEADER[:3]]], "#VALUE!", "the plan has 5 columns, its header 3"),
         ([[ROW], None, [HEADER, ROW]], "#VALUE!", "header must be one row, got 2"),
@@ -277,7 +280,9 @@ def test_unknown_column_is_named_by_every_function(session):
 
 
 def test_result_of_the_other_kind_of_plan(session):
-    assert one(session.call("XLPERF_TTFT", [[HEADER, ROW]])).message == "ttft is no result of training plans"
+    assert one(session.call("XLPERF_TTFT", [[HEADER, ROW]])).message == (
+        "ttft is no result of training plans, and this is one, as it has no prompt length"
+    )
 
 
 def test_unknown_function_asks_for_an_install(session):

@@ -356,6 +356,18 @@ def test_results_say_their_plan() -> None:
     assert (plan["model"][0], plan["precision"][0], plan["accelerator"][0]) == ("DeepSeek-R1", "fp8", stated["hw"])
 
 
+@pytest.mark.parametrize(
+    ("line", "gradients"),
+    [("--fp16", "bf16"), ("--bf16", None), ("--fp16 --accumulate-allreduce-grads-in-fp32", "fp32")],
+)
+def test_gradients_beside_fp8_are_those_of_the_precision_below_it(line: str, gradients: str | None) -> None:
+    """fixstars/mdk run_7B.sh: 41.4 GiB between steps. Megatron-LM sets FP32 gradients beside --bf16 alone."""
+    given = {"model": "Llama3-8B", "accelerator": "H100-SXM-80GB", "num_accelerators": "16"}
+    plan = read_launch(f"{line} --fp8-format hybrid", "line", given=given).plan
+    assert plan["precision"][0] == "fp8"
+    assert (plan["gradient_precision"][0] if "gradient_precision" in plan else None) == gradients
+
+
 def test_an_fp8_plan_says_the_format_and_the_recipe() -> None:
     line = "--bf16 --fp8-format hybrid --fp8-recipe tensorwise --tensor-model-parallel-size 8"
     given = {"model": "Llama3-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": "64"}

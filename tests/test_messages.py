@@ -113,16 +113,31 @@ def test_published_rows_in_parquet_are_refused_in_a_line(tmp_path: Path, command
 
 def test_a_report_uses_shipped_servers_of_known_accelerators_only(tmp_path: Path, command: Command) -> None:
     found = command("report", write(tmp_path / "own.xlsx", sheets()), "-o", tmp_path / "report.xlsx")
-    assert (found.code, found.err) == (0, f"{tmp_path / 'report.xlsx'}: 2 training plans\n")
+    said = f"{tmp_path / 'report.xlsx'}: 1 of 2 plans legal: network DGX-A100 connects 8 accelerators at most"
+    assert (found.code, found.err) == (0, f"{said}, the plan has 64\n")
 
 
 def test_all_faults_are_in_the_error_and_hints_for_those_that_are_shown() -> None:
     asked: list[int] = []
-    error = InputError([Fault(f"p{i}", "unknown", lambda i=i: asked.append(i) or "known: x") for i in range(120)])
+    error = InputError([Fault(f"p{i}", f"unknown {i}", lambda i=i: asked.append(i) or "known: x") for i in range(120)])
     assert len(str(error).splitlines()) == 120
     assert len(asked) == 50
-    assert str(error).splitlines()[0] == "p0: unknown; known: x"
+    assert str(error).splitlines()[0] == "p0: unknown 0; known: x"
     assert error.lines()[-1] == "... and 70 more faults"
+
+
+def test_a_fault_that_many_rows_share_is_one_line_with_a_count(tmp_path: Path, command: Command) -> None:
+    """7,320 plans of one unknown model printed as many lines; three or fewer are listed one by one."""
+    header = "model,accelerator,num accelerators\n"
+    for count, lines in ((3, 3), (4, 1), (7320, 1)):
+        (tmp_path / "plans.csv").write_text(header + "Foo,H100-SXM-80GB,8\n" * count, encoding="utf-8")
+        for name in ("evaluate", "check"):
+            found = command(name, tmp_path / "plans.csv")
+            assert found.code == 2
+            assert len(found.err.splitlines()) == lines
+    assert found.err.startswith(
+        'plans.csv [line 2, model] and 7,319 more, the last at plans.csv [line 7321, model]: unknown model "Foo"'
+    )
 
 
 def test_currency_and_huge_values_do_not_break_messages() -> None:

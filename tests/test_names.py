@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import Outcome
 
 import xlperf
-from xlperf.addin.worker import Session
+from xlperf.addin.worker import Engine, Session
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.table import Spellings, Table
@@ -64,8 +67,8 @@ def test_what_was_taken_is_said_and_exact_names_are_not() -> None:
     words = "model meta-llama/Llama-3.1-70B taken as Meta-Llama-3.1-70B; accelerator H100 taken as H100-SXM-80GB; "
     words += "network dgx h100 taken as DGX-H100"
     assert "taken" not in exact
-    assert taken.startswith(words)
-    assert served.startswith(words)
+    assert taken.endswith(words)
+    assert served.endswith(words)
     (cell,) = Session().call("XLPERF_CHECK", [[list(row) for row in spelled.items()]])
     assert cell == [taken]
 
@@ -92,5 +95,66 @@ def test_references_between_sheets_may_be_spelled_so_too(catalog: Catalog) -> No
     )
     assert spelled.tables["technology"]["process_node"].tolist() == technology["process_node"].tolist()
     assert spelled.price_rows.tolist() == catalog.price_rows.tolist()
-    with pytest.raises(InputError, match='accelerator "a100" may be one of several; write one of A100-SXM4-40GB'):
-        catalog.with_tables([Table("prices", {**prices.columns, "price": np.where(priced == "h100", "a100", priced)})])
+    named = np.where(priced == "h100", "a100", priced)
+    (fault,) = catalog.with_tables([Table("prices", {**prices.columns, "price": named})]).orphans.faults
+    assert 'accelerator "a100" may be one of several; write one of A100-SXM4-40GB' in str(fault)
+
+
+@pytest.mark.parametrize(
+    ("model", "proxy"),
+    [("DeepSeek-V3", "DeepSeek-V3-l4"), ("DeepSeek-V2", "DeepSeek-V2-l4"), ("Mine", "mine_4 layers")],
+)
+def test_a_model_that_is_gone_is_never_a_proxy_of_fewer_layers(catalog: Catalog, model: str, proxy: str) -> None:
+    """Case K12: Serve without the row DeepSeek-V3 answered 16 H200 at $0.04, with the 4 layers of DeepSeek-V3-l4."""
+    models = catalog.tables["models"]
+    names = np.where(models["model"] == "DeepSeek-V3-l4", proxy, models["model"])
+    kept = Table("models", {**models.columns, "model": names}).take(names != model)
+    left = catalog.with_tables([kept])
+    form = {"model": model, "users": 100, "prompt length": 2000, "output length": 500, "speed per user": 20}
+    (served,) = Session(engine=_Installed(left)).call(
+        "XLPERF_SERVE", [[*map(list, form.items()), ["accelerator", "H200"]]]
+    )
+    assert served[0].startswith("No answer: ") and f'unknown model "{model}"' in served[0]
+    with pytest.raises(InputError, match=f'unknown model "{model}"'):
+        xlperf.evaluate([{**PLAN, "model": model}], left)
+    assert Spellings(left.tables["models"]).names(proxy.replace("-", " ")) == [proxy]
+
+
+def test_a_unique_longer_name_is_taken_by_whole_words_and_every_answer_says_so(
+    catalog: Catalog, command: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    models = catalog.tables["models"]
+    names = np.where(models["model"] == "DeepSeek-V3", "DeepSeek-V3 Chat", models["model"])
+    aliases = np.where(names == "DeepSeek-V3 Chat", "", models["aliases"])
+    renamed = catalog.with_tables([Table("models", {**models.columns, "model": names, "aliases": aliases})])
+    said = "taken as DeepSeek-V3 Chat"
+    form = {"model": "DeepSeek-V3", "accelerator": "H200-SXM-141GB", "users": 100, "prompt length": 2000}
+    form |= {"output length": 500, "speed per user": 20}
+    (served,) = Session(engine=_Installed(renamed)).call("XLPERF_SERVE", [[list(row) for row in form.items()]])
+    assert served[0].endswith(f" Model DeepSeek-V3 {said}.")
+    plan = {**PLAN, "model": "DeepSeek-V3", "prompt length": 100, "output length": 10}
+    assert f"model DeepSeek-V3 {said}" in xlperf.evaluate([plan], renamed)["reason"][0]
+    path = tmp_path / "plans.csv"
+    path.write_text("model,accelerator,num accelerators,tensor parallel\nLlama3-70B,H100,64,8\n", encoding="utf-8")
+    for output in (["-o", "-"], ["-o", tmp_path / "out.xlsx"], ["--json"]):
+        assert "note: accelerator H100 taken as H100-SXM-80GB\n" in command("evaluate", path, *output).err
+    assert command("explain", path).err.startswith("note: accelerator H100 taken as H100-SXM-80GB\n")
+
+
+def test_a_note_about_a_name_is_never_a_reason_and_a_refusal_has_no_badge(command: Callable[..., Outcome]) -> None:
+    """``xlperf train --num-accelerators 7`` said MEASURED, and of H100 "accelerator H100 taken as" as its reason."""
+    found = command("train", "--num-accelerators", "7", "--accelerator", "H100")
+    assert found.code == 1
+    assert found.out.startswith("No answer: on 7 accelerators: needs ")
+    assert "Accelerator H100 taken as H100-SXM-80GB." in found.out.splitlines()[0]
+    assert "MEASURED" not in found.out
+
+
+class _Installed(Engine):
+    """An engine whose installed catalog is another."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def installed(self) -> Catalog:
+        return self._catalog

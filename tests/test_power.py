@@ -262,14 +262,6 @@ def test_every_pool_says_what_a_limit_does_to_it(catalog: Catalog) -> None:
     assert "expert pool: power limit 450 W" in said and "of that at 750 W" in said
 
 
-@pytest.mark.parametrize("kind", ["inference", "training"])
-def test_a_limit_below_idle_power_is_said(catalog: Catalog, kind: str) -> None:
-    row = {**BASE, "batch_size": 8} if kind == "inference" else TRAINING
-    found = results(catalog, [{**row, "power_limit": limit} for limit in (100, 130)], kind)["reason"]
-    assert "power limit 100 W is below the 116 W that it draws with nothing to run" in str(found[0])
-    assert "nothing to run" not in str(found[1])
-
-
 def test_the_node_of_a_chip_is_in_its_joules(catalog: Catalog) -> None:
     """The same accelerator on a node of a third of the energy draws less for the same work."""
     table = catalog.tables["accelerators"]

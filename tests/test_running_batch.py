@@ -37,7 +37,9 @@ def test_others_wait(row: dict[str, Any]) -> None:
     """Two replicas of 8 places run 16 of 100 requests; by Little's law all of them are in flight."""
     free, limited, fewer = (found(row, {"max_running_batch": most}) for most in (None, 8, 2))
     assert limited.number("running_batch")[0] <= 8.0 < free.number("running_batch")[0]
-    assert free.number("queue_time")[0] < 1e-12 < limited.number("queue_time")[0]
+    # Of separate pools the wait for other prefills is a part of it, also where all have places.
+    free_wait = 1e-12 if row is SERVED else 0.002 * limited.number("queue_time")[0]
+    assert free.number("queue_time")[0] < free_wait < limited.number("queue_time")[0]
     rate = limited.number("tokens_per_second") / 500.0
     assert (rate * limited.number("latency"))[0] == pytest.approx(100.0, rel=1e-6)
     served = [each.number("tokens_per_second")[0] for each in (fewer, limited, free)]

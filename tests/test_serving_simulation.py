@@ -70,7 +70,7 @@ def pooled(
     variation: float = 0.0,
 ) -> PoolState:
     apart = 12.0 * variation * variation * 0.5 * waves if variation else np.inf
-    columns = (*counts, places, 0.01, rate, 0.0, apart, 0.0, 0.0)
+    columns = (*counts, places, 0.01, rate, 0.0, 0.0, 1.0, apart, 0.0, 0.0)
     asked = requests_of(times[3], prompts)._replace(burst_fraction=np.array([1.0 / waves]))
     load = PoolLoad(linear(times, prompt), asked, *(np.array([float(each)]) for each in columns))
     return pool_state(load, np.array([requests]))

@@ -171,7 +171,7 @@ def test_pools_may_share_prompts_in_one_of_them(catalog: Catalog) -> None:
         ({"activation_precision": "fp8"}, "activation precision fp8 does not go with weights in bf16; use bf16, fp16"),
         ({"precision": "fp8", "activation_precision": "int8"}, "does not go with weights in fp8"),
         ({"precision": "int4", "activation_precision": "fp4"}, "does not go with weights in int4"),
-        ({"precision": "fp4"}, "states no peak rate for precision fp4"),
+        ({"precision": "fp4"}, "states no peak rate for precision fp4; give activation precision bf16"),
         ({"two_batch_overlap": "yes"}, "two batch overlap needs a mixture of experts and data parallel attention"),
         ({"model": "DeepSeek-V3", "expert_dispatch": "nodes"}, "expert dispatch nodes needs a mixture of experts and"),
     ],
@@ -412,6 +412,23 @@ def test_weight_only_quantisation_helps_one_sequence_and_not_many(catalog: Catal
     time = found.number("time_matrix")
     assert time[2] < 0.65 * time[0]
     assert found.number("ttft") == pytest.approx(found.number("ttft")[0], rel=0.1)
+
+
+@pytest.mark.parametrize(("concurrency", "measured"), [(4, 3.68), (8, 4.00)])
+def test_fp4_weights_on_hopper_are_widened_as_int4_weights(catalog: Catalog, concurrency: int, measured: float) -> None:
+    """gpt-oss-120b in MXFP4 on eight H100 by vLLM (InferenceX issue 828): 3.68 and 4.00 ms per token."""
+    row = {
+        "model": "gpt-oss-120b", "accelerator": "H100-SXM-80GB", "num_accelerators": 8, "tensor_parallel": 8,
+        "software": "vllm", "prompt_length": 1024, "output_length": 8192, "activation_precision": "bf16",
+        "mode": "continuous", "concurrency": concurrency, "batch_size": None,
+    }  # fmt: skip
+    found = results(catalog, {**row, "precision": "fp4"}, {**row, "precision": "int4"})
+    times = found.number("tpot")
+    assert times[0] == times[1] == pytest.approx(measured / 1e3, rel=0.05)
+    on_blackwell = results(
+        catalog, *({**row, "accelerator": "B200-SXM-180GB", "precision": p} for p in ("fp4", "int4"))
+    )
+    assert on_blackwell.number("tpot")[0] != on_blackwell.number("tpot")[1]
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,8 @@ def test_gathering_on_axes_takes_what_links_take(
     ("lengths", "rings", "slack"),
     [
         ((8,), 1, 0.05),
+        ((16,), 1, 0.05),
+        ((16, 2), 2, 0.05),
         ((5,), 1, 0.05),
         ((2,), 1, 0.01),
         ((8,), 0, 0.1),
@@ -179,6 +181,13 @@ def test_exchange_on_axes_takes_what_the_most_crowded_link_takes(
     net = dataclasses.replace(net, latency=0.0 * net.latency)
     time = timed("all_to_all", net, machine.size)
     assert time * (1.0 - 1e-9) <= simulated <= (1.0 + slack) * time
+
+
+def test_exchange_on_a_wrapped_ring_of_sixteen() -> None:
+    """Issue 36, D32: 1 GiB each, both directions of 45 GB/s: n S / (8 B) = 47.7 ms at full rate."""
+    ring = tiers((RING, 16.0, (16,), 1), bandwidth=(90e9,))
+    ring = dataclasses.replace(ring, num_links=np.array([[2.0]]), latency=0.0 * ring.latency)
+    assert timed("all_to_all", ring, 16, size=2.0**30) == pytest.approx(16 * 2.0**30 / (8 * 45e9), rel=1e-12)
 
 
 @pytest.mark.parametrize("group", [2, 3, 8])

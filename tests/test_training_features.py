@@ -394,7 +394,7 @@ def test_a_stack_that_has_flash_attention_2_alone_is_the_same_with_it(catalog: C
 def test_stacks_take_the_attention_that_their_documentation_names(catalog: Catalog) -> None:
     """On Hopper slower than a stack of which nothing is known, on Ampere the same; nobody's name, nobody's kernels."""
     for software in ("deepspeed", "litgpt", "axolotl", "flash-linear-attention", "flash-attention training"):
-        row = {**DENSE, "software": software}
+        row = {**DENSE, "software": software, "cross_entropy": "parallel"}
         assert result(catalog, row) == result(catalog, row, attention="flash-2")
         assert result(catalog, row) > 1.02 * result(catalog, row, software="nobody's")
         assert result(catalog, row, attention="flash-3") == result(catalog, row, software="nobody's")
@@ -404,7 +404,7 @@ def test_stacks_take_the_attention_that_their_documentation_names(catalog: Catal
     swift = {**DENSE, "software": "megatron-swift"}
     assert result(catalog, swift) == pytest.approx(result(catalog, swift, software="megatron"), rel=0.03)
     assert result(catalog, swift) < 0.97 * result(catalog, swift, software="nobody's")
-    compiled = {**DENSE, "software": "olmo-core"}
+    compiled = {**DENSE, "software": "olmo-core", "compiled": "yes"}
     assert result(catalog, compiled) == result(catalog, compiled, software="torchtitan")
 
 
@@ -414,7 +414,9 @@ def test_what_is_known_of_the_kernels_of_stacks_is_well_formed(catalog: Catalog)
     own = set(catalog.tables["calibration"].text("software").tolist())
     for row in table:
         assert row["software"] == row["software"].casefold() and row["reference"]
-        assert bool(row["kernels"]) != bool(row["attention"]) and {row["kernels"] or row["attention"]} <= own
+        assert row["gathers"] in ("", "dtensor") and not (row["kernels"] and row["attention"])
+        assert row["kernels"] or row["attention"] or row["gathers"]
+        assert {row["kernels"] or row["attention"] or row["software"]} <= own
 
 
 # --- balance of causal attention -----------------------------------------------------------------------------------

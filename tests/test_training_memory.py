@@ -262,6 +262,84 @@ def test_what_a_plan_does_not_say_of_compilation_is_what_its_software_does(catal
         assert found["step_time"][0] == found["step_time"][8]
 
 
+TITAN = {"model": "Qwen3-32B", "accelerator": "H100-SXM-80GB", "sequence_length": 4096, "recompute": "full"}
+TITAN |= {"zero_stage": 3, "software": "torchtitan", "tensor_overlap": "none"}
+
+
+def test_torchtitan_without_compilation_keeps_the_copies_of_its_loss(catalog: Catalog) -> None:
+    """torchtitan pull request 1690 (H100 of 95 GiB): 43.45, 70.79 and 63.27 GiB reserved, no room for 64 sequences.
+
+    Qwen3-32B, tensor parallel 8, full recomputation, not compiled; 81.85 GiB compiled on one server.
+    """
+    eager = [
+        {**TITAN, "num_accelerators": number, "tensor_parallel": 8, "micro_batch_size": batch, "compiled": "no",
+         "global_batch_size": batch * number / 8}
+        for number, batch in ((32, 16), (32, 32), (64, 32), (32, 64))
+    ]  # fmt: skip
+    fused = {**TITAN, "num_accelerators": 8, "micro_batch_size": 2, "global_batch_size": 16, "compiled": "yes"}
+    found = results(catalog, *eager, fused)
+    reserved = found["memory_reserved"] / GIB
+    np.testing.assert_allclose(reserved[[0, 1, 2, 4]], [43.45, 70.79, 63.27, 81.85], rtol=0.06)
+    assert reserved[3] > 95.0 and found["fits"][3] == 0.0
+
+
+def test_torchtitan_that_says_nothing_of_compilation_has_the_loss_of_its_own_default(catalog: Catalog) -> None:
+    """torchtitan pull request 1884 (Llama 3 8B, two ranks of the context, not compiled): 44.84 GiB, 5,615 token/s."""
+    row = {**TITAN, "model": "Llama3-8B", "num_accelerators": 4, "context_parallel": 2, "global_batch_size": 2}
+    found = results(catalog, {**row, "sequence_length": 8192})
+    assert found["memory_reserved"][0] / GIB == pytest.approx(44.84, rel=0.06)
+    assert found["tokens_per_second_per_accelerator"][0] == pytest.approx(5615.0, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("software", "compiled", "loss"),
+    [
+        ("megatron", "", "parallel"), ("nemo", "", "fused"), ("nemo-bridge", "", "fused"), ("Torchtitan", "", "plain"),
+        ("torchtitan", "yes", "fused"), ("torchtitan", "no", "plain"), ("torch-fsdp", "yes", "fused"),
+        ("torch-fsdp", "", "plain"), ("torchtune", "", "chunked"), ("home-made", "", "parallel"),
+    ],
+)  # fmt: skip
+def test_a_loss_that_a_plan_does_not_state_is_that_of_its_software(
+    catalog: Catalog, software: str, compiled: str, loss: str
+) -> None:
+    row = {**DENSE, "software": software, "compiled": compiled}
+    for name in ("memory", "step_time"):
+        stated, blank = results(catalog, {**row, "cross_entropy": loss}, row)[name]
+        assert stated == blank
+
+
+def test_the_fused_loss_of_megatron_bridge_leaves_a_run_room(catalog: Catalog) -> None:
+    """Megatron-Bridge issue 949: Qwen3-30B with micro-batches of 8 and two ranks for the experts ran on 80 GB."""
+    row = {"model": "Qwen3-30B-A3B", "accelerator": "H100-SXM-80GB", "num_accelerators": 16, "pipeline_parallel": 2}
+    row |= {"virtual_pipeline": 2, "expert_parallel": 2, "micro_batch_size": 8, "global_batch_size": 512}
+    row |= {"sequence_length": 4096, "recompute": "full"}
+    found = results(catalog, {**row, "software": "nemo"}, {**row, "software": "nemo", "cross_entropy": "plain"})
+    assert found["fits"].tolist() == [1.0, 0.0]
+
+
+SEVEN = {"model": "mdk7b", "num layers": 30, "hidden size": 4096, "num attention heads": 32, "num query groups": 32}
+SEVEN |= {"ffn hidden size": 10880, "vocab size": 50304, "gated mlp": "yes", "tied embeddings": "no"}
+SEVEN |= {"position embedding": "rope", "normalization": "rmsnorm", "linear bias": "none", "attention type": "MHA"}
+SEVEN |= {"query key norm": "no", "source": "fixstars/mdk"}
+
+
+def test_an_fp8_run_with_16_bit_gradients_fits_and_one_that_does_not_state_them_says_so(catalog: Catalog) -> None:
+    """fixstars/mdk, 6.4 B parameters on 16 H100: 68.9 GiB allocated at the peak, 41.4 between steps, 69.5 reserved.
+
+    FP8 products over --fp16, whose gradients Megatron-LM adds up in 16 bits unless a flag says FP32: 12.0 GiB each of
+    weights and gradients, 11.2 of FP8 copies, 4.5 of optimizer state and 1.5 of the FP32 gradients of a shard.
+    """
+    own = catalog.with_tables([table_from_rows("models", list(SEVEN), [list(SEVEN.values())])])
+    row = {"model": "mdk7b", "accelerator": "H100-SXM-80GB", "num_accelerators": 16, "micro_batch_size": 2}
+    row |= {"global_batch_size": 1024, "sequence_length": 4096, "precision": "fp8", "zero_stage": 1}
+    found = results(own, {**row, "gradient_precision": "bf16"}, row)
+    assert found["memory"][0] / GIB == pytest.approx(68.9, rel=0.02)
+    assert found["fits"].tolist() == [1.0, 0.0]
+    parts = [found[f"memory_{part}"][0] for part in ("weights", "gradients", "optimizer")]
+    assert sum(parts) / GIB == pytest.approx(41.4 - 1.5, rel=0.02)
+    assert "gradient precision is not stated: it fits in 7" in found["reason"][1]
+
+
 def test_a_plain_loss_split_over_ranks_keeps_one_tensor_more(catalog: Catalog) -> None:
     """Per logit 14 bytes whole on every rank, 18 on an eighth of the vocabulary."""
     base = {**DENSE, "tensor_parallel": 8, "pipeline_parallel": 1, "num_accelerators": 8, "global_batch_size": 4}

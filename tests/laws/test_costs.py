@@ -275,23 +275,23 @@ def test_cheapest_by_search_counts_the_pool_that_prefills() -> None:
 def test_a_missing_price_is_no_number_and_says_why() -> None:
     """An accelerator without a price takes nobody else's; all that is not a cost stays."""
     rows = [
-        {**MIXED, "model": "Llama3-8B", "prefill_accelerator": "L40S"},
-        {**MIXED, "model": "Llama3-8B", "accelerator": "L40S", "prefill_accelerator": "B200-SXM-180GB"},
-        {**MIXED, "model": "Llama3-8B", "accelerator": "L40S", "prefill_accelerator": ""},
+        {**MIXED, "model": "Llama3-8B", "prefill_accelerator": "H100-NVL-94GB"},
+        {**MIXED, "model": "Llama3-8B", "accelerator": "H100-NVL-94GB", "prefill_accelerator": "B200-SXM-180GB"},
+        {**MIXED, "model": "Llama3-8B", "accelerator": "H100-NVL-94GB", "prefill_accelerator": ""},
     ]
     table = table_of("inference", rows)
     found = evaluate(table, catalog())
     for name in (ALL_IN["inference"], "accelerator_hour_cost", "tokens_per_dollar"):
         assert np.isnan(found[name]).all(), name
     assert (found["cost_basis"] == "").all()
-    words = "no cost: the sheet prices has neither a rental price nor a capex for {}accelerator L40S"
+    words = "no cost: the sheet prices has neither a rental price nor a capex for {}accelerator H100-NVL-94GB"
     for row, pool in enumerate(("prefill ", "", "")):
         assert found["reason"][row].split("; ").count(words.format(pool)) == 1
         assert found["reason"][row].count("no cost") == 1
     assert np.isnan(found["cost_per_million_input_tokens"]).tolist() == [True, False, True]
     assert np.isnan(found["cost_per_million_output_tokens"]).tolist() == [False, True, True]
     prices = catalog().tables["prices"]
-    one = table_of("prices", [{"price": "L40S", "rental_price": 1.0, "year": 2025}])
+    one = table_of("prices", [{"price": "H100-NVL-94GB", "rental_price": 1.0, "year": 2025}])
     columns = {name: np.concatenate([values, one[name]]) for name, values in prices.columns.items()}
     priced = evaluate(table, catalog().with_tables([Table("prices", columns)]))
     assert np.isfinite(priced[ALL_IN["inference"]]).all()
@@ -299,8 +299,8 @@ def test_a_missing_price_is_no_number_and_says_why() -> None:
         np.testing.assert_array_equal(priced[name], found[name], err_msg=name)
     owned = evaluate_ownership(table, catalog())
     assert np.isnan(owned["hour_cost"]).all()
-    assert all("L40S" in reason for reason in owned["reason"])
-    trained = {"model": "Llama3-8B", "accelerator": "L40S", "num_accelerators": 8, "tensor_parallel": 8}
+    assert all("H100-NVL-94GB" in reason for reason in owned["reason"])
+    trained = {"model": "Llama3-8B", "accelerator": "H100-NVL-94GB", "num_accelerators": 8, "tensor_parallel": 8}
     alone = evaluate(table_of("training", [trained]), catalog())
     assert np.isnan(alone["cost_per_million_tokens"][0]) and words.format("") in alone["reason"][0]
 

@@ -22,13 +22,14 @@ from xlperf.addin.cells import (
     position_of,
     read_plans_of,
     shown_column,
+    words_of,
 )
 from xlperf.addin.functions import Argument, Function
 from xlperf.addin.handles import with_blocks
 from xlperf.base.errors import InputError, nearest
 from xlperf.base.units import UNITS, YEAR
 from xlperf.catalog.catalog import part_of
-from xlperf.catalog.cells import shown
+from xlperf.catalog.cells import parse_header, shown
 from xlperf.catalog.schema import FORMS, Column, results_of
 
 if TYPE_CHECKING:
@@ -227,9 +228,14 @@ def _worth(session: Session, _: Function, given: Given) -> Block:
 def _check(session: Session, function: Function, given: Given) -> Block:
     found = given["plan or table"]
     if isinstance(found, Plans):
-        return _column(session.outcome(found, given["catalog"]).cells(function))
-    with_blocks(given["catalog"][1], [found])
-    return [["ok"]]
+        own = [shown(found.header[position]) for position in parse_header(found.kind, found.header).own]
+        more = f"; not read: {', '.join(own)}" if own else ""
+        more += f"; {session.misused[found]}" if found in session.misused else ""
+        return _column(f"{words}{more}" for words in session.outcome(found, given["catalog"]).cells(function))
+    known: Catalog = given["catalog"][1]
+    before = set(known.orphans.faults)
+    faults = [fault for fault in with_blocks(known, [found]).orphans.faults if fault not in before]
+    return [[words_of(InputError(faults)) if faults else "ok"]]
 
 
 def _column(cells: Iterable[Any]) -> Block:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from xlperf.addin.functions import STAND_INS, Function
 from xlperf.base.errors import Fault, InputError, nearest, printable
+from xlperf.catalog.cards import find_card
 from xlperf.catalog.cells import Header, as_number, is_blank, parse_header, plan_kind
 from xlperf.catalog.parse import table_from_rows
-from xlperf.catalog.schema import FORMS, Column, results_of, split_header, table_schema, unit_of
+from xlperf.catalog.schema import FORMS, PLAN_TABLES, Column, results_of, split_header, table_schema, unit_of
 
 if TYPE_CHECKING:
     from xlperf.catalog.table import Place, Table
@@ -73,8 +74,9 @@ class Plans:
 
 def words_of(error: InputError, hints: bool = True) -> str:
     """Faults as one text for a cell: the first ones and how many more; with the names that may be meant or without."""
-    lines = [str(fault) if hints else fault.brief for fault in error.faults[:MOST_FAULTS_SHOWN]]
-    more = len(error.faults) - len(lines)
+    found = error.gathered()
+    lines = [str(fault) if hints else fault.brief for fault in found[:MOST_FAULTS_SHOWN]]
+    more = len(found) - len(lines)
     return "; ".join(lines) + (f"; and {more} more" if more else "")
 
 
@@ -132,11 +134,14 @@ def read_block(plan: Any, header: Any, kind: str = "") -> Plans:
         if len(rows[0]) != len(names):
             raise FunctionError("#VALUE!", f"the plan has {len(rows[0])} columns, its header {len(names)}")
     elif not block:
-        raise FunctionError("#VALUE!", "the plan is empty")
+        problem = "the plan is empty; a range of another workbook is read only while that workbook is open"
+        raise FunctionError("#VALUE!", problem)
     elif len(block[0]) == 2:
         # a form has headings between its rows; what it leaves blank is as if it were not there
         card = [row for row in block if not (is_blank(row[1]) if kind in FORMS else all(map(is_blank, row)))]
         names, rows = [row[0] for row in card], [[row[1] for row in card]]
+    elif (found := find_card(block, (kind,) if kind else PLAN_TABLES)) is not None:
+        names, rows = list(found.names), found.plans
     else:
         names, rows = block[0], block[1:]
         if not rows:
@@ -290,7 +295,9 @@ def asked_of(function: Function, kind: str) -> Asked:
         return None
     result = STAND_INS.get((kind, function.result), function.result)
     if result not in results_of(kind).by_name:
-        raise FunctionError("#VALUE!", f"{result.replace('_', ' ')} is no result of {kind} plans")
+        why = "it has a prompt length" if kind == "inference" else "it has no prompt length"
+        words = f"{result.replace('_', ' ')} is no result of {kind} plans, and this is one, as {why}"
+        raise FunctionError("#VALUE!", words if kind in PLAN_TABLES else words.partition(",")[0])
     return frozenset((result,))
 
 

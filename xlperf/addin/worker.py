@@ -46,8 +46,9 @@ from xlperf.addin.functions import Argument, Function, functions
 from xlperf.addin.handles import HANDLE_PREFIX, CatalogStore, UnknownHandleError, content_of, handle_of, with_blocks
 from xlperf.addin.warm_up import Questions, first_line
 from xlperf.base.errors import InputError, nearest
+from xlperf.catalog.cards import find_card
 from xlperf.catalog.cells import is_blank, shown, table_kind
-from xlperf.catalog.schema import EVERY_TABLE, FORMS, PLAN_TABLES, results_of, split_header, table_schema
+from xlperf.catalog.schema import EVERY_TABLE, FORMS, PLAN_TABLES, plan_names, results_of, split_header, table_schema
 from xlperf.catalog.table import CASES
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ MOST_IN_CELLS = 200_000
 """Plans that the cells with auto of a plan may stand for: a few seconds of work."""
 TOP_PLANS = 10
 MOST_CATALOGS_KEPT = 8
+MOST_LOGGED = 1_000
+"""Different faults of functions that the log of a worker holds. [-]"""
 LONGEST_REQUEST = 256 * 2**20
 RECALCULATE = "recalculate all (Ctrl+Shift+F9 in LibreOffice, Ctrl+Alt+F9 in Excel)"
 
@@ -161,6 +164,8 @@ class Session:
         self._installed: Catalog | None = None
         self._catalogs: OrderedDict[str, Catalog] = OrderedDict()
         self._outcomes = Outcomes()
+        self._said: set[str] = set()
+        self.misused: dict[Plans, str] = {}
         self.frontiers: WeakKeyDictionary[Catalog, dict[object, Block]] = WeakKeyDictionary()
 
     def call(self, name: str, arguments: Sequence[Any]) -> Block:
@@ -181,7 +186,17 @@ class Session:
         except Exception as error:
             traceback.print_exc(file=sys.stderr)  # the log of the worker
             found = CellError("#VALUE!", f"internal error of xlperf: {type(error).__name__}: {error}")
-        return [[found.message if function is not None and function.says_faults else found]]
+        if function is not None and function.says_faults:
+            return [[found.message]]
+        self._log(f"{name}: {found.message}")
+        return [[found]]
+
+    def _log(self, line: str) -> None:
+        """Say once in the log of the worker why a function has no cells: not every host can show an error's words."""
+        if line not in self._said and len(self._said) < MOST_LOGGED:
+            self._said.add(line)
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
 
     def others(self, name: str, arguments: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[Any]:
         """Cells that a function shows for other plans under the header of a call, evaluated together.
@@ -220,9 +235,18 @@ class Session:
         given = dict(read)
         if function.answer == "value":
             plans: Plans = given["rows"]
-            outcome = self.outcome(plans, given["catalog"], asked_of(function, plans.kind))
+            outcome = self.outcome(plans, given["catalog"], self._asked(function, plans))
             return [[cell] for cell in outcome.cells(function)]
         return ANSWERS[function.answer](self, function, given)
+
+    def _asked(self, function: Function, plans: Plans) -> Asked:
+        """Results that a function takes of plans; if it takes none, XLPERF_CHECK says so of these plans from now on."""
+        try:
+            return asked_of(function, plans.kind)
+        except FunctionError as error:
+            if len(self.misused) < MOST_LOGGED:
+                self.misused[plans] = f"{function.name}: {error.error.message}"
+            raise
 
     # --- catalogs
 
@@ -291,8 +315,9 @@ def _read_rows(_: Session, function: Function, argument: Argument, cells: Mappin
 def _read_plan_or_table(session: Session, function: Function, argument: Argument, cells: Mapping[str, Any]) -> Any:
     """A catalog table as a block; everything else as plans."""
     block = block_of(cells[argument.name])
-    if block and len(block[0]) > 2 and not block_of(cells["header"]):
-        names = {split_header(cell)[0] for cell in block[0] if isinstance(cell, str)}
+    bare = block and len(block[0]) > 2 and not block_of(cells["header"])
+    if bare and find_card(block, PLAN_TABLES) is None:
+        names = plan_names(block[0])
         keys = {table_schema(kind).key.name for kind in EVERY_TABLE}
         if not {"model", "accelerator"} <= names and names & keys and table_kind(block[0]) in EVERY_TABLE:
             return block

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 MOST_FAULTS_SHOWN = 50
+_MOST_ALIKE = 3
+"""Faults of one wording that are listed one by one; more of them share a line. [-]"""
 
 
 class XlperfError(Exception):
@@ -59,19 +61,45 @@ class InputError(XlperfError):
         super().__init__(self.faults)
 
     def __str__(self) -> str:
-        """A line per fault; hints for as many as a command shows."""
-        rest = self.faults[MOST_FAULTS_SHOWN:]
-        return "\n".join([*map(str, self.faults[:MOST_FAULTS_SHOWN]), *(fault.brief for fault in rest)])
+        """A line per fault, one for faults of many rows alike; hints for as many as a command shows."""
+        found = self.gathered()
+        rest = found[MOST_FAULTS_SHOWN:]
+        return "\n".join([*map(str, found[:MOST_FAULTS_SHOWN]), *(fault.brief for fault in rest)])
+
+    def gathered(self) -> list[Fault]:
+        """Faults in reading order; more than three of one wording on one sheet are one, which says how many there are.
+
+        >>> [str(one) for one in InputError([Fault(place, "x") for place in "abcd"]).gathered()]
+        ['a and 3 more, the last at d: x']
+        """
+        alike: dict[tuple[str, str], list[Fault]] = {}
+        for fault in self.faults:
+            alike.setdefault(_sheet_and_problem(fault), []).append(fault)
+        found = []
+        for fault in self.faults:
+            group = alike[_sheet_and_problem(fault)]
+            if len(group) <= _MOST_ALIKE:
+                found.append(fault)
+            elif fault is group[0]:
+                place = f"{fault.place} and {len(group) - 1:,} more, the last at {group[-1].place}"
+                found.append(Fault(place, fault.problem, fault.hint))
+        return found
 
     def lines(self, most: int = MOST_FAULTS_SHOWN) -> list[str]:
-        """A line per fault; beyond ``most`` a last line says how many more there are.
+        """A line per fault as :meth:`gathered`; beyond ``most`` a last line says how many more there are.
 
         >>> InputError([Fault("a", "x"), Fault("b", "x"), Fault("c", "x")]).lines(2)
         ['a: x', 'b: x', '... and 1 more fault']
         """
-        rest = len(self.faults) - most
-        shown = [str(fault) for fault in self.faults[: most if rest > 0 else None]]
+        found = self.gathered()
+        rest = len(found) - most
+        shown = [str(fault) for fault in found[: most if rest > 0 else None]]
         return [*shown, f"... and {rest:,} more fault{'s' if rest > 1 else ''}"] if rest > 0 else shown
+
+
+def _sheet_and_problem(fault: Fault) -> tuple[str, str]:
+    sheet, mark, _ = fault.place.rpartition("!")
+    return sheet if mark else "", fault.problem
 
 
 class HostError(XlperfError):

@@ -102,9 +102,18 @@ def same_kernels(software: str) -> str:
     return _stack_kernels("kernels").get(software, _RELEASES.get(software, software))
 
 
+def gathers_sequences(software: str) -> bool:
+    """Whether ranks gather and scatter sequences as the second dimension of tensors (DTensor of PyTorch).
+
+    >>> gathers_sequences("torchtitan"), gathers_sequences("megatron")
+    (True, False)
+    """
+    return _stack_kernels("gathers").get(software.strip().casefold(), "") == "dtensor"
+
+
 @cache
 def _stack_kernels(column: str) -> dict[str, str]:
-    """What ``stack_kernels.csv`` says: whose ``kernels`` stacks call, or of which library their ``attention`` is."""
+    """What ``stack_kernels.csv`` says: whose ``kernels`` stacks call, of which library their ``attention`` is, ..."""
     return {row["software"]: row[column] for row in resources.rows("catalog/stack_kernels.csv") if row[column]}
 
 

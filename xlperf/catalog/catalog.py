@@ -16,9 +16,20 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from xlperf.base.errors import Fault, Hint, InputError, nearest
+from xlperf.base.errors import Fault, Hint, InputError
 from xlperf.catalog.calibration import Calibration, calibration_rows
 from xlperf.catalog.cells import shown
+from xlperf.catalog.references import (
+    BLANK,
+    DESIGNS,
+    NOT_USABLE,
+    UNKNOWN,
+    index_of,
+    of_what_is_known,
+    unknown,
+    with_exact_references,
+    without_orphans,
+)
 from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, OPTIONAL_TABLES, table_schema
 from xlperf.catalog.table import Spellings, Table, aliases
 
@@ -26,12 +37,8 @@ if TYPE_CHECKING:
     import hashlib
 
 
-_BLANK, _UNKNOWN = -1, -2
-_MOST_LISTED = 8
 _WHOLE = ("calibration", "my_cluster")
 """Sheets that stand for themselves in any file: their rows belong together."""
-_DESIGNS = "chiplets"
-"""The sheet whose rows are all costed together: those that name what another sheet no longer has are left out."""
 
 
 class Catalog:
@@ -52,6 +59,8 @@ class Catalog:
         Names of the networks, in the order of their first rows.
     case : str
         ``low``, ``base`` or ``high``: of prices and of the bands of answers.
+    orphans : Orphans
+        Rows that are left out, as they name what no table has: a plan that names such a row is refused with the cell.
     """
 
     case = "base"
@@ -60,15 +69,16 @@ class Catalog:
         absent = {kind: _empty(kind) for kind in OPTIONAL_TABLES if kind not in tables}
         given = {**tables, **absent}
         self.origin = origin
-        self._indexes = {kind: _index(given[kind]) for kind in EVERY_TABLE}
+        self._indexes = {kind: index_of(given[kind]) for kind in EVERY_TABLE}
         strict = tuple(strict)
-        if _DESIGNS not in strict:
-            given[_DESIGNS] = _of_what_is_known(given, self._indexes)
-            self._indexes[_DESIGNS] = _index(given[_DESIGNS])
-        faults = catalog_faults(given, self._indexes, strict)
+        faults = _constant_faults(given["calibration"]) if "calibration" in strict else []
         if faults:
             raise InputError(faults)
-        self.tables: Mapping[str, Table] = MappingProxyType(_with_exact_references(given, self._indexes))
+        given, self.orphans = without_orphans(given, self._indexes, strict)
+        if DESIGNS not in strict:
+            given[DESIGNS] = of_what_is_known(given, self._indexes)
+            self._indexes[DESIGNS] = index_of(given[DESIGNS])
+        self.tables: Mapping[str, Table] = MappingProxyType(with_exact_references(given, self._indexes))
         self._spellings: dict[str, Spellings] = {}
         self._taken: dict[str, dict[str, str]] = {}
         self.calibration = Calibration(self.tables["calibration"])
@@ -76,30 +86,33 @@ class Catalog:
         for name in self.tables["networks"].text("network").tolist():
             names.setdefault(name.casefold(), name)
         self.networks = tuple(names.values())
-        self._network_index: dict[str, int] = {"": _BLANK}
+        self._network_index: dict[str, int] = {"": BLANK}
         self._network_index.update({name: index for index, name in enumerate(names)})
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickled as its tables, which were checked before."""
-        return Catalog, (dict(self.tables), self.origin, ()), {"case": self.case}
+        own = replace(self.orphans, faults=[Fault(fault.place, fault.problem) for fault in self.orphans.faults])
+        return Catalog, (dict(self.tables), self.origin, ()), {"case": self.case, "orphans": own}
 
     @classmethod
     def from_tables(cls, tables: Sequence[Table], origin: str) -> Catalog:
         """Make a catalog of one table of each kind; a kind that is not given has no rows.
 
-        Raises InputError when rows refer to names that no table has, or calibration rows are unknown.
+        Rows that refer to names that no table has are left out (:attr:`orphans`). Raises InputError when calibration
+        rows are unknown.
         """
         return cls({**{kind: _empty(kind) for kind in CATALOG_TABLES}, **{t.kind: t for t in tables}}, origin)
 
     def with_tables(self, tables: Sequence[Table], checked: bool = False) -> Catalog:
         """Replace the tables of the same kind; rows of the others that refer to names now gone are not used.
 
-        ``checked``: the tables are those of a catalog with changed numbers, whose names were checked before. Raises
-        InputError when the given rows refer to names that neither they nor the other tables have.
+        Given rows that refer to names that neither they nor the other tables have are left out (:attr:`orphans`).
+        ``checked``: the tables are those of a catalog with changed numbers, whose names were checked before.
         """
         given = {table.kind: table.in_case(self.case) for table in tables}
         found = Catalog({**self.tables, **given}, self.origin, strict=() if checked else tuple(given))
         found.case = self.case
+        found.orphans = self.orphans.beside(given, found.orphans)
         return found
 
     def in_case(self, case: str) -> Catalog:
@@ -107,7 +120,7 @@ class Catalog:
         if case == self.case:
             return self
         found = Catalog({kind: table.in_case(case) for kind, table in self.tables.items()}, self.origin, strict=())
-        found.case = case
+        found.case, found.orphans = case, self.orphans
         return found
 
     @cached_property
@@ -138,7 +151,7 @@ class Catalog:
     def known_rows(self, kind: str, names: np.ndarray) -> np.ndarray:
         """Row indexes of names in a table, -1 where it has none: its own table may have been replaced."""
         index = self._indexes[kind]
-        return np.array([index.get(str(name).casefold(), _BLANK) for name in names.tolist()], dtype=np.int64)
+        return np.array([index.get(str(name).casefold(), BLANK) for name in names.tolist()], dtype=np.int64)
 
     def taken(self, kind: str) -> Mapping[str, str]:
         """Names looked up in a table so far that it does not have as they are spelled: what each was taken as."""
@@ -194,33 +207,41 @@ class Catalog:
         return self._positions(self.tables["accelerators"].text("accelerator"), self._indexes["prices"])
 
     def _positions(self, names: np.ndarray, index: Mapping[str, int]) -> np.ndarray:
-        return np.array([index.get(name.casefold(), _BLANK) for name in names.tolist()], dtype=np.int64)
+        return np.array([index.get(name.casefold(), BLANK) for name in names.tolist()], dtype=np.int64)
 
     def _find(self, index: dict[str, int], kind: str, names: np.ndarray, plans: Table, column: str) -> np.ndarray:
-        found = list(map(index.get, names.tolist(), repeat(_UNKNOWN)))
-        if _UNKNOWN in found:
-            problems: dict[str, tuple[str, Hint]] = {}
+        found = list(map(index.get, names.tolist(), repeat(UNKNOWN)))
+        if UNKNOWN in found:
+            problems: dict[str, tuple[str, Hint | None]] = {}
             faults = []
             for row, name in enumerate(names.tolist()):
-                if found[row] != _UNKNOWN:
+                if found[row] != UNKNOWN:
                     continue
-                at = index.get(name.strip().casefold(), _UNKNOWN)
-                if at == _UNKNOWN and name not in problems:
+                at = index.get(name.strip().casefold(), UNKNOWN)
+                if at == UNKNOWN and name not in problems:
                     if kind not in self._spellings:
-                        self._spellings[kind] = Spellings(self.tables[kind])
+                        self._spellings[kind] = Spellings(self.orphans.whole.get(kind, self.tables[kind]))
                     meant = self._spellings[kind].names(name)
-                    if len(meant) == 1:
-                        at = index[meant[0].casefold()]
+                    at = index.get(meant[0].casefold(), UNKNOWN) if len(meant) == 1 else UNKNOWN
+                    if at != UNKNOWN:
                         self._taken.setdefault(kind, {})[name] = meant[0]
                     else:
-                        problems[name] = _unknown(name, self.tables[kind], meant)
-                if at == _UNKNOWN:
+                        problems[name] = self._lacking(kind, name, meant)
+                if at == UNKNOWN:
                     faults.append(Fault(plans.place(row, column), *problems[name]))
                 else:
                     index[name] = found[row] = at
             if faults:
                 raise InputError(faults)
         return np.array(found, dtype=np.int64)
+
+    def _lacking(self, kind: str, name: str, meant: Sequence[str]) -> tuple[str, Hint | None]:
+        """Why a name has no row: nobody has it, several do, or its row names what no table has."""
+        exact = meant[0] if len(meant) == 1 else name.strip()
+        why = self.orphans.why.get(kind, {}).get(exact.casefold())
+        if why is None:
+            return unknown(name, self.tables[kind], meant)
+        return f"{self.tables[kind].schema.key.name.replace('_', ' ')} {shown(exact)}{NOT_USABLE}{why}", None
 
 
 def load_catalog(path: str | os.PathLike[str] | None = None) -> Catalog:
@@ -311,113 +332,17 @@ def _same_file(path: Path, other: Path) -> bool:
 
 def _checked(tables: Mapping[str, Table], origin: str, strict: Sequence[str], faults: list[Fault]) -> Catalog:
     if faults:
-        indexes = {kind: _index(table) for kind, table in tables.items()}
+        indexes = {kind: index_of(table) for kind, table in tables.items()}
         known = set(faults)
-        more = [fault for fault in catalog_faults(tables, indexes, strict) if fault not in known]
-        raise InputError([*faults, *more])
+        more = [*without_orphans(tables, indexes, strict)[1].faults, *_constant_faults(tables.get("calibration"))]
+        raise InputError([*faults, *(fault for fault in more if fault not in known)])
     return Catalog(tables, origin, strict)
 
 
-def catalog_faults(
-    tables: Mapping[str, Table], indexes: Mapping[str, Mapping[str, int]], strict: Iterable[str] = EVERY_TABLE
-) -> list[Fault]:
-    """Faults between tables: names that no table has, unknown calibration constants.
-
-    ``tables``, ``indexes``: by kind: the table, and its rows by casefolded name. ``strict``: kinds whose references are
-    checked.
-    """
-    faults = []
-    for kind in EVERY_TABLE:
-        if kind not in strict or kind not in tables:
-            continue
-        table = tables[kind]
-        for column in table.schema.columns:
-            if column.kind != "reference" or column.name not in table:
-                continue
-            other = tables[column.reference]
-            for row, name in enumerate(table[column.name].tolist()):
-                if name.casefold() not in indexes[column.reference]:
-                    meant = Spellings(other).names(name)
-                    if len(meant) != 1:
-                        words = _unknown(name, other, meant)
-                        faults.append(Fault(table.place(row, column.name), *words))
-        if kind == "calibration":
-            found = calibration_rows(table)[1]
-            faults += [Fault(table.place(row, name), problem, hint) for row, name, problem, hint in found]
-    return faults
-
-
-def _of_what_is_known(tables: Mapping[str, Table], indexes: Mapping[str, Mapping[str, int]]) -> Table:
-    """The designs that can be costed: the other tables have all that they name, and all that their devices name."""
-    table = tables[_DESIGNS]
-    spelled: dict[str, Spellings] = {}
-
-    def lost(kind: str, row: int) -> bool:
-        own = tables[kind]
-        for column in own.schema.columns:
-            if column.kind != "reference" or column.name not in own or column.reference == "accelerators":
-                continue
-            name, other = own.text(column.name)[row], column.reference
-            if not name:
-                continue
-            found = indexes[other].get(name.casefold(), _UNKNOWN)
-            if found == _UNKNOWN:
-                spelled.setdefault(other, Spellings(tables[other]))
-                meant = spelled[other].names(name)
-                found = indexes[other][meant[0].casefold()] if len(meant) == 1 else _UNKNOWN
-            if found == _UNKNOWN or lost(other, found):
-                return True
-        return False
-
-    kept = [row for row in range(len(table)) if not lost(_DESIGNS, row)]
-    return table if len(kept) == len(table) else table.take(kept)
-
-
-def _with_exact_references(tables: Mapping[str, Table], indexes: dict[str, dict[str, int]]) -> Mapping[str, Table]:
-    """Tables whose references are names of rows, however they are spelled; their indexes follow."""
-    exact = dict(tables)
-    for kind in EVERY_TABLE:
-        for column in tables[kind].schema.columns:
-            if column.kind != "reference" or column.name not in tables[kind]:
-                continue
-            names = tables[kind][column.name].tolist()
-            other = sorted({name for name in names if name.casefold() not in indexes[column.reference]})
-            if not other:
-                continue
-            spellings = Spellings(tables[column.reference])
-            meant = {name: spellings.names(name) for name in other}
-            taken = {name: found[0] for name, found in meant.items() if len(found) == 1}
-            if taken:
-                values = np.array([taken.get(name, name) for name in names], dtype=object)
-                exact[kind] = replace(exact[kind], columns={**exact[kind].columns, column.name: values})
-                indexes[kind] = _index(exact[kind])
-    return exact
-
-
-def _unknown(name: str, table: Table, meant: Sequence[str] = ()) -> tuple[str, Hint]:
-    """Message for a name that is unknown or ambiguous, and a hint at the names that may be meant."""
-    key = table.schema.key.name
-    if meant:
-        listed = ", ".join(meant[:_MOST_LISTED])
-        listed += f" and {len(meant) - _MOST_LISTED} more" if len(meant) > _MOST_LISTED else ""
-        return f"{key.replace('_', ' ')} {shown(name)} may be one of several", lambda: f"write one of {listed}"
-
-    def hint() -> str:
-        known = dict.fromkeys(text for text in table.text(key).tolist() if text)
-        known.update(dict.fromkeys(word for _, word in aliases(table)))
-        return nearest(name, known)
-
-    return f"unknown {key} {shown(name)}", hint
-
-
-def _index(table: Table) -> dict[str, int]:
-    index = {"": _BLANK}
-    for row, name in enumerate(table.text(table.schema.key.name).tolist()):
-        index.setdefault(name.casefold(), row)
-    if table.kind == "models":
-        for row, word in aliases(table):
-            index.setdefault(word.casefold(), row)
-    return index
+def _constant_faults(table: Table | None) -> list[Fault]:
+    """Unknown constants of the calibration."""
+    found = calibration_rows(table)[1] if table is not None else []
+    return [Fault(table.place(row, name), problem, hint) for row, name, problem, hint in found if table is not None]
 
 
 def _empty(kind: str) -> Table:

@@ -3,33 +3,47 @@
 from __future__ import annotations
 
 import datetime
+import difflib
 import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from xlperf.base.errors import Fault, Hint, InputError, nearest, printable
-from xlperf.base.units import UNITS
+from xlperf.base.units import UNITS, Unit
 from xlperf.catalog.schema import (
+    AMBIGUOUS,
     EVERY_TABLE,
     PLAN_TABLES,
     Column,
+    canonical,
+    counted_nouns,
     is_count,
     known_units,
+    plan_names,
     schema,
     split_header,
+    squeezed,
     table_schema,
+    trade_names,
     unit_of,
 )
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _EPOCH_1900, _EPOCH_1904 = datetime.datetime(1899, 12, 30), datetime.datetime(1904, 1, 1)
+
+
+_ALIKE = 0.85
+"""Likeness of two headers, by difflib, from which on one is taken for the other with a slip. [-]"""
+MOST_OWN = 100
+"""Columns of the user's own that a table of plans may have. [-]"""
+_RATES = dict.fromkeys(("requests/s", "req/s", "reqs/s", "rps", "qps", "queries/s"), UNITS["request/s"])
 
 
 class BadValue(ValueError):
@@ -45,9 +59,10 @@ class ErrorValue:
 
 @dataclass(frozen=True, slots=True)
 class Unsaved:
-    """A cell that holds a formula whose value the file does not have."""
+    """A cell that holds a formula whose value the file does not have, or has as a 0 that nobody computed."""
 
     formula: str
+    is_zero: bool = False
 
 
 class SparseRow(Sequence[object]):
@@ -334,12 +349,13 @@ class HeaderFault(NamedTuple):
 
 @dataclass(frozen=True)
 class Header:
-    """The columns that a row of header cells names, and what is wrong with it."""
+    """The columns that a row of header cells names, what is wrong with it, and where columns of the user's own are."""
 
     kind: str
     fields: tuple[Field, ...]
     unnamed: tuple[int, ...]
     faults: tuple[HeaderFault, ...]
+    own: tuple[int, ...] = ()
 
 
 def _scaled(bounds: str, low: float, high: float, scale: float) -> str:
@@ -358,7 +374,7 @@ def table_kind(header: Sequence[object]) -> str:
     for kind in EVERY_TABLE:
         if names and names[0] == table_schema(kind).key.name:
             return kind
-    if {"model", "accelerator"} & set(names):
+    if {"model", "accelerator"} & plan_names(header):
         return plan_kind(header)
     first = shown(next((cell for cell in header if not is_blank(cell)), ""))
     keys = ", ".join(table_schema(kind).key.name for kind in EVERY_TABLE)
@@ -375,7 +391,7 @@ def plan_kind(header: Sequence[object]) -> str:
     >>> plan_kind(["model", "accelerator", "prompt length (-)"]), plan_kind(["model", "batch size"])
     ('inference', 'inference')
     """
-    names = {split_header(cell)[0] for cell in header if isinstance(cell, str)}
+    names = plan_names(header)
     training, inference = (set(table_schema(kind).by_name) for kind in PLAN_TABLES)
     meant = "prompt_length" in names or (names & (inference - training) and not names & (training - inference))
     return "inference" if meant else "training"
@@ -404,20 +420,32 @@ def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
     fields: list[Field] = []
     faults: list[HeaderFault] = []
     unnamed: list[int] = []
+    own: list[int] = []
     first: dict[str, int] = {}
+    known = tuple(word.replace("_", " ") for word in (*sheet.by_name, *sorted(ignored)))
     for position, cell in enumerate(header):
         if is_blank(cell):
             unnamed.append(position)
             continue
         text = cell if isinstance(cell, str) else shown(cell)
         name, symbol = split_header(text)
-        column = sheet.by_name.get(name)
+        column = sheet.by_name.get(name if name in ignored else canonical(kind, name))
         if column is None:
-            if name not in ignored and not (found and name.startswith("calibration.")):
-                known = tuple(word.replace("_", " ") for word in (*sheet.by_name, *sorted(ignored)))
-                hint = partial(nearest, name.replace("_", " "), known)
-                faults.append(HeaderFault(position, f"unknown column {shown(text)}", hint=hint))
+            if name in ignored or (found and name.startswith("calibration.")):
+                continue
+            if len(own) + len(faults) > MOST_OWN:
+                own.append(position)
+                continue
+            if is_own_column(kind, name):
+                same = next((other for other in own if str(header[other]).split() == text.split()), -1)
+                if same >= 0:
+                    faults.append(HeaderFault(position, f"duplicate column {shown(text)}", same))
+                own.append(position)
+                continue
+            hint = partial(_meant, kind, name, known)
+            faults.append(HeaderFault(position, f"unknown column {shown(text)}", hint=hint))
             continue
+        name = column.name
         if name in first:
             faults.append(HeaderFault(position, f"duplicate column {shown(text)}", first[name]))
             continue
@@ -430,7 +458,47 @@ def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
         needed = column.required or (column.instead and column.instead not in first)
         if needed and column.name not in first:
             faults.append(HeaderFault(-1, f'the column "{column.header}" is missing'))
-    return Header(kind, tuple(fields), tuple(unnamed), tuple(faults))
+    if len(own) + len(faults) > MOST_OWN:
+        number = len(own) + len(faults)
+        problem = f"has {number:,} columns that xlperf does not know; {MOST_OWN:,} are the most that it keeps"
+        faults.append(HeaderFault(-1, problem))
+    return Header(kind, tuple(fields), tuple(unnamed), tuple(faults), tuple(own))
+
+
+@lru_cache(maxsize=4096)
+def is_own_column(kind: str, name: str) -> bool:
+    """Whether a header of plans is a column of the user's own: none that xlperf knows, and none nearly spelled so.
+
+    >>> is_own_column("training", "owner"), is_own_column("training", "tensor_paralel")
+    (True, False)
+    """
+    word = squeezed(name)
+    if kind not in PLAN_TABLES or word in AMBIGUOUS[kind] or not word:
+        return False
+    known = _known_words(kind)
+    letters = sorted(word)
+    if word in known or any(len(one) == len(word) and sorted(one) == letters for one in known):
+        return False
+    return not difflib.get_close_matches(word, known, n=1, cutoff=_ALIKE)
+
+
+@cache
+def _known_words(kind: str) -> frozenset[str]:
+    """Headers of plans and of the results of a kind, squeezed."""
+    names = [*_result_names(kind)]
+    for each in PLAN_TABLES:
+        names += [*table_schema(each).by_name, *trade_names(each)]
+    return frozenset(map(squeezed, names))
+
+
+def _meant(kind: str, name: str, known: tuple[str, ...]) -> str:
+    """Which columns a header that is refused may mean."""
+    other = next((each for each in PLAN_TABLES if canonical(each, name) in table_schema(each).by_name), "")
+    if squeezed(name) in AMBIGUOUS.get(kind, {}):
+        return f"did you mean {AMBIGUOUS[kind][squeezed(name)]}?"
+    if kind in PLAN_TABLES and other:
+        return f"it is a column of {other} plans, these are {kind} plans"
+    return nearest(name.replace("_", " "), known)
 
 
 @lru_cache(maxsize=64)
@@ -450,6 +518,16 @@ def _varied_names(kind: str) -> frozenset[str]:
     return frozenset((*varied, *said) if tables else ())
 
 
+def _counted(column: Column, symbol: str) -> Unit | None:
+    """The unit of a count whose header names what is counted, perhaps in thousands: (tokens), (k tokens)."""
+    *scale, noun = symbol.casefold().split()
+    if unit_of(column).dimension != "-" or noun not in counted_nouns(column) or len(scale) > 1:
+        return None
+    if not scale:
+        return UNITS["-"]
+    return next((UNITS[one] for one in ("k", "M", "G", "T") if one.casefold() == scale[0]), None)
+
+
 def _field(position: int, column: Column, symbol: str | None) -> Field:
     words = column.name.replace("_", " ")
     if column.kind != "number":
@@ -461,7 +539,7 @@ def _field(position: int, column: Column, symbol: str | None) -> Field:
     bounds = (low * default.factor, high * default.factor, exclusive, is_count(column))
     if not symbol:
         return Field(position, column, column.unit, default.factor, *bounds)
-    found = UNITS.get(symbol.replace("²", "2"))
+    found = UNITS.get(symbol.replace("²", "2")) or _counted(column, symbol) or _RATES.get(symbol.casefold())
     known = ", ".join(known_units(default.dimension))
     if found is None:
         raise BadValue(f"unknown unit ({shown(symbol)[1:-1]}) of {words}; known: {known}")

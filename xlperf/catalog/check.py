@@ -14,10 +14,11 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import shown
-from xlperf.catalog.read import raise_faults, read_plans, rows_outside, unread_sheets
+from xlperf.catalog.ods import open_workbook
+from xlperf.catalog.read import is_workbook, raise_faults, read_plans, rows_outside, unread_sheets
+from xlperf.catalog.references import NOT_USABLE
 from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, Column, unit_of
 from xlperf.catalog.table import Table
-from xlperf.catalog.xlsx import Workbook
 
 MOST_ALIKE = 3  # rows that are named one by one; more of them share a line
 PRICE_AGE = 3  # years after which the price of an accelerator says little
@@ -66,7 +67,7 @@ def check(path: str | os.PathLike[str], tests: Sequence[Test] = (), today: datet
     of catalog and plans, when they cannot be read as they are.
     """
     path = Path(path)
-    if path.suffix.casefold() in (".xlsx", ".xlsm"):
+    if is_workbook(path):
         return _workbook_findings(path, tests, today or datetime.date.today())
     catalog, plans = load_catalog(), read_plans(path)
     raise_faults(name_faults(plans, catalog))
@@ -74,7 +75,7 @@ def check(path: str | os.PathLike[str], tests: Sequence[Test] = (), today: datet
 
 
 def _workbook_findings(path: Path, tests: Sequence[Test], today: datetime.date) -> Findings:
-    with Workbook(path) as book:
+    with open_workbook(path) as book:
         own = [kind for kind in EVERY_TABLE if book.sheet(kind)]
         planned = [kind for kind in PLAN_TABLES if book.sheet(kind)]
         doubtful = [*unread_sheets(book), *rows_outside(book)]
@@ -86,6 +87,7 @@ def _workbook_findings(path: Path, tests: Sequence[Test], today: datetime.date) 
     plans: list[Table] = []
     try:
         catalog = load_catalog(path)
+        faults += catalog.orphans.faults
     except InputError as error:
         faults += error.faults
     for kind in planned:
@@ -94,7 +96,7 @@ def _workbook_findings(path: Path, tests: Sequence[Test], today: datetime.date) 
         except InputError as error:
             faults += [fault for fault in error.faults if not fault.problem.startswith("has no plans")]
     if catalog is not None:
-        faults += name_faults(plans, catalog)
+        faults += [fault for fault in name_faults(plans, catalog) if NOT_USABLE not in fault.problem]
     raise_faults(faults)
     assert catalog is not None  # or its faults were raised
     tables = [catalog.tables[kind] for kind in own]
@@ -124,11 +126,29 @@ def name_faults(plans: Sequence[Table], catalog: Catalog) -> list[Fault]:
     return faults
 
 
+def taken_names(plans: Sequence[Table], catalog: Catalog) -> list[str]:
+    """Names in rows of any kind that the catalog spells otherwise, each with the name that it was taken for.
+
+    ``plans``: rows whose names were looked up in ``catalog``. Returns a clause for each name.
+    """
+    said = []
+    for table in plans:
+        for column in table.schema.columns:
+            taken = catalog.taken(column.reference) if column.kind == "reference" and column.name in table else {}
+            words = column.name.replace("_", " ")
+            names = dict.fromkeys(table[column.name].tolist()) if taken else ()
+            said += [f"{words} {name} taken as {taken[name]}" for name in names if name in taken]
+    return list(dict.fromkeys(said))
+
+
 def _plan_warnings(plans: Sequence[Table]) -> list[Fault]:
     """Plans of the same name, plans that are the same but for their name, and numbers far beyond all plans."""
     known = {table.kind: table for table in read_plans(workbook())}
     faults = [fault for table in plans if table.kind in known for fault in far_values(table, known[table.kind])]
     for table in plans:
+        if table.own:
+            problem = f"columns that are not read: {', '.join(table.own)}"
+            faults.append(Fault(table.place(-1, ""), problem))
         names: dict[str, int] = {}
         contents: dict[tuple[object, ...], int] = {}
         inputs = [table[column].tolist() for column in table.columns if column != "name"]

@@ -37,6 +37,9 @@ _SIGNS = "=@\uff1d\uff20"
 _BATCH = r"(?:^|[;,\t|\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029])"
 _START = rf"(?:[{_SIGNS}\t\r]|[+\-\uff0b\uff0d](?=.)(?![0-9.]+(?:[eE][+-]?[0-9]+)?(?:$|[;,\t|\n\r])))"
 _FORMULA = re.compile(rf"({_BATCH}(?:[ \xa0]*\"+|[ \xa0]+(?=['\"]*[{_SIGNS}]))?)('*)(?={_START})", re.DOTALL)
+_FIRST = 2**20
+"""Bytes that are read at once of a file whose lines are not known yet. [B]"""
+_BYTES_OF_CHARACTER = 4
 _BLOCK = 500  # small enough for the processor's cache and for rows to die before they are counted as garbage
 
 
@@ -76,8 +79,7 @@ def read_csv(path: str | os.PathLike[str], name: str | None = None) -> CsvFile:
     """
     standard = str(path) == STANDARD
     shown = name or ("standard input" if standard else Path(path).name)
-    data = sys.stdin.buffer.read(SIZE_LIMIT + 1) if standard else _bytes(Path(path), shown)
-    return whole_csv(data, shown)
+    return whole_csv(_all_of(sys.stdin.buffer, shown) if standard else _bytes(Path(path), shown), shown)
 
 
 def whole_csv(data: bytes, name: str) -> CsvFile:
@@ -148,7 +150,27 @@ def _unmarked(found: re.Match[str]) -> str:
 
 def _bytes(path: Path, name: str) -> bytes:
     with opened(path, name, SIZE_LIMIT) as stream:
-        return stream.read()
+        return _all_of(stream, name)
+
+
+def _all_of(stream: BinaryIO, name: str, first: bytes = b"") -> bytes:
+    """The bytes of a file; one whose line does not end is refused before more of it is read.
+
+    ``first``: what was read of it before.
+    """
+    pieces, lines, length, size = [], 1, 0, 0
+    piece = first or stream.read(_FIRST)
+    while piece:
+        end = max(piece.rfind(b"\n"), piece.rfind(b"\r"))
+        length = len(piece) - 1 - end if end >= 0 else length + len(piece)
+        lines, size = lines + piece.count(b"\n"), size + len(piece)
+        if length > _BYTES_OF_CHARACTER * LINE_LIMIT:
+            raise InputError(_overlong(name, lines))
+        pieces.append(piece)
+        if size > SIZE_LIMIT:
+            break
+        piece = stream.read(_FIRST)
+    return b"".join(pieces)
 
 
 def opened(path: Path, name: str, most: float = math.inf) -> BinaryIO:
@@ -306,10 +328,13 @@ def check_lines(text: str, name: str, line: int = 1) -> None:
     while len(text) - at > LINE_LIMIT:
         found = text.find(end, at, at + LINE_LIMIT)
         if found < 0:
-            line += text.count(end, 0, at)
-            problem = f"is longer than {LINE_LIMIT:,} characters; a header row and rows of values are meant"
-            raise InputError(Fault(f"{name} [line {line}]", problem))
+            raise InputError(_overlong(name, line + text.count(end, 0, at)))
         at = text.rfind(end, at, at + LINE_LIMIT) + 1
+
+
+def _overlong(name: str, line: int) -> Fault:
+    problem = f"is longer than {LINE_LIMIT:,} characters; a header row and rows of values are meant"
+    return Fault(f"{name} [line {line}]", problem)
 
 
 def _malformed(error: csv.Error) -> str:
@@ -332,7 +357,6 @@ def _without_blank_rows(columns: list[Coded], places: CsvLines) -> CsvFile:
     return CsvFile(places.header, columns, places)
 
 
-_FIRST = 2**20
 _LEAST, _MOST = 2**16, 2**24
 
 
@@ -367,7 +391,7 @@ def csv_blocks(
     try:
         first = stream.read(_FIRST)
         if len(first) < _FIRST or first[:2] in UTF16 or b"\n" not in first:
-            yield whole_csv(first + stream.read(SIZE_LIMIT + 1), name)
+            yield whole_csv(_all_of(stream, name, first), name)
         else:
             yield from _Blocks(stream, first, name, wanted, rows)
     finally:

@@ -13,13 +13,14 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import rows
+from xlperf.catalog.cells import shown
 from xlperf.catalog.config_rules import UNREAD
 from xlperf.catalog.config_text import Config, config_of
 from xlperf.catalog.launch_flags import Flag, by_name, candidates_of, flags, read_stacks, stacks, value_of
@@ -37,7 +38,7 @@ from xlperf.catalog.launch_stacks import (
 )
 from xlperf.catalog.launch_text import COMMAND, Setting, handed_to, logged_settings, settings_of
 from xlperf.catalog.parse import table_from_rows
-from xlperf.catalog.schema import split_header, table_schema, unit_of
+from xlperf.catalog.schema import canonical, split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
 
 MARK = "# xlperf:"
@@ -205,7 +206,10 @@ def read_launch(
     told = _told(groups, stack)
     of_reference = _referenced(told.values, beside) if "@deepspeed" in told.values else []
     kind = flags(stack)[0].kind
-    columns = {split_header(key)[0]: value for key, value in (given or {}).items()}
+    columns = {}
+    for key, value in (given or {}).items():  # TP is a column, unless it is a variable of the script
+        column = split_header(key)[0]
+        columns[column if re.search(rf"\$\{{?{re.escape(key)}\b", text) else canonical(kind, column)] = value
     columns = {key: value for key, value in columns.items() if key in table_schema(kind).by_name}
     notes: list[str] = []
     model = "" if "model" in columns else own_model(stack, told.values, models, name)
@@ -215,7 +219,8 @@ def read_launch(
     if stack not in stacks():
         notes += _remarks(stack, plan, told.values, columns)
         plan.setdefault("software", software_of(stack)[0])
-    marked = {split_header(key)[0]: value.strip() for key, equals, value in map(_parted, said) if equals}
+    parted = [_parted(line) for line in said]
+    marked = {canonical(kind, split_header(key)[0]): value.strip() for key, equals, value in parted if equals}
     plan |= marked
     lacks = plan.pop(LACKS, "")
     own_values = [key for key in told.values if key not in _LAUNCHERS and not key.startswith("@sign ")]
@@ -339,7 +344,12 @@ def _plan_table(kind: str, told: Stated, name: str, asked: Sequence[str], lacks:
         raise InputError(Fault(name, f"does not say {', '.join(lacking)}{also}: {remedy}"))
     known = table_schema(kind).by_name
     cells = [_cell(value, column in known and not known[column].is_text) for column, value in told.items()]
-    return table_from_rows(kind, list(told), [cells], lambda _, column: f"{name} [{column}]")
+    table = table_from_rows(kind, list(told), [cells], lambda _, column: f"{name} [{column}]")
+    if table.own:
+        column = next(iter(table.own))
+        hint = partial(nearest, column, [one.replace("_", " ") for one in known])
+        raise InputError(Fault(f"{name} [{column}]", f"unknown column {shown(column)}", hint))
+    return table
 
 
 def _cell(text: str, number: bool) -> str | float:

@@ -184,6 +184,8 @@ def _megatron(plan: Stated, told: Mapping[str, str]) -> None:
     if told.get("@adapter") == "lora":
         plan.setdefault("adapter_rank", told.get("@adapter_rank", "8"))
     if "@fp8" in told:  # a recipe alone switches nothing on
+        if plan.get("precision") == "fp16":  # gradients are added up in FP32 beside BF16 alone unless a flag says so
+            plan.setdefault("gradient_precision", "bf16")
         plan["precision"] = told.get("@fp8_recipe", "fp8")
     layers, chunk = _number(told, "@num_layers"), _number(told, "@layers_per_chunk")
     if layers and chunk:
@@ -381,6 +383,20 @@ def _serving_precision(
         plan["kv_precision"] = dtype or (plan["precision"] if not narrow and "precision" in plan else "bf16")
         if narrow:
             notes.append(f"kv precision {plan['kv_precision']}: {stack} keeps a 16-bit cache unless it is asked not to")
+
+
+def checkpoint_format(model: str) -> Mapping[str, str]:
+    """Format of the weights of a checkpoint: by the words of its name, else as its publisher stores them.
+
+    Returns a row of ``checkpoint_formats.csv``, its ``precision`` alone if the name states it; nothing if neither does.
+
+    >>> checkpoint_format("gpt-oss-120b")["format"], checkpoint_format("Kimi-K2.6-NVFP4"), checkpoint_format("Qwen3-8B")
+    ('MXFP4', {'precision': 'fp4'}, {})
+    """
+    stated, native = _precision_of_name(model), native_format(model)
+    if native and stated in ("", native["precision"][:3]):
+        return native
+    return {"precision": stated} if stated else {}
 
 
 def _precision_of_name(model: str) -> str:

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -37,6 +38,8 @@ from xlperf.catalog.table import Locate, NamedCells, Place, Table, key_faults, n
 _ERRORS = re.compile(r"#(N/A|REF!|VALUE!|DIV/0!|NAME\?|NUM!|NULL!|SPILL!|CALC!|GETTING_DATA|FIELD!|BLOCKED!)|Err:\d+")
 _BARE = re.compile(r"[A-Za-z0-9_.]+(?: [A-Za-z0-9_.]+)*")  # a text that is a name as it stands
 _HALVES = re.compile("[\ud800-\udfff]")  # of a pair of surrogates: no file and no other program takes one alone
+_COMMA = re.compile(r"[+-]?[0-9][0-9.' \u00a0]*(,[0-9]+)+(\.[0-9]+)?")  # of decimals, or between thousands
+_THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3})+")  # 2.000, which is two or two thousand
 _MOST_COUNTED = 2.0**50
 _LARGEST, _SMALLEST = 2.0**200, 2.0**-200  # products of a few such numbers are still numbers
 _YES = {"yes": 1.0, "true": 1.0, "1": 1.0, "no": 0.0, "false": 0.0, "0": 0.0}
@@ -54,10 +57,11 @@ def convert(field: Field, value: object, from_text: bool = False) -> float | str
         if value[:1] in "#E" and _ERRORS.fullmatch(value):
             value = ErrorValue(value)
     if isinstance(value, Unsaved):
-        raise BadValue(
-            f"{field.words} is a formula without a saved value;"
-            " open and save it once in Excel or LibreOffice, or enter a value"
+        problem = (
+            "whose value nobody has computed (the file holds 0 for all)" if value.is_zero else "without a saved value"
         )
+        remedy = "open and save it once in Excel or LibreOffice, or enter a value"
+        raise BadValue(f"{field.words} is a formula {problem}; {remedy}")
     if is_blank(value):
         if field.column.required:
             remedy = f"; it must be {field.expects}" if kind in ("number", "flag", "choice") else ""
@@ -86,9 +90,15 @@ def _number(field: Field, value: object, from_text: bool) -> float:
     elif isinstance(value, str):
         number = number_of(value)
         if not from_text and math.isfinite(number):
-            raise BadValue(f"{field.words} must be {field.expects}, got the text {shown(value)}; enter it as a number")
+            point = ", without a thousands separator" if _THOUSANDS.fullmatch(value.strip()) else ""
+            text = f"got the text {shown(value)}; enter it as a number{point}"
+            raise BadValue(f"{field.words} must be {field.expects}, {text}")
     if not math.isfinite(number):
-        raise BadValue(f"{field.words} must be {field.expects}, got {shown(value)}")
+        remedy = _comma_words(value) if isinstance(value, str) else ""
+        raise BadValue(f"{field.words} must be {field.expects}, got {shown(value)}{remedy}")
+    if from_text and field.whole and isinstance(value, str) and _THOUSANDS.fullmatch(value.strip()):
+        plain = value.strip().replace(".", "")
+        raise BadValue(f"{field.words} must be {field.expects}, got {shown(value)}; write {plain} or {number:.0f}")
     inside = number * field.factor
     found = shown(value if from_text else number)
     if not _within(field, inside):
@@ -96,6 +106,24 @@ def _number(field: Field, value: object, from_text: bool) -> float:
     if _beyond(field, inside):
         raise BadValue(f"{field.words} must be {field.expects}, got {found}, beyond what can be computed with")
     return inside
+
+
+def _comma_words(text: str) -> str:
+    """What would do in the place of a number with a decimal comma, or with commas between thousands; else nothing.
+
+    >>> print(_comma_words("0,9"), _comma_words("1,024,000"))
+    , which has a decimal comma; write 0.9 , which has thousands separators; write 1024000
+    """
+    found = _COMMA.fullmatch(text.strip())
+    if found is None:
+        return ""
+    digits = re.sub(r"[' \u00a0]", "", text.strip())
+    whole, decimals = digits.replace(",", ""), digits.replace(".", "").replace(",", ".")
+    if digits.count(",") > 1 or found[2]:
+        return f", which has thousands separators; write {whole}"
+    if "." not in digits and len(digits.partition(",")[2]) == 3 and not digits.startswith("0"):
+        return f", which has a decimal comma or a thousands separator; write {decimals} or {whole}"
+    return f", which has a decimal comma; write {decimals}"
 
 
 def _within(field: Field, inside: float) -> bool:
@@ -190,7 +218,33 @@ def parse_rows(
         columns[field.column.name], autos = _column(field, values, kept, collector)
         if autos:
             auto[field.column.name] = _mask(len(kept), autos)
-    return _finish(kind, fields, columns, auto, kept, collector)
+    table, faults = _finish(kind, fields, columns, auto, kept, collector)
+    own = {}
+    for at in parsed.own:
+        own[_header_of(header[at])] = _own([rows[row][at] if at < len(rows[row]) else None for row in kept])
+    return (replace(table, own=own) if own else table), faults
+
+
+def _header_of(cell: object) -> str:
+    return " ".join(cell.split()) if isinstance(cell, str) else shown(cell)
+
+
+def _own(values: Sequence[object]) -> np.ndarray:
+    """A column of the user's own as it is: numbers if all of its cells are, else texts."""
+    numbers = [value for value in map(as_number, values) if not is_blank(value)]
+    if numbers and all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in numbers):
+        found = [as_number(value) for value in values]
+        return np.array([math.nan if is_blank(value) else value for value in found], dtype=np.float64)
+    return np.array(["" if is_blank(value) else _own_text(value) for value in values], dtype=object)
+
+
+def _own_text(value: object) -> str:
+    if isinstance(value, Unsaved):
+        return f"={value.formula}"
+    if isinstance(value, ErrorValue):
+        return value.text
+    text = as_text(value)
+    return text if text is not None else shown(value)
 
 
 def _column(
@@ -264,7 +318,17 @@ def parse_coded(
         if mask is not None:
             auto[field.column.name] = mask
     length = len(columns[0][0]) if columns else 0
-    return _finish(kind, parsed.fields, arrays, auto, range(length), collector)
+    table, faults = _finish(kind, parsed.fields, arrays, auto, range(length), collector)
+    own = {_header_of(header[position]): _own_coded(columns[position]) for position in parsed.own}
+    return (replace(table, own=own) if own else table), faults
+
+
+def _own_coded(column: Coded) -> np.ndarray:
+    values, distinct = column
+    if distinct is None:
+        return values.astype(np.float64)
+    texts = ["" if is_blank(value) else _own_text(value) for value in distinct]
+    return np.array([*texts, ""], dtype=object)[values]
 
 
 def _expand(

@@ -10,20 +10,49 @@ from pathlib import Path
 from typing import NamedTuple
 
 from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.catalog.cards import MOST_ROWS as MOST_CARD_ROWS
+from xlperf.catalog.cards import CardCells, card_of_csv, find_card
 from xlperf.catalog.cells import SparseRow, is_blank, parse_header, plan_kind
 from xlperf.catalog.csv_files import STANDARD, csv_blocks, read_csv
+from xlperf.catalog.ods import open_workbook
 from xlperf.catalog.parquet_files import parquet_blocks, parquet_place, read_parquet
 from xlperf.catalog.parse import Coded, parse_coded, parse_rows
-from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, PLAN_TABLES, results_of, split_header, table_schema
+from xlperf.catalog.schema import (
+    CATALOG_TABLES,
+    EVERY_TABLE,
+    PLAN_TABLES,
+    canonical,
+    plan_names,
+    results_of,
+    split_header,
+    table_schema,
+)
 from xlperf.catalog.table import Locate, SheetCells, Table, column_letters
-from xlperf.catalog.xlsx import Cells, ListObject, Workbook
+from xlperf.catalog.xlsx import Area, Cells, ListObject, Workbook
 
+PLANS = "plans"
+"""Rows that are meant where a file of plans is read."""
+MOST_MERGED = 1_000_000
+"""Cells that the merged cells of a sheet may cover, in rows that hold anything. [-]"""
 MOST_ROWS = 200_000
 """Rows that are read of one sheet. [-]"""
 _TABLE_FILES = (".csv", ".tsv", ".parquet")
+WORKBOOKS = (".xlsx", ".xlsm", ".ods")
+"""Endings of workbooks that are read."""
+_SAVED_OTHERWISE = {
+    ".xls": "an old Excel workbook (.xls)",
+    ".xlsb": "a binary Excel workbook (.xlsb)",
+    ".numbers": "a Numbers document (.numbers)",
+    ".xlt": "an old Excel template (.xlt)",
+    ".fods": "a flat OpenDocument file (.fods)",
+}
+"""Endings of files of spreadsheet programs that are not read, and what they are."""
 _TEXT_FILES = (".csv", ".txt", ".tsv")
 _FOR_READERS = frozenset({"start", "tco", "checks", "functions", "study", "serve", "train", "build a chip"})
 """Sheets that xlperf writes and does not read."""
+
+
+_NEEDED = ("model", "accelerator", "num_accelerators")
 
 
 @dataclass(frozen=True)
@@ -44,40 +73,41 @@ def find_block(book: Workbook, sheet: str, kind: str) -> Block | None:
     chosen = [table for table in tables if table.name.casefold() == kind]
     chosen += [table for table in tables if _matches(kind, cells.get(table.first_row, {}), table.first_column)]
     if chosen:
-        return _table_block(book.name, sheet, cells, chosen[0])
+        return _table_block(book.name, sheet, cells, chosen[0], book.merges(sheet))
     for row in sorted(cells):
         present = [column for column in sorted(cells[row]) if not is_blank(cells[row][column])]
         if present and _matches(kind, cells[row], present[0]):
-            return _free_block(book.name, sheet, cells, row, present[0])
+            return _free_block(book.name, sheet, cells, row, present[0], book.merges(sheet))
     return None
 
 
 def _matches(kind: str, row: dict[int, object], first: int) -> bool:
     """Whether a row of cells is the header of a kind: its key comes first, or most are columns of the kind."""
-    names = [split_header(value)[0] for column, value in row.items() if isinstance(value, str) and column >= first]
+    written = [value for column, value in row.items() if isinstance(value, str) and column >= first]
+    names = [canonical(kind, split_header(value)[0]) for value in written]
     schema = table_schema(kind)
     if kind in EVERY_TABLE:
         start = row.get(first)
         return isinstance(start, str) and split_header(start)[0] == schema.key.name
     known = [name for name in names if name in schema.by_name or name in results_of(kind).by_name]
-    return len(known) >= 2 and 2 * len(known) >= len(names)
+    return len(known) >= 2 and (len(known) > 3 or 2 * len(known) >= len(names))
 
 
-def _table_block(book: str, sheet: str, cells: Cells, table: ListObject) -> Block:
+def _table_block(book: str, sheet: str, cells: Cells, table: ListObject, merges: Sequence[Area]) -> Block:
     span = range(table.first_column, table.last_column + 1)
     last = table.last_row - table.totals
     numbers = [row for row in sorted(cells) if table.first_row < row <= last and any(c in span for c in cells[row])]
     beyond = table.last_row + 1
     below = any(column in span and not is_blank(value) for column, value in cells.get(beyond, {}).items())
-    return _block(book, sheet, cells, table.first_row, numbers, span, beyond if below else None, table)
+    return _block(book, sheet, cells, table.first_row, numbers, span, beyond if below else None, table, merges)
 
 
-def _free_block(book: str, sheet: str, cells: Cells, header_row: int, first: int) -> Block:
+def _free_block(book: str, sheet: str, cells: Cells, header_row: int, first: int, merges: Sequence[Area]) -> Block:
     last = first
     while not is_blank(cells[header_row].get(last + 1)):
         last += 1
     numbers = [row for row in sorted(cells) if row > header_row]
-    return _block(book, sheet, cells, header_row, numbers, range(first, last + 1))
+    return _block(book, sheet, cells, header_row, numbers, range(first, last + 1), merges=merges)
 
 
 def _block(
@@ -89,12 +119,14 @@ def _block(
     span: range,
     beyond: int | None = None,
     table: ListObject | None = None,
+    merges: Sequence[Area] = (),
 ) -> Block:
     """Rows below a header, in the columns of a span that hold anything: the memory is that of the cells there are."""
     if len(numbers) > MOST_ROWS:
         problem = f"holds {len(numbers):,} rows; xlperf reads {MOST_ROWS:,} of a sheet, more from CSV or Parquet"
         raise InputError(Fault(f"{book} [{sheet}]", problem))
     top = cells.get(header_row, {})
+    cells = _with_merged(book, sheet, cells, merges, header_row)
     used = set(top).union(*(cells[row] for row in numbers))
     columns = sorted(column for column in used if column in span) or [span.start]
     position = {column: place for place, column in enumerate(columns)}
@@ -103,8 +135,29 @@ def _block(
     return Block(header, rows, SheetCells(book, sheet, header_row, numbers, columns), beyond, table)
 
 
+def _with_merged(book: str, sheet: str, cells: Cells, merges: Sequence[Area], header_row: int) -> Cells:
+    """Cells with the value of each merged cell below a header in all that it covers of rows that hold anything."""
+    filled, number = dict(cells), 0
+    for top, left, bottom, right in merges:
+        value = cells.get(top, {}).get(left)
+        if top <= header_row or is_blank(value):
+            continue
+        for row in (row for row in range(top, min(bottom, max(cells)) + 1) if row in cells):
+            number += right - left + 1
+            if number > MOST_MERGED:
+                raise InputError(Fault(f"{book} [{sheet}]", f"merges more than {MOST_MERGED:,} cells; undo the merge"))
+            blank = {column: value for column in range(left, right + 1) if is_blank(cells[row].get(column))}
+            filled[row] = {**filled[row], **blank}
+    return filled
+
+
 def read_block(kind: str, block: Block) -> tuple[Table, list[Fault]]:
-    """A block as a table, with every fault."""
+    """A block as a table, with every fault; a second header row below the first is the only one, where there is one."""
+    if kind in PLAN_TABLES:
+        for number, row in enumerate(block.rows):
+            if _repeats(block.header, row):
+                rest = "a second table begins with this header row; put it on a sheet of its own, or remove its header"
+                return Table(kind, {}), [Fault(block.locate(number, 0), rest)]
     table, faults = parse_rows(kind, block.header, block.rows, block.locate)
     if block.beyond is not None and block.table is not None:
         book, sheet, first = block.locate.book, block.locate.sheet, column_letters(block.table.first_column)
@@ -112,6 +165,17 @@ def read_block(kind: str, block: Block) -> tuple[Table, list[Fault]]:
         problem = f'row just below the table "{block.table.name}" ({block.table.reference}) is not part of it'
         faults.append(Fault(place, f"{problem}; extend the table over it, or leave a row free"))
     return table, faults
+
+
+def _repeats(header: Sequence[object], row: Sequence[object]) -> bool:
+    """Whether a row says again what the header says, in at least two columns and most of those that it fills."""
+    filled = [(name, cell) for name, cell in zip(header, row, strict=True) if not is_blank(cell)]
+    same = sum(isinstance(cell, str) and isinstance(name, str) and _same(name, cell) for name, cell in filled)
+    return same >= 2 and 2 * same >= len(filled)
+
+
+def _same(name: str, cell: str) -> bool:
+    return split_header(name)[0] == split_header(cell)[0]
 
 
 def read_catalog_tables(path: str | os.PathLike[str], required: bool) -> tuple[list[Table], list[Fault]]:
@@ -124,7 +188,7 @@ def read_catalog_tables(path: str | os.PathLike[str], required: bool) -> tuple[l
     faults: list[Fault] = []
     if is_table_file(path):
         return _read_table_files(Path(path))
-    with Workbook(path) as book:
+    with open_workbook(path) as book:
         for kind in EVERY_TABLE:
             sheet = book.sheet(kind)
             if sheet is None:
@@ -179,7 +243,7 @@ def read_plan_tables(
     """
     tables: list[Table] = []
     faults: list[Fault] = []
-    with Workbook(path) as book:
+    with open_workbook(path) as book:
         wanted = [sheet] if sheet is not None else [name for name in PLAN_TABLES if kind in (None, name)]
         found = [(name, book.sheet(name)) for name in wanted]
         if not any(spelled for _, spelled in found):
@@ -198,20 +262,43 @@ def _plan_kind_of(book: Workbook, sheet: str) -> str:
 
 def _has_prompt(book: Workbook, sheet: str, kind: str) -> bool:
     block = find_block(book, sheet, kind)
-    names = {split_header(cell)[0] for cell in block.header if isinstance(cell, str)} if block else set()
+    names = plan_names(block.header) if block else set()
     return kind == "inference" and "prompt_length" in names
 
 
 def _read_sheet(book: Workbook, sheet: str, kind: str, tables: list[Table], faults: list[Fault]) -> None:
+    card = _sheet_card(book, sheet) if kind in PLAN_TABLES else None
+    if card is not None:
+        tables.append(card[0])
+        faults += card[1]
+        return
     block = find_block(book, sheet, kind)
     if block is None:
         key = table_schema(kind).key.name
-        needed = f'whose first header is "{key}"' if kind in EVERY_TABLE else "with the columns of plans"
+        columns = ", ".join(table_schema(kind).by_name[name].header for name in _NEEDED)
+        needed = (
+            f'whose first header is "{key}"' if kind in EVERY_TABLE else f"of plans, with headers such as {columns}"
+        )
         faults.append(Fault(f"{book.name} [{sheet}]", f"the sheet has no table {needed}"))
         return
     table, found = read_block(kind, block)
     tables.append(table)
     faults += found
+
+
+def _sheet_card(book: Workbook, sheet: str) -> tuple[Table, list[Fault]] | None:
+    """The plans of a sheet that holds a card, a name and a value in each row."""
+    cells = book.cells(sheet) if not book.tables(sheet) else {}
+    if not 2 <= len(cells) <= MOST_CARD_ROWS:
+        return None
+    numbers = sorted(cells)
+    columns = sorted(set().union(*(cells[number] for number in numbers)))
+    filled = _with_merged(book.name, sheet, cells, book.merges(sheet), 0)
+    card = find_card([[filled[number].get(column) for column in columns] for number in numbers], PLAN_TABLES)
+    if card is None:
+        return None
+    places = CardCells(book.name, sheet, [numbers[at] for at in card.rows], [columns[at] for at in card.columns])
+    return parse_rows(plan_kind(card.names), card.names, card.plans, places)
 
 
 def missing_sheet(book: Workbook, name: str) -> str:
@@ -292,7 +379,7 @@ def read_plans(path: str | os.PathLike[str], sheet: str | None = None, kind: str
     if is_workbook(path):
         tables, faults = read_plan_tables(path, sheet, kind)
     else:
-        table, faults = _read_rows(path, sheet, lambda _, header: kind or plan_kind(header), "plans")
+        table, faults = _read_rows(path, sheet, lambda _, header: kind or plan_kind(header), PLANS)
         tables = [table]
     raise_faults(faults)
     filled = [table for table in tables if len(table)]
@@ -357,9 +444,11 @@ def plan_blocks(path: str | os.PathLike[str], rows: int) -> Iterator[PlanRows]:
             yield PlanRows(plan_kind(block.header), block.header, block.columns, place)
         return
     if str(path) != STANDARD and ending not in _TEXT_FILES:
-        _read_rows(path, None, lambda _, header: plan_kind(header), "plans")  # says what is wrong
-    for found in csv_blocks(path, wanted, rows):
-        yield PlanRows(plan_kind(found.header), *found)
+        _read_rows(path, None, lambda _, header: plan_kind(header), PLANS)  # says what is wrong
+    for number, found in enumerate(csv_blocks(path, wanted, rows)):
+        card = card_of_csv(found, PLAN_TABLES) if number == 0 else None
+        read = found if card is None else card
+        yield PlanRows(plan_kind(read[0]), *read)
 
 
 def read_designs(path: str | os.PathLike[str], sheet: str | None = None, kinds: Sequence[str] = DESIGN_TABLES) -> Table:
@@ -395,7 +484,7 @@ def _name(path: str | os.PathLike[str]) -> str:
 
 def is_workbook(path: str | os.PathLike[str]) -> bool:
     """Whether plans stand in a workbook rather than in a CSV or Parquet file."""
-    return str(path) != STANDARD and Path(path).suffix.casefold() in (".xlsx", ".xlsm")
+    return str(path) != STANDARD and Path(path).suffix.casefold() in WORKBOOKS
 
 
 def _read_rows(
@@ -406,7 +495,9 @@ def _read_rows(
     if sheet is not None:
         raise InputError(Fault(name, "has no sheets; leave the sheet out"))
     if str(path) == STANDARD or ending in _TEXT_FILES:
-        header, columns, locate = read_csv(path)
+        read = read_csv(path)
+        card = card_of_csv(read, PLAN_TABLES) if meant == PLANS else None
+        header, columns, locate = read if card is None else card
         return parse_coded(kind_of(name, header), header, columns, locate)
     if ending == ".parquet":
         names, coded = read_parquet(Path(path), lambda header: _wanted(kind_of(name, header), header))
@@ -415,19 +506,21 @@ def _read_rows(
         raise InputError(Fault(str(path), f"is a folder; a file of {meant} is meant"))
     if not Path(path).exists():
         raise InputError(Fault(str(path), "there is no such file"))
+    if ending in _SAVED_OTHERWISE:
+        raise InputError(Fault(name, f"is {_SAVED_OTHERWISE[ending]}; open it there and save it as .xlsx"))
     raise InputError(Fault(name, f'{meant} must be a workbook (.xlsx), .csv or .parquet, got the ending "{ending}"'))
 
 
 def _wanted(kind: str, header: Sequence[object]) -> set[int]:
-    """Columns of a Parquet file that are read: those of the schema, and those without a name, which are faults."""
+    """Columns of a file that are read: of the schema, of the user's own, and without a name, which are faults."""
     parsed = parse_header(kind, header)
-    return {field.position for field in parsed.fields} | set(parsed.unnamed)
+    return {field.position for field in parsed.fields} | set(parsed.unnamed) | set(parsed.own)
 
 
 def _design_kind(name: str, header: Sequence[object], kinds: Sequence[str]) -> str:
     names = [split_header(cell)[0] for cell in header if isinstance(cell, str)]
     costed = tuple(kinds) == DESIGN_TABLES
-    if costed and "model" in names:  # plans, also with the server that an earlier run found for them
+    if costed and "model" in plan_names(header):  # plans, also with the server that an earlier run found for them
         return plan_kind(header)
     for kind in kinds:
         if table_schema(kind).key.name in names:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -29,6 +29,8 @@ EVERY_TABLE = (*CATALOG_TABLES, *OPTIONAL_TABLES)
 PLAN_TABLES = ("training", "inference")
 MEASURED, ERROR = "measured_", "error_"
 """What the names of columns start with that plans have for measured results, and results for their errors."""
+OWN = "own"
+"""Table of columns that a user's plans have beside those of the schema."""
 FORMS = ("serve", "train", "chip")
 """Forms of the front sheets: a question, answered by a search over plans or devices."""
 AUTO_COLUMNS: dict[str, tuple[str, ...]] = {
@@ -135,11 +137,13 @@ class Column:
 
     @property
     def header(self) -> str:
-        """Header as xlperf writes it: ``memory bandwidth (TB/s)``.
+        """Header as xlperf writes it: ``memory bandwidth (TB/s)``; of the user's own column as it is written.
 
         >>> column("accelerators", "memory_bandwidth").header
         'memory bandwidth (TB/s)'
         """
+        if self.table == OWN:
+            return self.name
         words = self.name.replace("_", " ")
         return f"{words} ({self.unit})" if self.unit not in ("", "-") else words
 
@@ -315,6 +319,94 @@ def split_header(text: str) -> tuple[str, str | None]:
     name = re.sub(r"[\s_\-]+", "_", found["name"].strip()).casefold()
     symbol = found["unit"]
     return name, symbol.strip() if symbol is not None else None
+
+
+def own_column(header: str, is_text: bool) -> Column:
+    """A column of the user's own, of text or of numbers without a unit."""
+    kind = "text" if is_text else "number"
+    return Column(OWN, header, kind, "" if is_text else "-", "", "", (), "", False, "Column of the user's own")
+
+
+AMBIGUOUS = {
+    "training": {"batch": "global batch size, micro batch size", "batchsize": "global batch size, micro batch size"},
+    "inference": {
+        "dp": "data parallel attention; replicas of the whole model follow from num accelerators",
+        "dataparallel": "data parallel attention; replicas of the whole model follow from num accelerators",
+        "seqlen": "prompt length, output length",
+        "sequencelength": "prompt length, output length",
+        "contextlength": "prompt length, output length",
+    },
+}
+"""Headers of the trade that may mean several columns of plans of a kind, with these columns; by :func:`squeezed`."""
+
+
+def squeezed(name: str) -> str:
+    """Letters and digits of a header, for comparison: ``# GPUs`` and ``num_gpus`` are the same.
+
+    >>> squeezed("# GPUs"), squeezed("Seq-Len")
+    ('numgpus', 'seqlen')
+    """
+    return re.sub(r"[\W_]+", "", name.replace("#", "num ").casefold())
+
+
+@cache
+def _trade() -> tuple[dict[str, dict[str, str]], dict[str, frozenset[str]]]:
+    """Columns by the headers of the trade, by kind of table; and the nouns of what each column counts."""
+    columns: dict[str, dict[str, str]] = {kind: {} for kind in (*PLAN_TABLES, *FORMS)}
+    nouns: dict[str, frozenset[str]] = {}
+    lines = Path(__file__).with_name("aliases.csv").read_text(encoding="utf-8").splitlines()
+    for row in csv.DictReader(lines):
+        nouns[row["column"]] = frozenset(row["counts"].split())
+        for kind in row["tables"].split() or columns:
+            if kind in columns and row["column"] in table_schema(kind).by_name:
+                words = map(squeezed, filter(None, row["aliases"].split(";")))
+                columns[kind].update(dict.fromkeys(words, row["column"]))
+    return columns, nouns
+
+
+def counted_nouns(column_: Column) -> frozenset[str]:
+    """Nouns that a header may have in the place of a unit for what a column counts: tokens, requests, GPUs.
+
+    >>> "tokens" in counted_nouns(column("inference", "prompt_length"))
+    True
+    """
+    return _trade()[1].get(column_.name, frozenset())
+
+
+@lru_cache(maxsize=4096)
+def canonical(kind: str, name: str) -> str:
+    """Name of the column of a table that a header means, by the schema or as the trade calls it; else as it is.
+
+    ``name``: as :func:`split_header` returns it.
+
+    >>> canonical("inference", "isl"), canonical("training", "#_gpus"), canonical("training", "isl")
+    ('prompt_length', 'num_accelerators', 'isl')
+    """
+    sheet = table_schema(kind)
+    return name if name in sheet.by_name else _trade()[0].get(kind, {}).get(squeezed(name), name)
+
+
+def trade_names(kind: str) -> list[str]:
+    """Headers of the trade for columns of a kind, squeezed."""
+    return list(_trade()[0].get(kind, ()))
+
+
+def plan_names(header: Iterable[object]) -> set[str]:
+    """Columns of plans of either kind that a header row means; what is no such column is as it is written.
+
+    >>> sorted(plan_names(["GPU", "ISL", "owner", None]))
+    ['accelerator', 'owner', 'prompt_length']
+    """
+    names = [split_header(cell)[0] for cell in header if isinstance(cell, str) and cell.strip()]
+    return {meant for name in names for meant in _meant_in_plans(name)}
+
+
+@lru_cache(maxsize=4096)
+def _meant_in_plans(name: str) -> tuple[str, ...]:
+    """Columns of plans of either kind that a header may mean; itself if it means none."""
+    meant = [canonical(kind, name) for kind in PLAN_TABLES]
+    known = [one for one in meant if any(one in table_schema(kind).by_name for kind in PLAN_TABLES)]
+    return tuple(dict.fromkeys(known)) or (name,)
 
 
 def first_words(kind: str) -> dict[str, str]:

@@ -113,12 +113,16 @@ class Table:
     auto : mapping of str to bool array
         Which values are the word ``auto`` (number, flag and choice columns of plans), blank in ``columns``; only
         for columns that have any.
+    own : mapping of str to array
+        Columns of plans that xlperf does not know, by their headers as they are written: text, or float64 if all are
+        numbers. They pass through to the results.
     """
 
     kind: str
     columns: Mapping[str, np.ndarray]
     place: Place = field(default=nowhere, compare=False)
     auto: Mapping[str, np.ndarray] = field(default_factory=dict, compare=False)
+    own: Mapping[str, np.ndarray] = field(default_factory=dict, compare=False)
 
     def __len__(self) -> int:
         for values in self.columns.values():
@@ -144,7 +148,7 @@ class Table:
             if own != name and own in self.schema.by_name:
                 given = self.columns[name]
                 columns[own] = np.where(np.isnan(given), self.number(own), given)
-        return Table(self.kind, columns, self.place, self.auto)
+        return Table(self.kind, columns, self.place, self.auto, self.own)
 
     def number(self, column: str, default: float = float("nan")) -> np.ndarray:
         """A number column with blanks replaced, or the default where the table lacks the column."""
@@ -196,6 +200,7 @@ class Table:
             {name: values[index] for name, values in self.columns.items()},
             partial(place_of_row, self.place, index),
             {name: values[index] for name, values in self.auto.items()},
+            {name: values[index] for name, values in self.own.items()},
         )
 
 
@@ -411,6 +416,10 @@ def words_of(name: str) -> tuple[str, ...]:
     return tuple(word for word in _BETWEEN_WORDS.split(name.casefold()) if word)
 
 
+_MOST_KNOWN = 10_000
+"""Texts whose meaning is kept. [-]"""
+
+
 class Spellings:
     """Names of one table by how they may be spelled.
 
@@ -421,15 +430,25 @@ class Spellings:
         names = [str(name) for name in table.text(table.schema.key.name).tolist()]
         self._spelled = [(name, words_of(name)) for name in dict.fromkeys(names)]
         self._spelled += [(names[row], words_of(word)) for row, word in aliases(table)]
+        self._reduced = _layer_reduced(table)
+        self._known: dict[str, list[str]] = {}
 
     def names(self, text: str) -> list[str]:
         """Names that a text may mean.
 
         The same words however they are joined (``llama3 70b``), those after the owner's name and a slash
-        (``meta-llama/Llama-3.1-70B``), or else the first words of a name (``H200``).
+        (``meta-llama/Llama-3.1-70B``), or else the first words of a name (``H200``), which never mean a model that was
+        reduced to fewer layers (``DeepSeek-V3-l4``): only its whole name does.
 
         ``text``: what a cell says. In the order of the rows; none where nothing is like it.
         """
+        if text not in self._known:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[text] = self._names(text)
+        return self._known[text]
+
+    def _names(self, text: str) -> list[str]:
         for own in (words_of(text), words_of(text.rpartition("/")[2])):
             joined = "".join(own)
             same = _distinct(name for name, words in self._spelled if joined and "".join(words) == joined)
@@ -438,7 +457,22 @@ class Spellings:
         begun = words_of(text)
         if not any(map(str.isalpha, "".join(begun))):
             return []
-        return _distinct(name for name, words in self._spelled if words[: len(begun)] == begun)
+        return _distinct(
+            name for name, words in self._spelled if words[: len(begun)] == begun and name not in self._reduced
+        )
+
+
+def _layer_reduced(table: Table) -> frozenset[str]:
+    """Names of models that state their number of layers, as proxies of larger models do: ``Llama3.1-405B-l4``."""
+    if table.kind != "models":
+        return frozenset()
+    found = set()
+    for name, layers in zip(table.text("model").tolist(), table.number("num_layers").tolist(), strict=True):
+        stated = {text.format(f"{layers:.0f}") for text in ("l{}", "{}l", "{}layer", "{}layers", "layers{}")}
+        words = words_of(name)
+        if stated & {*words, *("".join(pair) for pair in pairwise(words))}:
+            found.add(name)
+    return frozenset(found)
 
 
 def _distinct(names: Iterable[str]) -> list[str]:

@@ -92,6 +92,9 @@ def _address(key: tuple[int, int]) -> str:
 Cells = dict[int, dict[int, object]]
 """Values by row and column, both counted from 1; blank cells are absent, and rows of nothing else."""
 
+Area = tuple[int, int, int, int]
+"""First row, first column, last row and last column of cells that are merged."""
+
 MAX_ROWS, MAX_COLUMNS = 1_048_576, 16_384
 _DATE_FORMATS = frozenset([*range(14, 23), *range(27, 37), 45, 46, 47, *range(50, 59)])
 _NOT_FORMAT = re.compile(r'"[^"]*"|\\.|_.|\*.|\[(?!h+\]|m+\]|s+\])[^\]]*\]', re.IGNORECASE)
@@ -150,6 +153,8 @@ class Workbook:
         self.package = Package(path)
         self.name = self.package.name
         self.date_1904 = False
+        self._calculated_on_load = False
+        self._merges: dict[str, list[Area]] = {}
         self._parts: dict[str, str] = {}
         relations = self.package.relations("")
         main = next((target for kind, target in relations.values() if kind == "officeDocument"), "xl/workbook.xml")
@@ -163,6 +168,8 @@ class Workbook:
     def _workbook_element(self, tag: str, attributes: dict[str, str]) -> None:
         if tag == "workbookPr":
             self.date_1904 = attributes.get("date1904") in ("1", "true")
+        elif tag == "calcPr":
+            self._calculated_on_load = attributes.get("fullCalcOnLoad") in ("1", "true")
         elif tag == "sheet":
             relation = next((value for name, value in attributes.items() if name.rpartition(":")[2] == "id"), "")
             kind, target = self._relations.get(relation, ("", ""))
@@ -283,7 +290,23 @@ class Workbook:
             self.package.parse(part, reader.start, reader.end, reader.text)
         except (ValueError, KeyError, IndexError, TypeError):
             raise self.package.damaged(part) from None
+        self._merges[sheet] = reader.merges
+        if not self._has_computed:
+            reader.mark_uncomputed()
         return reader.rows
+
+    def merges(self, sheet: str) -> list[Area]:
+        """Merged cells of a sheet whose cells were read."""
+        return self._merges.get(sheet, [])
+
+    @property
+    def _has_computed(self) -> bool:
+        """Whether formulas may hold values that a spreadsheet program computed.
+
+        Libraries such as XlsxWriter store a 0 for each formula and ask for a calculation on load; a program that
+        calculates stores the order of its calculation, or asks for none.
+        """
+        return not self._calculated_on_load or any(kind == "calcChain" for kind, _ in self._relations.values())
 
     def shared_string(self, text: str) -> str:
         """Text of a shared string."""
@@ -335,6 +358,14 @@ class _SheetReader:
         self._formula_text: list[str] = []
         self._into: list[str] | None = None
         self._phonetic = False
+        self._zeros: list[tuple[int, int, str]] = []
+        self.merges: list[Area] = []
+        self._computed = False
+
+    def mark_uncomputed(self) -> None:
+        """Take formulas for uncomputed if each of the sheet holds 0 or nothing."""
+        for row, column, formula in () if self._computed else self._zeros:
+            self.rows.setdefault(row, {})[column] = Unsaved(formula, is_zero=True)
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         if tag == "c":
@@ -362,6 +393,9 @@ class _SheetReader:
             self._cells = self.rows.get(self._row)
         elif tag == "rPh":
             self._phonetic = True
+        elif tag == "mergeCell" and (corners := _REFERENCE.fullmatch(attributes.get("ref", ""))):
+            left, top, right, bottom = corners.groups()
+            self.merges.append((int(top), column_number(left), int(bottom), column_number(right)))
 
     def text(self, text: str) -> None:
         if self._into is not None:
@@ -386,6 +420,10 @@ class _SheetReader:
                 self._keep_formula(self._formula)
             if not text and self._type != "str":
                 return Unsaved("".join(self._formula_text))
+            if number_of(text or "0") == 0.0 and self._type in ("n", "str", "b"):
+                self._zeros.append((self._row, self._column, "".join(self._formula_text)))
+            else:
+                self._computed = True
         kind = self._type
         if kind == "n":
             return self._book.number(text, self._style) if text else None

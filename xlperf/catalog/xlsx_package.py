@@ -38,11 +38,11 @@ class _LocalNames(dict[str, str]):
 
 
 class Package:
-    """The parts of an .xlsx file.
+    """The parts of an .xlsx or .ods file.
 
     ``part_limit``, ``total_limit``: bytes that one part, and all parts read together, may unpack to [B].
-    ``most_elements``: XML elements that one part may hold. Raises InputError: in one line, when the file is missing, a
-    folder, empty, no workbook, encrypted or damaged.
+    ``most_elements``: XML elements that one part may hold. ``opendocument``: an .ods file is meant. Raises InputError:
+    in one line, when the file is missing, a folder, empty, no workbook, encrypted or damaged.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class Package:
         part_limit: int = PART_LIMIT,
         total_limit: int = TOTAL_LIMIT,
         most_elements: int = MOST_ELEMENTS,
+        opendocument: bool = False,
     ) -> None:
         self.path = Path(path)
         self.name = self.path.name
@@ -66,7 +67,7 @@ class Package:
             raise self.damaged() from None
         self.parts = {info.filename.lstrip("/"): info for info in infos[:MAX_PARTS]}
         self._folded = {name.casefold(): name for name in self.parts}
-        problem = _not_a_workbook(self.parts)
+        problem = _not_a_document(self.parts) if opendocument else _not_a_workbook(self.parts)
         if len(infos) > MAX_PARTS:
             problem = f"holds more than {MAX_PARTS:,} parts; xlperf does not open it"
         if problem:
@@ -228,13 +229,20 @@ def _ole_problem(body: bytes) -> str:
     return "is an old Excel workbook (.xls); save it as .xlsx"
 
 
+def _not_a_document(parts: dict[str, zipfile.ZipInfo]) -> str:
+    if "content.xml" not in parts:
+        return "is no OpenDocument spreadsheet (.ods); open it in LibreOffice and save it as .ods or .xlsx"
+    with_encryption = any(info.flag_bits & 1 for info in parts.values())
+    return "is encrypted; save it without a password" if with_encryption else ""
+
+
 def _not_a_workbook(parts: dict[str, zipfile.ZipInfo]) -> str:
     if any(info.flag_bits & 1 for info in parts.values()):
         return "is encrypted; save it without a password"
     if "xl/workbook.bin" in parts:
         return "is a binary workbook (.xlsb); save it as .xlsx"
     if "content.xml" in parts:
-        return "is an OpenDocument file; save it as .xlsx"
+        return "is an OpenDocument file; save it as .xlsx, or give it its ending, .ods"
     if "[Content_Types].xml" not in parts:
         return "is no .xlsx workbook; open it in Excel or LibreOffice and save it as .xlsx"
     return ""

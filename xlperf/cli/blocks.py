@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.files import held, replaced
-from xlperf.cli.output import STANDARD, parts, progress, say, standard_output
+from xlperf.catalog.cells import parse_header
+from xlperf.cli.options import note_own
+from xlperf.cli.output import NONE_COUNTED, STANDARD, Legal, legal_of, parts, progress, say, standard_output
 from xlperf.cli.table_files import (
     Part,
     arrow_table,
@@ -44,6 +46,8 @@ class _Block(NamedTuple):
     content: Any
     faults: tuple[Fault, ...] = ()
     unknown: tuple[Fault, ...] = ()
+    taken: tuple[str, ...] = ()
+    legal: Legal = NONE_COUNTED
 
 
 class _Evaluation(NamedTuple):
@@ -54,23 +58,25 @@ class _Evaluation(NamedTuple):
     parquet: bool
 
     def done(self, task: tuple[PlanRows, bool]) -> _Block:
-        from xlperf.catalog.check import name_faults
+        from xlperf.catalog.check import name_faults, taken_names
         from xlperf.explore.auto import evaluate_resolved
 
         rows, check_only = task
         plans, faults = rows.table()
         unknown = () if faults else name_faults([plans], self.catalog)
-        if faults or unknown or check_only:
+        if faults or unknown or check_only or not len(plans):
             return _Block(len(plans), "", b"", tuple(faults), tuple(unknown))
+        resolved, results = evaluate_resolved(plans, self.catalog, **self.bounds)
+        block, taken = parts(resolved, results), tuple(taken_names([plans], self.catalog))
+        legal = legal_of(results)
         if not self.parquet:
-            block = parts(*evaluate_resolved(plans, self.catalog, **self.bounds))
-            return _Block(len(plans), csv_header(block), csv_rows(block))
+            return _Block(len(plans), csv_header(block), csv_rows(block), taken=taken, legal=legal)
         pa, _ = pyarrow()
-        table = arrow_table(parts(*evaluate_resolved(plans, self.catalog, **self.bounds)))
+        table = arrow_table(block)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as stream:
             stream.write_table(table)
-        return _Block(len(plans), "", sink.getvalue().to_pybytes())
+        return _Block(len(plans), "", sink.getvalue().to_pybytes(), taken=taken, legal=legal)
 
 
 def write_evaluated(
@@ -80,14 +86,14 @@ def write_evaluated(
     bounds: Bounds,
     processes: int | None = None,
     scheduler: str | None = None,
-) -> tuple[int, str]:
+) -> tuple[Legal, str]:
     """Evaluate the plans of a CSV or Parquet file and write them with their results, in the memory of a few blocks.
 
     ``plans``: file, or ``-`` for CSV on standard input. ``output``: file that ends in .csv or .parquet, or ``-``; a
     file is replaced whole when everything is written. ``bounds``: of the search for cells that say ``auto``.
     ``processes``: processes that compute; default: one for each core. ``scheduler``: address of a Dask scheduler whose
-    workers compute instead. Returns number of plans, and their kind. Raises InputError with every fault of the file;
-    names that the catalog lacks where there is no other.
+    workers compute instead. Returns how many plans are legal, and their kind. Raises InputError with every fault of the
+    file; names that the catalog lacks where there is no other.
     """
     from xlperf.catalog.read import plan_blocks
 
@@ -110,7 +116,7 @@ def write_evaluated(
                     with temporary.open("wb") as stream:
                         _write_csv(stream.write, blocks)
                 run.finish(plans)
-    return run.number, run.kind
+    return run.legal, run.kind
 
 
 class _Run:
@@ -118,13 +124,16 @@ class _Run:
 
     def __init__(self, rows: Iterator[PlanRows]) -> None:
         self._rows = rows
-        self.number, self.kind = 0, ""
+        self.number, self.kind, self.legal = 0, "", NONE_COUNTED
         self._faults: list[Fault] = []
         self._unknown: list[Fault] = []
+        self._taken: dict[str, None] = {}
+        self._own: list[str] = []
 
     def tasks(self) -> Iterator[tuple[PlanRows, bool]]:
         for rows in self._rows:
             self.kind = rows.kind
+            self._own = [" ".join(str(rows.header[at]).split()) for at in parse_header(rows.kind, rows.header).own]
             yield rows, bool(self._faults or self._unknown)
 
     def blocks(self, found: Iterator[_Block], done: Callable[[int], Any]) -> Iterator[_Block]:
@@ -133,6 +142,8 @@ class _Run:
             self.number += block.number
             self._faults += block.faults
             self._unknown += block.unknown
+            self._taken |= dict.fromkeys(block.taken)
+            self.legal = self.legal.with_more(block.legal)
             done(block.number)
             if len(block.content) and not (self._faults or self._unknown):
                 yield block
@@ -144,6 +155,8 @@ class _Run:
         if not self.number:
             name = "standard input" if plans == STANDARD else Path(plans).name
             raise InputError(Fault(name, "has no plans; fill at least one row"))
+        say(*(f"note: {words}" for words in self._taken), err=True)
+        note_own(self._own)
 
 
 def _write_csv(write: Callable[[bytes], Any], blocks: Iterator[_Block]) -> None:

@@ -21,6 +21,7 @@ from xlperf.cli.options import (
     catalog_option,
     chosen_options,
     examples,
+    note_names,
     output_option,
     read_one,
     results_option,
@@ -101,6 +102,7 @@ def device(devices: str, output: str | None, compare: bool, catalog: str | None)
             rows = table.take(slice(start, start + block))
             pieces.append((table.kind, parts(rows, evaluate_devices(rows, known))))
             done(len(rows))
+    note_names([table], known)
     if output is None:
         say(*text_table(pieces[0][1]))
         return 0
@@ -267,6 +269,7 @@ def time(operation: str, accelerator: str, output: str | None, catalog: str | No
     base = Table("operations", {"operation": np.array([operation], dtype=object)}, lambda _row, column: _option(column))
     table = grid(base, values)
     results = evaluate_operations(table, known)
+    note_names([table], known)
     for row, reason in enumerate(results.text("reason").tolist()):
         if reason:
             say(f"{operation} on {table.text('accelerator')[row]}: {reason}", err=True)
@@ -420,6 +423,7 @@ def cost(
     else:
         with progress(len(table), f"{len(table):,} designs") as done:
             results = evaluate_designs(table, known, case, placed, done)
+    note_names([table], known)
     deliver(output, table.kind, parts(_without(table, results), results), noun)
 
 

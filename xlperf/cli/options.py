@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -328,14 +328,20 @@ def _either(words: Sequence[str]) -> str:
 def catalog_of(given: str | None, source: str | None) -> Catalog:
     """The catalog of ``--catalog``, else of the workbook that holds the rows, else the shipped one.
 
-    ``given``: workbook that ``--catalog`` names. ``source``: file of the rows, whether a workbook or not. Raises
-    InputError with every fault of the workbook; where the one that was asked for has no sheet of a catalog.
+    ``given``: workbook that ``--catalog`` names. ``source``: file of the rows, whether a workbook or not. Rows that
+    name what no table has are named on standard error and left out. Raises InputError with every fault of the
+    workbook; where the one that was asked for has no sheet of a catalog.
     """
     from xlperf.catalog.catalog import load_catalog
+    from xlperf.catalog.read import is_workbook
 
-    own = source if source is not None and Path(source).suffix.lower() in (".xlsx", ".xlsm") else None
+    own = source if source is not None and is_workbook(source) else None
     note_unread(given, own)
-    return load_catalog(given or own)
+    catalog = load_catalog(given or own)
+    if catalog.orphans.faults:
+        left_out = InputError(catalog.orphans.faults).lines()
+        say(*(f"note: left out: {line}" for line in left_out), err=True)
+    return catalog
 
 
 def note_unread(given: str | None, own: str | None) -> None:
@@ -344,14 +350,14 @@ def note_unread(given: str | None, own: str | None) -> None:
     ``given``: workbook that ``--catalog`` names; it must have at least one sheet of a catalog. ``own``: workbook of the
     rows. Raises InputError where a workbook cannot be read, or the one that was given has no sheet of a catalog.
     """
+    from xlperf.catalog.ods import open_workbook
     from xlperf.catalog.read import is_table_file, unread_sheets
     from xlperf.catalog.schema import EVERY_TABLE
-    from xlperf.catalog.xlsx import Workbook
 
     if given is not None and is_table_file(given):
         given = None
     for path in dict.fromkeys(filter(None, (own, given))):
-        with Workbook(path) as book:
+        with open_workbook(path) as book:
             unread = unread_sheets(book)
             if path == given and not any(book.sheet(kind) for kind in EVERY_TABLE):
                 raise InputError([*unread, Fault(book.name, f"has no sheet of a catalog: {', '.join(EVERY_TABLE)}")])
@@ -397,14 +403,34 @@ def varied(
 
 
 def catalog_for(given: str | None, plans: str, tables: list[Table]) -> Catalog:
-    """The catalog of plans; names that it lacks are refused for all plans at once, before any is evaluated."""
+    """The catalog of plans; names that it lacks are refused for all plans at once, before any is evaluated.
+
+    Names that it spells otherwise are said on standard error.
+    """
     from xlperf.catalog.check import name_faults
 
     catalog = catalog_of(given, plans)
     faults = name_faults(tables, catalog)
     if faults:
         raise InputError(faults)
+    note_names(tables, catalog)
+    for table in tables:
+        note_own(table.own)
     return catalog
+
+
+def note_own(headers: Iterable[str]) -> None:
+    """Say on standard error which columns of plans xlperf does not know."""
+    listed = ", ".join(headers)
+    if listed:
+        say(f"note: columns that are not read: {listed}", err=True)
+
+
+def note_names(tables: Sequence[Table], catalog: Catalog) -> None:
+    """Say on standard error which names of rows were taken for others; they were looked up before."""
+    from xlperf.catalog.check import taken_names
+
+    say(*(f"note: {words}" for words in taken_names(tables, catalog)), err=True)
 
 
 def without_auto(plans: Table, catalog: Catalog, bounds: Bounds) -> Table:

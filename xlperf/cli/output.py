@@ -55,6 +55,40 @@ def wrote(output: str, number: int, noun: str) -> None:
         say(f"{output}: {number:,} {noun}{'s' if number != 1 else ''}", err=True)
 
 
+class Legal(NamedTuple):
+    """How many of the plans that were evaluated are legal, and why the first that is not is illegal."""
+
+    number: int
+    legal: int
+    reason: str
+
+    def with_more(self, more: Legal) -> Legal:
+        """The count with further plans."""
+        return Legal(self.number + more.number, self.legal + more.legal, self.reason or more.reason)
+
+    def words(self, kind: str) -> str:
+        """``3 training plans``; how many are legal if not all are, and why the first illegal plan is not.
+
+        >>> Legal(1, 0, "tp beyond heads").words("training"), Legal(2, 2, "").words("training")
+        ('0 of 1 plans legal: tp beyond heads', '2 training plans')
+        """
+        if self.legal == self.number:
+            return f"{self.number:,} {kind} plan{'s' if self.number != 1 else ''}"
+        first = "; the first illegal plan" if self.number - self.legal > 1 else ""
+        return f"{self.legal:,} of {self.number:,} plans legal{first}: {self.reason}"
+
+
+NONE_COUNTED = Legal(0, 0, "")
+
+
+def legal_of(results: Table) -> Legal:
+    """How many rows of results have numbers, and the reason of the first that has none."""
+    memory = results.number("memory")
+    lacking = memory != memory
+    reason = str(results.text("reason")[lacking.argmax()]) if lacking.any() else ""
+    return Legal(len(memory), len(memory) - int(lacking.sum()), reason)
+
+
 _BEGUN = time.monotonic()
 _LONG = 1.0
 """Time after which a terminal is told how long a table took. [s]"""
@@ -138,8 +172,14 @@ def working(label: str) -> Iterator[None]:
 
 
 def parts(*tables: Table) -> list[Part]:
-    """Columns of tables of equal length side by side, with their schema."""
-    return [(table.schema.by_name[name], values) for table in tables for name, values in table.columns.items()]
+    """Columns of tables of equal length side by side, with their schema; a table's own ones after the others."""
+    from xlperf.catalog.schema import own_column
+
+    found: list[Part] = []
+    for table in tables:
+        found += [(table.schema.by_name[name], values) for name, values in table.columns.items()]
+        found += [(own_column(header, values.dtype == object), values) for header, values in table.own.items()]
+    return found
 
 
 def is_workbook(output: str) -> bool:

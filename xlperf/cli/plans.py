@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -30,10 +30,13 @@ from xlperf.cli.options import (
 )
 from xlperf.cli.output import (
     AS_JSON,
+    NONE_COUNTED,
     STANDARD,
+    Legal,
     deliver,
     is_json,
     is_workbook,
+    legal_of,
     parts,
     progress,
     say,
@@ -118,7 +121,10 @@ def report(
     with working("writing the report"):
         write_report(output, known, *pairs, date=datetime.date.today(), uncertain=uncertain)
     say(*(f"{finding.tag}: {finding.words}" for finding in answers(known, *pairs)))
-    say(f"{output}: {_counted(tables)}", err=True)
+    legal: dict[str, Legal] = {}
+    for _ in _counting(zip(*pairs, strict=True), legal):
+        pass
+    _said(output, legal)
 
 
 def _study(name: str, workbook: str | None, output: str, full: bool, catalog: str | None) -> None:
@@ -166,12 +172,16 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
 @catalog_option
 def evaluate(
     plans: str, output: str | None, sheet: str | None, machines: Machines, bounds: Bounds, catalog: str | None
-) -> None:
+) -> int:
     """Compute every row of PLANS, a workbook, a CSV file or - for CSV on standard input.
 
+    Headers may be those of the trade (GPU, TP, PP, GBS, ISL, OSL, QPS ...); a plan may also be a card, a name and a
+    value in each row. Columns that xlperf does not know pass through to the results and are named on standard error.
+
     Results stand beside the columns of the plan, in the units of the headers of xlperf's sheets. An illegal plan has
-    blank results and a reason. What was measured stands in columns of its own, measured step time (s), measured tpot
-    (ms) ...: it is kept, and the error of the prediction stands beside the result.
+    blank results and a reason; exit code 1 if no plan is legal. What was measured stands in columns of its own,
+    measured step time (s), measured tpot (ms) ...: it is kept, and the error of the prediction stands beside the
+    result.
     A cell that says auto gets the value of the best plan that fits, chosen as xlperf search does; the reason says among
     how many.
 
@@ -188,22 +198,37 @@ def evaluate(
     if output is not None and written and not is_read_workbook(plans) and sheet is None:
         from xlperf.cli.blocks import write_evaluated
 
-        number, kind = write_evaluated(plans, output, catalog_of(catalog, plans), bounds, *machines)
-        wrote(output, number, f"{kind} plan")
-        return
+        counted, kind = write_evaluated(plans, output, catalog_of(catalog, plans), bounds, *machines)
+        return _said(output, {kind: counted})
     tables = read_plans(plans, sheet=sheet)
     known = catalog_for(catalog, plans, tables)
     if output is not None and written:
         tables = [_only(tables, plans, output)]
     blocks = ((table, BLOCK if written else len(table)) for table in tables)
-    found = (pair for table, block in blocks for pair in _evaluated(table, known, block, bounds))
+    legal: dict[str, Legal] = {}
+    found = _counting((pair for table, block in blocks for pair in _evaluated(table, known, block, bounds)), legal)
     if output is None:
         for number, (rows, results) in enumerate(found):
             say(*([""] if number else []), *text_table(_seen(rows, results)))
-        return
-    write_sheets(output, ((rows.kind, parts(rows, results)) for rows, results in found))
-    if output not in (STANDARD, AS_JSON):
-        say(f"{output}: {_counted(tables)}", err=True)
+    else:
+        write_sheets(output, ((rows.kind, parts(rows, results)) for rows, results in found))
+    return _said(output, legal)
+
+
+def _counting(found: Iterable[tuple[Table, Table]], legal: dict[str, Legal]) -> Iterator[tuple[Table, Table]]:
+    """Plans and results as they come, counted by kind."""
+    for rows, results in found:
+        legal[rows.kind] = legal.get(rows.kind, NONE_COUNTED).with_more(legal_of(results))
+        yield rows, results
+
+
+def _said(output: str | None, legal: dict[str, Legal]) -> int:
+    """Say how many plans were written, or that some are illegal; 1 if no plan is legal."""
+    is_file = output not in (None, STANDARD, AS_JSON)
+    words = [each.words(kind) for kind, each in legal.items() if is_file or each.legal < each.number]
+    if words:
+        say(f"{f'{output}: ' if is_file else ''}{', '.join(words)}", err=True)
+    return 0 if any(each.legal for each in legal.values()) else 1
 
 
 def _seen(plans: Table, results: Table) -> list[Part]:
@@ -396,7 +421,3 @@ def _only(tables: list[Table], plans: str, output: str) -> Table:
         problem = f"holds {kinds}, {where} takes one kind: give --sheet {tables[0].kind}, or an .xlsx output"
         raise InputError(Fault(plans, problem))
     return tables[0]
-
-
-def _counted(tables: list[Table]) -> str:
-    return ", ".join(f"{len(table):,} {table.kind} plan{'s' if len(table) != 1 else ''}" for table in tables)

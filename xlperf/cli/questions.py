@@ -21,7 +21,8 @@ _SHOWN = {
     "serve": (
         "accelerators", "servers", "copies", "copy_size", "tensor_parallel", "expert_parallel",
         "data_parallel_attention", "concurrency", "request_rate", "tokens_per_second_per_accelerator", "ttft", "tpot",
-        "cost_per_million_output_tokens", "monthly_cost", "hour_price", "power", "memory_used", "head_room",
+        "fleet_cost_per_million_output_tokens", "cost_per_million_output_tokens",
+        "cost_per_million_output_tokens_all_in", "monthly_cost", "hour_price", "power", "memory_used", "head_room",
         "precision",
     ),
     "train": (
@@ -38,7 +39,7 @@ _SHOWN = {
 """Results that a terminal shows below the answer."""
 _SHARES = ("memory_used", "head_room", "mfu", "goodput")
 """Results without a unit that are said in per cent."""
-_BANDS = {"cost_per_million_output_tokens": "cost"}
+_BANDS = {"fleet_cost_per_million_output_tokens": "cost"}
 """How the ends of the 80 % band of a result are named, where not as the result."""
 
 

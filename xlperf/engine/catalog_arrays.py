@@ -22,7 +22,7 @@ from xlperf.engine.models import architecture_codes_of, model_columns
 from xlperf.equations.cost.tco import accelerator_cost_rate, building_power
 from xlperf.equations.cost.tokens import Terms
 from xlperf.equations.hardware.memory import cache_bandwidth
-from xlperf.equations.hardware.power import node_energy_ratio
+from xlperf.equations.hardware.power import node_energy_ratio, peak_clock_rate
 from xlperf.equations.hardware.roofline import MEMORY_ENERGY, vector_flop_rate
 from xlperf.equations.model.model import Model
 from xlperf.equations.network.topologies import FAT_TREE, Network
@@ -439,7 +439,9 @@ def _with_servers(catalog: Catalog, terms: Terms, bare: np.ndarray, power_limit:
 def _energy_ratio(catalog: Catalog, accelerators: Table) -> Array:
     """Energy of an operation of each accelerator over that of 5 nm: as stated, else by its node and clock."""
     nodes, stated = catalog.tables["technology"], accelerators.number("flop_energy")
-    own, nominal, clock = stated, np.full(len(stated), np.nan), accelerators.number("clock_rate")
+    own, nominal = stated, np.full(len(stated), np.nan)
+    peaks, units = accelerators.number("peak_flop_rate_bf16"), accelerators.number("num_multiprocessors")
+    clock = accelerators.number("clock_rate")
     if len(nodes):
         named = {name.casefold(): row for row, name in enumerate(nodes.text("technology").tolist())}
         named = {word.casefold(): row for row, word in aliases(nodes)} | named
@@ -448,7 +450,7 @@ def _energy_ratio(catalog: Catalog, accelerators: Table) -> Array:
         known = np.isnan(stated) & (rows >= 0)
         own = np.where(known, nodes.number("flop_energy")[rows], stated)
         nominal = np.where(known, nodes.number("nominal_clock_rate")[rows], np.nan)
-    return node_energy_ratio(own, clock, nominal)
+    return node_energy_ratio(own, peak_clock_rate(peaks, units, clock, nominal), nominal)
 
 
 def _memory_energy(catalog: Catalog, accelerators: Table) -> Array:

@@ -40,7 +40,7 @@ from xlperf.equations.cost.tokens import Terms
 from xlperf.equations.hardware.power import PowerLimits
 from xlperf.equations.model.model import Architecture
 from xlperf.equations.network.collectives import OPERATIONS
-from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
+from xlperf.equations.plan.records import FP4, PRECISION_CODES, Remark, broken_rules, remarks_of_rows
 from xlperf.equations.plan.serving_plan import InferencePlan, pool_plans, with_defaults
 from xlperf.equations.plan.serving_rules import (
     CAPACITY_RULES,
@@ -168,10 +168,13 @@ def _constants(
     calibration: Calibration, joined: Joined, plan: InferencePlan, architecture: Architecture
 ) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
     eager = ("serving_eager",) if (plan.graphs == 0.0).any() else ()
+    # Matrix units without FP4 widen FP4 weights by the kernels of INT4 weights: measured runs of MXFP4 count as those.
+    widened = (plan.stored_in_table == FP4) & np.isnan(joined.peaks[:, FP4])
+    stored = np.where(widened, PRECISION_CODES["int4"], plan.stored_in_table)
     wanted = (
         (("gemm_wide",), joined.wide_keys),
         ((*_KERNELS, *(_EXPERTS if architecture.experts else ())), joined.keys),
-        (("serving_experts",) if architecture.experts else (), joined.keys_named(plan.stored_in_table)),
+        (("serving_experts",) if architecture.experts else (), joined.keys_named(stored)),
         (_ATTENTION[architecture.one_vector], joined.keys_for(plan.attention_in_table)),
         (_LINEAR if architecture.linear_attention else (), joined.keys),
         ((*_SOFTWARE, _POWER, *eager), joined.keys),
@@ -307,11 +310,11 @@ def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] 
                 legal = {name: np.where(illegal, np.nan, found[name]) for name in _TIMES}
                 return {**legal, "reason": reason}
             found = {**dict.fromkeys((*_AT_TARGETS, *_OF_EXPERTS), np.full(len(some), np.nan)), **found}
-            add_notes(reason, name_notes(some, catalog, illegal))
             at = coordinates(some, found)
             stack, conditions = software_words(some), format_and_load(some)
             known = trust("inference", catalog, rows.models, rows.accelerators, stack, conditions, at)
             numbers = reported(served, catalog, mode, found, illegal, reason, known)
+            add_notes(numbers["reason"], name_notes(some, catalog, illegal))
             if "load_by_hour" in some:
                 met = load_carbon_share(some, catalog, rows.accelerators)
                 numbers["carbon_per_million_tokens"] = met * numbers["carbon_per_million_tokens"]
@@ -416,6 +419,14 @@ def _results(served: Served, mode: str) -> dict[str, Array]:
     return results | target_results(deployment, most_running(plan, results["max_batch_size"]), times)
 
 
+def _said(setting: ServingSetting) -> list[Remark]:
+    """Remarks of the catalog on plans; without a peak rate for narrow products, the products that the machine has."""
+    narrow, wide = setting.deployment.device.peak_flop_rate, setting.deployment.wide_device.peak_flop_rate
+    lacks = (np.isnan(narrow) & ~np.isnan(wide))[:, 0]
+    remedy = "give activation precision bf16: the weights alone are then narrow"
+    return [*setting.remarks, *([Remark(lacks, remedy)] if lacks.any() else [])]
+
+
 def _broken(served: Served, results: Mapping[str, Array]) -> list[Remark]:
     """The rules that plans break, in the order in which they are said."""
     stated, setting, pool = served.stated, served.setting, served.prefilling
@@ -425,19 +436,23 @@ def _broken(served: Served, results: Mapping[str, Array]) -> list[Remark]:
             decode_pool_size=setting.plan.num_accelerators, prefill_pool_size=pool.plan.num_accelerators
         )
         remarks += broken_rules(POOL_RULES, sizes, model)
-        of_pool = (*pool.remarks, *broken_rules(SERVING_RULES, pool.plan, pool.deployment.model))
+        of_pool = (*_said(pool), *broken_rules(SERVING_RULES, pool.plan, pool.deployment.model))
         remarks += [Remark(each.rows, f"prefill pool: {each.sentence}", each.values) for each in of_pool]
     if served.experts is not None:
         experts = served.experts
-        own = (*experts.remarks, *broken_rules(EXPERT_POOL_RULES, experts.plan, experts.deployment.model))
+        own = (*_said(experts), *broken_rules(EXPERT_POOL_RULES, experts.plan, experts.deployment.model))
         remarks += [each.of_rows(served.split, len(stated), "expert pool: ") for each in own]
     loaded = stated
     if np.isinf(results["ttft"]).any():
-        loaded = stated.replaced(ttft=results["ttft"], max_request_rate=rounded_down(results["max_request_rate"]))
+        loaded = stated.replaced(
+            ttft=results["ttft"],
+            max_request_rate=rounded_down(results["max_request_rate"]),
+            max_batch_size=results["max_batch_size"],
+        )
     return [
         *remarks,
         *broken_rules(MODE_RULES, stated, model),
-        *setting.remarks,
+        *_said(setting),
         *broken_rules(REQUEST_RULES, stated, model),
         *broken_rules(SERVING_RULES, setting.plan, model),
         *(broken_rules(CAPACITY_RULES, loaded, model) if loaded is not stated else ()),

@@ -26,6 +26,7 @@ from xlperf.equations.hardware.power import (
     energy_at_clock,
     narrow_energy,
     power_at_clock,
+    power_without_work,
     product_clock_share,
 )
 from xlperf.equations.hardware.roofline import Device
@@ -279,14 +280,15 @@ def _model_of(columns: Array) -> Model:
 
 
 def _capped(
-    asked: Array, power_limit: Array, peaks: Array, sizes: Array, columns: dict[str, Array]
+    asked: Array, power_limit: Array, peaks: Array, energy: Array, columns: dict[str, Array]
 ) -> tuple[Array, dict[str, Array]]:
     """Clock that lowered power limits leave to long products of a precision, and columns of devices that run at it.
 
-    What draws little (vector units, caches, memory) keeps its rate: no faster matrix unit may slow it.
+    ``energy``: of an operation on 5 nm at its nominal clock. [J/FLOP] What draws little (vector units, caches, memory)
+    keeps its rate: no faster matrix unit may slow it.
     """
-    energy = narrow_energy(PRODUCT_ENERGY, sizes) * columns["energy_ratio"]
-    share = product_clock_share(asked[:, None], power_limit[:, None], peaks, energy, columns["static_power"])
+    own = energy * columns["energy_ratio"]
+    share = product_clock_share(asked[:, None], power_limit[:, None], peaks, own, columns["static_power"])
     # Under the lowered limit products are as near to it as they were: what their constants say of the own one holds.
     # Leakage that a row states stays, whatever the clock.
     static = np.nan_to_num(columns["static_power"])
@@ -295,6 +297,28 @@ def _capped(
         "thermal_design_power": static + power_at_clock(columns["thermal_design_power"] - static, share),
     }
     return share, {**columns, **slowed}
+
+
+def _most_energy(catalog: Catalog, families: Sequence[tuple[str, Keys]], sizes: Array) -> Array:
+    """Most energy of an operation that kernels of a precision take, (rows, 1): no less than what any of them draws.
+
+    With less, units that are faster would be slowed by more than they are faster: their kernels would draw more than
+    the clock was chosen for.
+    """
+    energy = narrow_energy(PRODUCT_ENERGY, sizes)[:, None]
+    for family, keys in families:
+        energy = np.maximum(energy, constants_of(catalog.calibration, family, keys)[0]["energy_per_flop"])
+    return np.asarray(energy)
+
+
+def _limit_rules(plans: Table, lowered: Array, limit: Array, columns: dict[str, Array]) -> list[Remark]:
+    """Power limits that no clock keeps."""
+    idle = power_without_work(limit, columns["idle_power"][:, 0], columns["static_power"][:, 0])
+    return _told(
+        lowered <= idle,
+        "power limit {} W is no more than the {} W that {} draws with nothing to run: no clock keeps it",
+        lambda: (lowered, np.round(idle), plans.text("accelerator")),
+    )
 
 
 def _told(rows: np.ndarray, sentence: str, values: Callable[[], tuple[np.ndarray, ...]]) -> list[Remark]:
@@ -313,25 +337,31 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     codes = plans.codes("precision", PRECISION_CODES)
     wide_codes = WIDE_CODES[codes]
     product_size, element_size = INPUT_SIZES[codes], ELEMENT_SIZES[codes]
-    peak = arrays.peaks[rows, codes]
-    wide_peak = arrays.peaks[rows, wide_codes]
+    peak, wide_peak = arrays.peaks[rows, codes], arrays.peaks[rows, wide_codes]
 
     common = dict(zip(DEVICE_COLUMNS, rows_of(arrays.device, rows, 1)[..., None], strict=True))
     limit, peaks = arrays.thermal_design_power[rows], arrays.peaks[rows]
     limits = PowerLimits(limit, limit, np.ones_like(limit))
-    own, wide = common, common
+    software = software_words(plans)
+    generation = arrays.generation.take(rows)
+    keys, fused_keys = _keys(generation, codes, software, _fused_as(plans, software))
+    wide_keys, attention_keys = _keys(generation, wide_codes, software, _attention_of(plans, software))
+    own, wide, limit_rules = common, common, []
     if "power_limit" in plans:
         lowered = plans.number("power_limit")
-        share, own = _capped(lowered, limit, peak[:, None], product_size[:, None], common)
-        wide_share, wide = _capped(lowered, limit, wide_peak[:, None], INPUT_SIZES[wide_codes][:, None], common)
-        peaks = peaks * _capped(lowered, limit, peaks, INPUT_SIZES, common)[0]
+        limit_rules = _limit_rules(plans, lowered, limit, common)
+        energy = _most_energy(catalog, [("gemm", keys)], product_size)
+        share, own = _capped(lowered, limit, peak[:, None], energy, common)
+        attended = [("gemm", wide_keys), *((name, attention_keys) for name in ("attention", "attention_backward"))]
+        energy = _most_energy(catalog, attended, INPUT_SIZES[wide_codes])
+        wide_share, wide = _capped(lowered, limit, wide_peak[:, None], energy, common)
+        peaks = peaks * _capped(lowered, limit, peaks, narrow_energy(PRODUCT_ENERGY, INPUT_SIZES), common)[0]
         peak, wide_peak = share[:, 0] * peak, wide_share[:, 0] * wide_peak
+        peaks[np.arange(len(peaks)), wide_codes], peaks[np.arange(len(peaks)), codes] = wide_peak, peak
         limits = PowerLimits(limit, np.fmin(lowered, limit), share[:, 0])
-    device = Device(peak_flop_rate=peak[:, None], **own)
-    wide_device = Device(peak_flop_rate=wide_peak[:, None], **wide)
+    device, wide_device = Device(peak_flop_rate=peak[:, None], **own), Device(wide_peak[:, None], **wide)
 
-    default = catalog.default_networks[rows]
-    network_rows = np.where(asked >= 0, asked, default)
+    network_rows = np.where(asked >= 0, asked, catalog.default_networks[rows])
     accelerators = plans.number("num_accelerators")
     network, network_rules = network_of(catalog, network_rows, accelerators)
     if arrays.linked:
@@ -339,21 +369,16 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     stated, device_rules = ~np.isnan(peak), []
     if arrays.unbuilt is not None:
         unbuilt = arrays.unbuilt[rows]
-        failed = unbuilt != ""
-        stated = stated | failed
-        device_rules = [Remark(failed, "{}", (unbuilt,))]
+        stated = stated | (unbuilt != "")
+        device_rules = [Remark(unbuilt != "", "{}", (unbuilt,))]
 
-    software = software_words(plans)
-    generation = arrays.generation.take(rows)
-    keys, fused_keys = _keys(generation, codes, software, _fused_as(plans, software))
-    wide_keys, attention_keys = _keys(generation, wide_codes, software, _attention_of(plans, software))
     rules = [
         *_told(
             arrays.is_unmodelled[model_rows],
             "model {} {}, which is not modelled yet",
             lambda: (plans.text("model"), arrays.unmodelled[model_rows]),
         ),
-        *device_rules,
+        *(device_rules + limit_rules),
         *_told(
             ~stated,
             "accelerator {} states no peak rate for precision {}",

@@ -6,11 +6,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from xlperf.base.arrays import Array, decade, some
+from xlperf.base.arrays import Array, decade, divide, octave_below, some
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.equations.hardware.power import PowerLimits
-from xlperf.equations.plan.records import Remark, remarks_of_rows
+from xlperf.equations.plan.records import Mode, Remark, remarks_of_rows
+from xlperf.equations.plan.serving_plan import InferencePlan
+from xlperf.equations.serving.phases import BOUNDS
+
+COMPUTE = float(BOUNDS.index("compute"))
 
 
 def gibibytes(values: Array) -> Array:
@@ -61,21 +65,77 @@ def extrapolation_notes(extrapolated: list[tuple[str, np.ndarray]], illegal: np.
     return [Remark(pattern > 0, "calibration extrapolated: {}", (named,))]
 
 
-def limit_notes(limits: PowerLimits, idle_power: Array, illegal: np.ndarray) -> list[Remark]:
-    """Where a lowered power limit slows long products and to what share of their clock, and where none can keep it.
+_WAITING, _TRADING, _STEEP, _TILES = 0.005, 0.25, 0.15, (8.0, 1024.0)
+"""Share of the time to the first token from which on a wait is said, and from which on that of separate pools is; share
+of a result that a small change may move without a word; rows of products that one tile or a few hold. [-]"""
 
-    ``limits``: of the plans, (rows,). ``idle_power``: with nothing to run, NaN where it is not known, (rows,). [W]
+
+def edge_notes(
+    stated: InferencePlan, plan: InferencePlan, results: Mapping[str, Array], illegal: np.ndarray
+) -> list[Remark]:
+    """Where a small change of load or memory changes a result much: queues for places, few places, edges of tiles.
+
+    ``stated``: plans as the sheet has them. ``plan``: those of the pool that decodes, with defaults. ``results``: of
+    both, with ``request_cache``, the cache of one request.
+    """
+    streamed = ~illegal & (stated.mode != Mode.STATIC) & (results["max_batch_size"] >= 1.0)
+    given, most = ~np.isnan(stated.request_rate), results["max_batch_size"]
+    queue, first = results["queue_time"], results["ttft"]
+    waits = streamed & (queue > _WAITING * first)
+    shares = np.round(100.0 * stated.request_rate / results["max_request_rate"], 1), np.round(1e3 * queue, 1)
+    pools = stated.mode == Mode.DISAGGREGATED
+    notes = [
+        Remark(
+            waits & given,
+            "arrivals are {} % of the largest request rate: a request waits {} ms for a place on average, and a little "
+            "more load makes it much longer",
+            shares,
+        ),
+        Remark(
+            waits & ~given & ~pools,
+            "more requests are in flight than have places (memory, max running batch): one waits {} ms on average",
+            shares[1:],
+        ),
+        Remark(
+            waits & ~given & pools & (queue > _TRADING * first),
+            "requests of a constant number wait {} ms for a prefill pass or a place to decode: faster decoding "
+            "shortens TPOT and lengthens TTFT, as more of them are in the prefill pool",
+            shares[1:],
+        ),
+    ]
+    own = np.minimum(plan.data_parallel_attention, np.maximum(most, 1.0))
+    each = np.maximum(divide(own * 2.0**30, results["request_cache"], np.inf), own) / np.maximum(most, 1.0)
+    free = np.isnan(stated.max_running_batch) | (stated.max_running_batch > most)
+    few = streamed & free & (each > _STEEP)
+    notes.append(
+        Remark(few, "the memory has room for {} at once: 1 GiB more or less changes the number by over 15 %", (most,))
+    )
+    rows = np.ceil(plan.batch_size / plan.data_parallel_attention / plan.pipeline_parallel) * (
+        1.0 + plan.drafted_tokens
+    )
+    edge = (rows >= _TILES[0]) & (rows <= _TILES[1]) & (octave_below(np.maximum(rows, 1.0)) == rows)
+    edge &= ~illegal & (stated.mode == Mode.STATIC) & (results["time_matrix"] > _STEEP * results["tpot"])
+    words = "{} rows of products fill whole tiles: one request more opens others, which may take a step much longer"
+    notes.append(Remark(edge & (results["bound"] == COMPUTE), words, (rows,)))
+    copies = plan.data_parallel_attention
+    rounds = plan.batch_size / copies
+    whole = ~illegal & (stated.mode == Mode.STATIC) & (copies > 1.0) & (rounds == np.floor(rounds))
+    words = "a batch of {} gives each of the {} attention replicas {}: one request more gives one of them one more"
+    notes.append(Remark(whole & (rounds * _STEEP < 1.0), words, (plan.batch_size, copies, rounds)))
+    return notes
+
+
+def limit_notes(limits: PowerLimits, illegal: np.ndarray) -> list[Remark]:
+    """Where a lowered power limit slows long products and to what share of their clock.
+
+    ``limits``: of the plans, (rows,).
     """
     lowered = ~illegal & (limits.kept < limits.own)
     if not some(lowered):
         return []
     numbers = limits.kept, np.round(100.0 * limits.clock_share), limits.own
     slowed = "power limit {} W: the clock of long products falls to {} % of that at {} W"
-    idle = "power limit {} W is below the {} W that it draws with nothing to run: no clock keeps it"
-    return [
-        Remark(lowered & (limits.clock_share < 1.0), slowed, numbers),
-        Remark(lowered & (limits.kept < idle_power), idle, (limits.kept, idle_power)),
-    ]
+    return [Remark(lowered & (limits.clock_share < 1.0), slowed, numbers)]
 
 
 def name_notes(plans: Table, catalog: Catalog, illegal: np.ndarray) -> list[Remark]:

@@ -27,6 +27,7 @@ from xlperf.equations.hardware.attention import (
     tiled_heads,
     visible_pairs,
 )
+from xlperf.equations.hardware.bounds import RESOURCES, Faster, ideal_times, limiting_resources
 from xlperf.equations.hardware.gemm import gemm_time, product_traffic
 from xlperf.equations.hardware.roofline import Device, vector_time
 from xlperf.equations.model.operators import Gemms
@@ -68,7 +69,6 @@ _NUMBERS = (
     "size", "group", "stride", "m", "n", "k", "batch", "num_attention_heads", "num_query_groups", "head_size",
     "query_length", "key_length", "causal",
 )  # fmt: skip
-_BOUNDS = ("compute", "memory", "network", "overhead")
 
 
 class _Place(NamedTuple):
@@ -79,25 +79,11 @@ class _Place(NamedTuple):
     attention_device: Device
     network: Network
 
-    def faster(self, what: str) -> _Place:
-        """With twice the arithmetic, memory bandwidth or link bandwidth; or all three."""
-        devices: list[Device] = []
-        for device in (self.device, self.wide_device, self.attention_device):
-            if what in ("compute", "all"):
-                peaks = 2.0 * device.peak_flop_rate, 2.0 * device.vector_flop_rate
-                exponentials = 2.0 * device.exponential_rate
-                device = replace(
-                    device, peak_flop_rate=peaks[0], vector_flop_rate=peaks[1], exponential_rate=exponentials
-                )
-            if what in ("memory", "all"):
-                bandwidths = 2.0 * device.memory_bandwidth, 2.0 * device.l2_bandwidth
-                device = replace(device, memory_bandwidth=bandwidths[0], l2_bandwidth=bandwidths[1])
-            devices.append(device)
-        network = self.network
-        if what in ("network", "all"):
-            network = replace(network, link_bandwidth=2.0 * network.link_bandwidth)
-        own, wide, attention = devices
-        return _Place(own, wide, attention, network)
+    def faster(self, faster: Faster) -> _Place:
+        """With accelerators and links that are faster by some factors."""
+        own, wide, attention = (faster.device(one) for one in (self.device, self.wide_device, self.attention_device))
+        links = faster.network * self.network.link_bandwidth
+        return _Place(own, wide, attention, replace(self.network, link_bandwidth=links))
 
 
 Timed = Callable[[_Place], Array]
@@ -329,15 +315,14 @@ def _evaluated(operations: Table, catalog: Catalog, stack: str, operation: str) 
     shown: dict[str, np.ndarray] = {
         name: np.where(illegal | ~np.isfinite(values[:, 0]), np.nan, values[:, 0]) for name, values in results.items()
     }
-    shown["bound"] = np.where(illegal, "", _bounds(timed, software.place, time)).astype(object)
+    device = software.place.attention_device if operation.endswith("attention") else software.place.device
+    ideal, code = ideal_times(np.nan_to_num(flop), traffic, device.peak_flop_rate, device.memory_bandwidth)
+    no_ideal = illegal | shared
+    shown["ideal_time"] = np.where(no_ideal, np.nan, ideal[:, 0])
+    (bound,) = limiting_resources(lambda faster: [timed(software.place.faster(faster))[:, 0]], network=True)
+    words = np.array(RESOURCES, dtype=object)
+    shown["bound"] = np.where(illegal, "", words[bound])
+    shown["ideal_bound"] = np.where(no_ideal, "", words[np.nan_to_num(code[:, 0]).astype(np.int64)])
     far = software.extrapolated.get(family, np.zeros(len(time), dtype=bool))
     measured = np.where(far | (not catalog.calibration.is_measured(family)), "extrapolated", "measured")
     return {**shown, "calibration": np.where(illegal, "", measured).astype(object), "reason": reason}
-
-
-def _bounds(timed: Timed, place: _Place, time: Array) -> np.ndarray:
-    """The resource whose doubling saves most time, or overhead where most of it is left with all three doubled."""
-    saved = [2.0 * (time - timed(place.faster(what))) for what in _BOUNDS[:-1]]
-    left = 2.0 * timed(place.faster("all")) - time
-    most = np.argmax(np.concatenate([*saved, left], axis=-1), axis=-1)
-    return np.asarray(np.array(_BOUNDS, dtype=object)[most])

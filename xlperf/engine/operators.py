@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,16 +18,27 @@ from xlperf.engine.join import architecture_codes, named_rows
 from xlperf.engine.models import architecture_of
 from xlperf.engine.own_runs import SHEET
 from xlperf.engine.training import evaluate_training, training_setting
+from xlperf.equations.hardware.bounds import (
+    RESOURCES,
+    WITHOUT_LIMIT,
+    Faster,
+    ideal_constants,
+    ideal_times,
+    limiting_resources,
+)
 from xlperf.equations.hardware.roofline import Device, vector_time
+from xlperf.equations.model.serving import serving_gemms
 from xlperf.equations.plan.records import Recompute
 from xlperf.equations.serving import Deployment, ServingWork, operating, pool_state, serving_work
+from xlperf.equations.serving.deployment import batching_of, serving_shape
 from xlperf.equations.serving.expert_pools import split_step
-from xlperf.equations.serving.kernels import by_phase
-from xlperf.equations.serving.phases import FIXED
+from xlperf.equations.serving.kernels import by_phase, product_device
+from xlperf.equations.serving.phases import FIXED, on_machine
 from xlperf.equations.training import Part, Setting, Step, step
 from xlperf.equations.training.activations import LAST_PRODUCT, selected_share
 from xlperf.equations.training.communication import collective_calls
 from xlperf.equations.training.kernels import LAYER_PLACES, kernel_parts, part_work
+from xlperf.equations.training.setting import Constants
 
 Row = dict[str, object]
 
@@ -56,49 +67,57 @@ def _row(
     return row
 
 
-_BOUNDS = ("compute", "memory", "overhead")
-_TWICE, _WITHOUT_LIMIT = 2.0, 2.0**40
+class _Explained(NamedTuple):
+    """Kernels of one group, (rows, operators): what limits each, and its time on machines without some limits. [s]
 
-
-def _faster(device: Device, units: float, memory: float) -> Device:
-    """An accelerator whose units, caches and power limit, and whose main memory, are faster by a factor."""
-    return replace(
-        device,
-        peak_flop_rate=units * device.peak_flop_rate,
-        vector_flop_rate=units * device.vector_flop_rate,
-        exponential_rate=units * device.exponential_rate,
-        l2_bandwidth=units * device.l2_bandwidth,
-        thermal_design_power=units * device.thermal_design_power,
-        memory_bandwidth=memory * device.memory_bandwidth,
-    )
-
-
-def _operator_bounds(times: Callable[[Callable[[Device], Device]], list[Array]]) -> list[np.ndarray]:
-    """What bounds each operator: the resource that shortens its time most at twice the speed.
-
-    ``compute``: units, caches and power limit of twice the rate would gain most; ``memory``: main memory of twice the
-    bandwidth; ``overhead``: half of the time that neither shortens. ``times`` gives the times of calls on an
-    accelerator that each of the plan's is replaced by.
+    ``at_peak``: a kernel that reaches the rates of the datasheet with the tiles of its library; ``unlimited``: the
+    calibrated kernel without a power limit.
     """
-    found = [times(lambda device: device)]
-    for units, memory in ((_TWICE, 1.0), (1.0, _TWICE), (_WITHOUT_LIMIT, _WITHOUT_LIMIT)):
-        found.append(times(partial(_faster, units=units, memory=memory)))
-    words = np.array(_BOUNDS, dtype=object)
-    return [
-        words[np.argmax([whole - compute, whole - memory, 0.5 * rest], axis=0)]
-        for whole, compute, memory, rest in zip(*found, strict=True)
-    ]
+
+    bound: np.ndarray
+    at_peak: Array
+    unlimited: Array
+
+    def columns(self, index: int, device: Device, time: float, work: tuple[float, float], slowdown: float = 1.0) -> Row:
+        """Columns of one operator: what limits it, on the ideal roofline too, and the steps from that time to its own.
+
+        ``work``: FLOP and bytes. ``slowdown``: factor of its stack on the time of every kernel.
+        """
+        rates = _first(device.peak_flop_rate, index), _first(device.memory_bandwidth, index)
+        ideal, code = ideal_times(*work, *rates)
+        at_peak, unlimited = _first(self.at_peak, index), slowdown * _first(self.unlimited, index)
+        return {
+            "bound": RESOURCES[int(_first(self.bound, index))],
+            "ideal_bound": RESOURCES[int(code)] if ideal == ideal else "",
+            "ideal_time": float(ideal),
+            "tile_time": at_peak - float(ideal),
+            "efficiency_time": unlimited - at_peak,
+            "power_time": time - unlimited,
+        }
 
 
-def _bounds(setting: Setting, optimizer_traffic: Array) -> list[np.ndarray]:
-    """What bounds the kernels of each part, (rows, operators), and the optimizer, (rows, 1)."""
+Times = Callable[[Faster, Callable[[Constants], Constants]], Sequence[Array]]
+"""Times of the groups of kernels on a faster machine, with other constants."""
 
-    def times(other: Callable[[Device], Device]) -> list[Array]:
-        changed = replace(setting, device=other(setting.device), wide_device=other(setting.wide_device))
-        optimizer = vector_time(changed.device, setting.constants["vector"], optimizer_traffic[:, None], 0.0)
+
+def _explained(times: Times) -> list[_Explained]:
+    """What limits the kernels of each group, and their times without efficiencies and without a power limit."""
+    bounds = limiting_resources(lambda faster: times(faster, dict))
+    free = Faster(power=WITHOUT_LIMIT)
+    at_peak = times(free, lambda families: {name: ideal_constants(own) for name, own in families.items()})
+    return [_Explained(*own) for own in zip(bounds, at_peak, times(free, dict), strict=True)]
+
+
+def _training_kernels(setting: Setting, optimizer_traffic: Array) -> list[_Explained]:
+    """Kernels of each part, (rows, operators), and the optimizer, (rows, 1)."""
+
+    def times(faster: Faster, other: Callable[[Constants], Constants]) -> list[Array]:
+        device, wide_device = faster.device(setting.device), faster.device(setting.wide_device)
+        changed = replace(setting, device=device, wide_device=wide_device, constants=other(setting.constants))
+        optimizer = vector_time(changed.device, changed.constants["vector"], optimizer_traffic[:, None], 0.0)
         return [*(part.time for part in kernel_parts(changed)), optimizer]
 
-    return _operator_bounds(times)
+    return _explained(times)
 
 
 def _first(values: Array, index: int) -> float:
@@ -113,14 +132,15 @@ def _numbers(setting: Setting, part: Part) -> dict[str, Array]:
     return {**shapes, "flop": flop, "traffic": traffic}
 
 
-def _kernel_rows(setting: Setting, done: Step, bounds: list[np.ndarray]) -> list[Row]:
+def _kernel_rows(setting: Setting, done: Step, kernels: list[_Explained]) -> list[Row]:
     plan = setting.plan
     batches = float(plan.num_micro_batches[0])
     mode, last_product = float(plan.recompute[0]), setting.constants["training_calls"]["last_product"][:1]
     slowdown = float(setting.constants["training_software"]["kernel_slowdown"][0, 0])
     repeated = min(float(plan.recompute_layers[0] / done.counts["layers"][0]), 1.0)
     rows: list[Row] = []
-    for part, words in zip(done.parts, bounds, strict=False):
+    for part, explained in zip(done.parts, kernels, strict=False):
+        device = setting.wide_device if part.wide else setting.device
         often = batches * float(done.counts[part.place][0])
         shares, columns = {part.phase: np.ones((1, len(part.names)))}, _numbers(setting, part)
         if part.phase == "forward" and part.place in LAYER_PLACES:
@@ -138,8 +158,8 @@ def _kernel_rows(setting: Setting, done: Step, bounds: list[np.ndarray]) -> list
                     numbers = {column: _first(values, index) for column, values in columns.items()}
                     time = slowdown * _first(part.time, index)
                     row = _row(phase, name, part.family, calls, time, **numbers)
-                    row["bound"] = words[0, index if words.shape[1] > 1 else 0]
-                    rows.append(row)
+                    work = numbers["flop"], numbers["traffic"]
+                    rows.append({**row, **explained.columns(index, device, time, work, slowdown)})
     return rows
 
 
@@ -179,16 +199,12 @@ def explain_training(plans: Table, catalog: Catalog) -> Table:
     setting = training_setting(plans, catalog, named, architecture)[0]
     with np.errstate(all="ignore"):
         done = step(setting)
-        bounds = _bounds(setting, done.optimizer_traffic)
-    rows = _kernel_rows(setting, done, bounds) + _communication_rows(setting, done)
+        kernels = _training_kernels(setting, done.optimizer_traffic)
+    rows = _kernel_rows(setting, done, kernels) + _communication_rows(setting, done)
     times = done.results
-    traffic = float(done.optimizer_traffic[0])
-    rows.append(
-        {
-            **_row("optimizer", "optimizer", "vector", 1.0, float(done.optimizer_time[0]), traffic=traffic, flop=0.0),
-            "bound": bounds[-1][0, 0],
-        }
-    )
+    traffic, updating = float(done.optimizer_traffic[0]), float(done.optimizer_time[0])
+    row = _row("optimizer", "optimizer", "vector", 1.0, updating, traffic=traffic, flop=0.0)
+    rows.append({**row, **kernels[-1].columns(0, setting.device, updating, (0.0, traffic))})
     for name, column in (("pipeline bubble", "time_pipeline_bubble"), ("host time not hidden", "time_overhead")):
         if float(times[column][0]) > 0:
             rows.append({**_row("waiting", name, "", 1.0, float(times[column][0])), "bound": "overhead"})
@@ -198,7 +214,10 @@ def explain_training(plans: Table, catalog: Catalog) -> Table:
 
 def _scaled(row: Row, ratio: float) -> Row:
     """A row whose times are longer by a factor: that of the runs of the user's own cluster."""
-    return {**row, **{name: float(str(row[name])) * ratio for name in ("time", "total_time", "exposed_time")}}
+    longer = {name: float(str(row[name])) * ratio for name in ("time", "total_time", "exposed_time")}
+    if "efficiency_time" in row:
+        longer["efficiency_time"] = float(str(row["efficiency_time"])) + longer["time"] - float(str(row["time"]))
+    return {**row, **longer}
 
 
 def _by_share(rows: list[Row]) -> list[Row]:
@@ -213,19 +232,11 @@ _WAITED = ("time to first token beyond its prefill", "time of a step beyond its 
 _ROUNDING = 1e-9
 
 
-def _on(deployment: Deployment, other: Callable[[Device], Device]) -> ServingWork:
-    """Operators of both phases on other accelerators."""
-    devices = deployment.device, deployment.attention_device, deployment.wide_device
-    device, attention_device, wide_device = map(other, devices)
-    placed = replace(deployment, device=device, attention_device=attention_device, wide_device=wide_device)
-    return serving_work(placed)
-
-
 def _serving_kernel_rows(deployment: Deployment, work: ServingWork, side: int) -> list[Row]:
     """A row for each matrix product, attention and other kernel of a phase."""
 
-    def times(other: Callable[[Device], Device]) -> list[Array]:
-        found = _on(deployment, other)
+    def times(faster: Faster, other: Callable[[Constants], Constants]) -> list[Array]:
+        found = serving_work(replace(on_machine(deployment, faster), kernels=other(deployment.kernels)))
         return [group.time[:, side] for group in (found.gemms, found.attention, found.vectors)]
 
     attention = ("attention", "attention_latent" if deployment.architecture.one_vector else "attention_decode")
@@ -241,7 +252,10 @@ def _serving_kernel_rows(deployment: Deployment, work: ServingWork, side: int) -
     numbers = {**products, **{name: {"flop": each} for name, each in flop}}
     groups = (work.gemms, "gemm"), (work.attention, ""), (work.vectors, "vector")
     rows = []
-    for (group, family), bounds in zip(groups, _operator_bounds(times), strict=True):
+    shape = serving_shape(deployment.plan, batching_of(deployment.plan), deployment.popularity)
+    multiplying = product_device(deployment, serving_gemms(deployment.model, shape, deployment.architecture, (side,)))
+    devices = multiplying, deployment.attention_device, deployment.device
+    for (group, family), device, explained in zip(groups, devices, _explained(times), strict=True):
         columns = (values[0, side].tolist() for values in (group.calls, group.time, group.traffic))
         for index, (name, calls, time, traffic) in enumerate(zip(group.names, *columns, strict=True)):
             runs = work.layers if index < len(group.names) - group.once else work.passes
@@ -250,7 +264,8 @@ def _serving_kernel_rows(deployment: Deployment, work: ServingWork, side: int) -
                 continue
             own = {"flop": 0.0, **numbers.get(name, {}), "traffic": traffic}
             row = _row(_PHASES[side], name, family or families[name], calls, time, **own)
-            rows.append({**row, "bound": bounds[0, index]})
+            work_done = float(str(own["flop"])), traffic
+            rows.append({**row, **explained.columns(index, device, time, work_done)})
     return rows
 
 

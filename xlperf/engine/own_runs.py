@@ -32,7 +32,7 @@ NUMBERS = (
 """Columns of a plan by which runs are near or far."""
 CHOICES = ("precision", "recompute", "mode")
 """Choices of a plan by which runs are near or far."""
-RATES = ("tokens_per_second", "tokens_per_second_per_accelerator", "model_flop_rate", "mfu", "hfu")
+RATES = ("tokens_per_second", "tokens_per_second_per_accelerator", "model_flop_rate", "mfu", "mfu_causal", "hfu")
 """Results of a training step that fall as its time grows."""
 _NOTE = "times x {} by {} measured in my_cluster"
 

@@ -13,6 +13,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.engine.notes import (
     add_notes,
     basis_words,
+    edge_notes,
     extrapolation_notes,
     gibibytes,
     limit_notes,
@@ -46,7 +47,7 @@ _STATES = {
     "host": ("time_overhead",),
 }
 """States of an accelerator and the parts of a decode step in which it is in them."""
-_NOT_SHOWN = ("memory_usable", "expert_memory_usable", "needed_batches")
+_NOT_SHOWN = ("memory_usable", "request_cache", "expert_memory_usable", "needed_batches")
 """Results that remarks need and the sheet does not have."""
 
 
@@ -82,7 +83,7 @@ def reported(
     bound = np.full(len(illegal), "", dtype=object)
     for code, word in enumerate(BOUNDS):
         bound[(results["bound"] == code) & ~illegal] = word
-    add_notes(reason, [*lacking, *_notes(served, catalog, results["needed_batches"], illegal)])
+    add_notes(reason, [*lacking, *_notes(served, catalog, results, illegal)])
     if illegal.any():
         whole = {
             name: values if name == "memory_capacity" else np.where(illegal, np.nan, values)
@@ -154,12 +155,9 @@ def _lacking_memory(served: Served, results: Mapping[str, Array], illegal: np.nd
     return remarks
 
 
-def _notes(served: Served, catalog: Catalog, needed: Array, illegal: np.ndarray) -> list[Remark]:
-    """What a reader of legal plans should know beside what does not fit.
-
-    ``needed``: micro-batches that would hide the messages of an expert pool; NaN where those of the plan do, (rows,).
-    """
-    setting, notes = served.setting, []
+def _notes(served: Served, catalog: Catalog, results: Mapping[str, Array], illegal: np.ndarray) -> list[Remark]:
+    """What a reader of legal plans should know beside what does not fit."""
+    setting, notes, needed = served.setting, [], results["needed_batches"]
     if served.experts is not None:
         stated = served.stated.ping_pong_batches
         words = "ping pong batches {} do not hide the messages between attention and experts: {} would"
@@ -168,6 +166,7 @@ def _notes(served: Served, catalog: Catalog, needed: Array, illegal: np.ndarray)
     warnings = broken_rules(WARNINGS, limited, setting.deployment.model)
     return [
         *notes,
+        *edge_notes(served.stated, setting.plan, results, illegal),
         *(Remark(each.rows & ~illegal, each.sentence, each.values) for each in warnings),
         *_window_notes(setting, illegal),
         *unpriced_notes(illegal, catalog, _pool_prices(served)),
@@ -195,7 +194,7 @@ def _limit_notes(served: Served, illegal: np.ndarray) -> list[Remark]:
     """What a lowered power limit does to each pool; one whose accelerators are those that decode says it with them."""
 
     def of_pool(setting: ServingSetting, unsaid: np.ndarray) -> list[Remark]:
-        return limit_notes(setting.limits, setting.deployment.device.idle_power[:, 0], unsaid)
+        return limit_notes(setting.limits, unsaid)
 
     decoding, number = served.setting, len(illegal)
     found = of_pool(decoding, illegal)

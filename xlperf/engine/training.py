@@ -8,14 +8,16 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from xlperf.base.arrays import Array, exp, some, total
-from xlperf.catalog.calibration import COMPILED, Calibration
+from xlperf.catalog.calibration import COMPILED, Calibration, gathers_sequences
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.software_defaults import software_default
 from xlperf.catalog.table import Table
 from xlperf.engine.conditions import format_and_load
 from xlperf.engine.join import (
     Joined,
     Named,
     architecture_codes,
+    choice_codes,
     constants_by_family,
     groups_of,
     in_batches,
@@ -52,11 +54,18 @@ from xlperf.equations.hardware.roofline import stack_constants
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.collectives import OPERATIONS
 from xlperf.equations.plan.records import FP4, Remark, broken_rules, remarks_of_rows
-from xlperf.equations.plan.training_plan import ANY_LAYOUT, LAYOUTS, TrainingPlan, used_families, with_defaults
+from xlperf.equations.plan.training_plan import (
+    ANY_LAYOUT,
+    BF16_SIZE,
+    LAYOUTS,
+    TrainingPlan,
+    used_families,
+    with_defaults,
+)
 from xlperf.equations.plan.training_rules import TRAINING_RULES
 from xlperf.equations.training import Setting, step
 from xlperf.equations.training.memory import memory_of
-from xlperf.equations.training.rates import run_results, slow_run_ratio, training_power, training_rates
+from xlperf.equations.training.rates import causal_ratio, run_results, slow_run_ratio, training_power, training_rates
 from xlperf.equations.training.step import COMPUTE_PARTS, MESSAGE_PARTS, STEP_PARTS
 
 _KERNELS, _FUSED_KERNELS = ("gemm", "experts", *OPERATIONS), ("vector",)
@@ -118,9 +127,12 @@ def training_plan(plans: Table, joined: Joined, memory: Mapping[str, Array]) -> 
     read_both_ways = (whole > 0) & ~np.isnan(joined.peaks[:, FP4])
     stated = plan_columns(plans, TrainingPlan)
     compiling = np.array([word.casefold() == COMPILED for word in joined.software.words])[joined.software.codes]
+    second = np.array([float(gathers_sequences(word)) for word in joined.software.words])[joined.software.codes]
     of_software = np.where(memory["unfused_kernels"][:, 0] > 0.0, 0.0, np.where(compiling, 1.0, math.nan))
     stated = stated.replaced(
         compiled=np.where(np.isnan(stated.compiled), of_software, stated.compiled),
+        cross_entropy=_loss(stated, joined),
+        copied_gathers=second,
         product_size=joined.product_size,
         element_size=joined.element_size,
         cast_reads=reads,
@@ -130,6 +142,17 @@ def training_plan(plans: Table, joined: Joined, memory: Mapping[str, Array]) -> 
         gathered_layouts=np.where(whole > 0, ANY_LAYOUT, LAYOUTS),
     )
     return with_defaults(stated, joined.model, joined.max_sequence_length, memory["gradient_size"][:, 0])
+
+
+def _loss(stated: TrainingPlan, joined: Joined) -> Array:
+    """Kernels of the loss: as stated, else the default of the software, which may depend on ``compiled``."""
+    unknown = np.isnan(stated.cross_entropy)
+    if not some(unknown):
+        return stated.cross_entropy
+    codes, words = choice_codes("training", "cross_entropy"), joined.software.words
+    own, compiled = (np.array([codes[software_default("cross_entropy", word, how)] for word in words])
+                     [joined.software.codes] for how in (False, True))  # fmt: skip
+    return np.where(unknown, np.where(stated.compiled > 0.0, compiled, own), stated.cross_entropy)
 
 
 def step_constants(
@@ -226,7 +249,25 @@ def _own_corrections(plans: Table, catalog: Catalog, named: Named, setting: Sett
 
 def _of_stated_peak(results: Mapping[str, Array], joined: Joined) -> dict[str, Array]:
     """Utilisation over the peak that the sheet states, whatever clock the power limit leaves."""
-    return {name: results[name] * joined.power.clock_share for name in ("mfu", "hfu") if name in results}
+    return {name: results[name] * joined.power.clock_share for name in ("mfu", "mfu_causal", "hfu") if name in results}
+
+
+def _utilisation_notes(setting: Setting, results: Mapping[str, Array], illegal: np.ndarray) -> list[Remark]:
+    """Why a utilisation is above 1."""
+    mfu, hfu = results["mfu"], results["hfu"]
+    if not some(~illegal & (hfu > 1.0)):
+        return []
+    causal = mfu * causal_ratio(setting)
+    skipped = "is above 1: it counts attention over whole sequences, of which a causal mask skips half"
+    fast = "MFU {} is above 1: measured products of this generation run above the peak that the sheet states"
+    shown, legal = np.round(mfu, 3), ~illegal
+    return [
+        Remark(
+            legal & (mfu > 1.0) & (causal <= 1.0), f"MFU {{}} {skipped}; without it {{}}", (shown, np.round(causal, 3))
+        ),
+        Remark(legal & (mfu <= 1.0) & (hfu > 1.0), f"HFU {{}} {skipped}", (np.round(hfu, 3),)),
+        Remark(legal & (causal > 1.0), fast, (shown,)),
+    ]
 
 
 def _times_and_rates(setting: Setting, own: Corrections | None, rates: bool) -> dict[str, Array]:
@@ -344,19 +385,29 @@ def _evaluate(
     longer = ~illegal & (plan.sequence_length > joined.max_sequence_length)
     lengths = plan.sequence_length, joined.max_sequence_length
     notes = [
-        *name_notes(plans, catalog, illegal),
         Remark(~illegal & (results["fits"] < 1), "needs {} GiB of {} GiB", sizes),
+        _open_gradients(plan, results, illegal),
         Remark(longer, "sequence length {} is beyond the model's {}", lengths),
         *unpriced_notes(illegal, catalog, {"": (joined.accelerators, joined.terms.cost_rate)}),
-        *limit_notes(joined.power, joined.device.idle_power[:, 0], illegal),
+        *limit_notes(joined.power, illegal),
+        *_utilisation_notes(setting, results, illegal),
         *extrapolation_notes(_used(extrapolated, plan, joined.model), illegal),
         *([] if own is None else [own_runs_note(own, illegal)]),
+        *name_notes(plans, catalog, illegal),
     ]
     add_notes(reason, notes)
     results = _where_legal(results, illegal)
     words = {name: np.where(illegal, "", values) for name, values in known.items() if name not in NOT_SHOWN}
     basis = basis_words(joined.rented, results["accelerator_hour_cost"])
     return {**results, **words, "cost_basis": basis, "reason": reason}
+
+
+def _open_gradients(plan: TrainingPlan, results: Mapping[str, Array], illegal: np.ndarray) -> Remark:
+    """Which plans do not fit with FP32 gradients that they do not state, and would fit with 16-bit ones."""
+    halved = results["memory_reserved"] - 0.5 * results["memory_gradients"]
+    unstated = np.isnan(plan.gradient_precision) & (plan.gradient_size > BF16_SIZE)
+    fitting = ~illegal & (results["fits"] < 1) & unstated & (halved <= results["memory_capacity"])
+    return Remark(fitting, "gradient precision is not stated: it fits in {} GiB with bf16", (gibibytes(halved),))
 
 
 def _where_legal(results: dict[str, Array], illegal: np.ndarray) -> dict[str, Array]:

@@ -12,7 +12,7 @@ import numpy as np
 from xlperf.base.arrays import Array, power
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import AUTO_COLUMNS, split_header
+from xlperf.catalog.schema import AUTO_COLUMNS, canonical, split_header
 from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine import evaluate
 from xlperf.engine.tables import fitting
@@ -100,7 +100,7 @@ def searched_column(kind: str, header: str, place: str) -> str:
 
     ``header``: name of a column. ``place``: where it stands, for the message. Raises InputError where it is none.
     """
-    name = split_header(header)[0]
+    name = canonical(kind, split_header(header)[0])
     if name not in AUTO_COLUMNS[kind]:
         words = [known.replace("_", " ") for known in AUTO_COLUMNS[kind]]
         problem = f'"{header.strip()}" cannot be auto in {kind} plans, only these can: {", ".join(words)}'

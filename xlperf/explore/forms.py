@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -30,7 +31,6 @@ from xlperf.explore.search_results import (
     price_words,
     short_name,
     slower,
-    trust,
 )
 from xlperf.explore.serve import serve_answer
 
@@ -81,6 +81,7 @@ def answer_of(form: Table, catalog: Catalog) -> Answer:
 
     ``form``: one row.
     """
+    form, taken = _with_exact_names(form, catalog)
     is_built = form.kind == "chip" and not form.text("accelerator")[0]
     part = part_of(catalog, form, (BESIDE,) if is_built else ())
     given = ((name, str(values[0])) for name, values in sorted(form.columns.items()))
@@ -88,7 +89,23 @@ def answer_of(form: Table, catalog: Catalog) -> Answer:
     cached = _known.setdefault(part, {})
     if key not in cached:
         cached[key] = _SOLVERS[form.kind](form, part)
-    return dict(cached[key])
+    answer = dict(cached[key])
+    return answer | {"answer": " ".join([str(answer["answer"]), *taken])} if taken else answer
+
+
+def _with_exact_names(form: Table, catalog: Catalog) -> tuple[Table, list[str]]:
+    """A form whose names are spelled as the catalog spells them, and a sentence for each name that was not."""
+    columns, said = dict(form.columns), []
+    for column in form.schema.columns:
+        if column.kind != "reference" or column.name not in form:
+            continue
+        catalog.rows(column.reference, form[column.name], form, column.name)
+        name = str(form[column.name][0])
+        exact = catalog.taken(column.reference).get(name)
+        if exact is not None:
+            columns[column.name] = np.array([exact], dtype=object)
+            said.append(f"{column.name.replace('_', ' ').capitalize()} {name} taken as {exact}.")
+    return replace(form, columns=columns), said
 
 
 def answers_table(forms: Table, answers: Sequence[Answer]) -> Table:
@@ -140,7 +157,7 @@ def train_answer(form: Table, catalog: Catalog) -> Answer:
             fewer = (_mapped(form, tried * eighths / 8.0, catalog) for eighths in (5.0, 6.0, 7.0) if tried >= 64.0)
             return _run(form, next((one for one in fewer if _keeps(one, deadline)), found), catalog)
     if found is None or found.kind != GOOD:
-        return _refused(form, found, catalog)
+        return _refused(form, found)
     days, words = found.results.number("run_time")[0] / DAY, short_name(str(form.text("accelerator")[0]))
     reason = f"{COUNTS[-1]:,.0f} {words} still take {days:,.0f} days; give them more days or a larger batch"
     return {"reason": reason, "answer": f"No answer: {reason}."}
@@ -179,7 +196,7 @@ def _mapped(form: Table, count: float, catalog: Catalog) -> Search:
 
 def _run(form: Table, found: Search, catalog: Catalog) -> Answer:
     if found.kind != GOOD:
-        return _refused(form, found, catalog)
+        return _refused(form, found)
     plan, results = found.plans, found.results
     names = (
         "run_time", "run_energy", "run_carbon", "mfu", "goodput", "step_time", "step_time_low", "step_time_high",
@@ -232,15 +249,14 @@ def _training_sentence(form: Table, answer: Answer) -> str:
     )
 
 
-def _refused(form: Table, found: Search | None, catalog: Catalog) -> Answer:
+def _refused(form: Table, found: Search | None) -> Answer:
     """Why no mapping meets the targets, from the one that comes nearest."""
     words = ""
     if found is not None:
         count = float(found.plans.number("num_accelerators")[0])
         words = f"on {count:,.0f} accelerators: {str(found.results['reason'][0]).split(';')[0]}"
     reason = words or f"no mapping of {form.text('model')[0]} on these accelerators is legal"
-    plan = _plan(form, COUNTS[0], catalog)
-    return {"reason": reason, "answer": f"No answer: {reason}.", **trust("training", plan, catalog)}
+    return {"reason": reason, "answer": f"No answer: {reason}."}
 
 
 CHIP = "My chip"

@@ -7,6 +7,7 @@ have headers with units, ``step time (s)``. pandas is imported when a function i
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -168,7 +169,10 @@ def _table(frame: pd.DataFrame) -> Table:
         else:
             columns[name] = values.astype(object).where(values.notna(), None).to_numpy(dtype=object)
 
-    return table_from_columns(plan_kind(tuple(columns)), columns, partial(_place, frame.index))
+    table = table_from_columns(plan_kind(tuple(columns)), columns, partial(_place, frame.index))
+    if table.own:
+        warnings.warn(f"columns that are not read: {', '.join(table.own)}", stacklevel=3)
+    return table
 
 
 def _place(index: pd.Index, row: int, column: str) -> str:

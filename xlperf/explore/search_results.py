@@ -12,10 +12,6 @@ from xlperf.base.units import MILLION
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, column, table_schema, unit_of
 from xlperf.catalog.table import Table
-from xlperf.engine.conditions import format_and_load
-from xlperf.engine.join import software_words
-from xlperf.engine.trust import RANGES
-from xlperf.engine.trust import trust as trust_of
 from xlperf.explore.mappings import Counts
 from xlperf.explore.objectives import BANDED, TOLD_APART, Limit, Objective, most_robust, num_alike
 
@@ -265,16 +261,3 @@ def price_words(given: float, basis: str) -> str:
     if given == given:
         return "as given"
     return {"rent": "rent of the sheet prices", "own": "owned, by the sheet prices"}.get(basis, "no price known")
-
-
-def trust(kind: str, plan: Table, catalog: Catalog) -> Answer:
-    """Trust badge of a plan without results, and the nearest published runs with their median error.
-
-    ``catalog``: whose model has aliases. Returns ``trust`` and ``trust_reason``, as in the results of plans: by model,
-    accelerator and software alone.
-    """
-    models = catalog.rows("models", plan.text("model"), plan, "model")
-    accelerators = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
-    unplaced = np.full((len(RANGES), 1), np.nan)
-    known = trust_of(kind, catalog, models, accelerators, software_words(plan), format_and_load(plan), unplaced)
-    return {name: str(known[name][0]) for name in ("trust", "trust_reason")}

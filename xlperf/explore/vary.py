@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from xlperf.base.arrays import Array, exp, log
-from xlperf.base.errors import Fault, InputError
-from xlperf.catalog.cells import BadValue, is_blank, number_of, parse_header
+from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.catalog.cells import BadValue, is_blank, number_of, parse_header, shown
 from xlperf.catalog.parse import convert
 from xlperf.catalog.schema import PLAN_TABLES, Column, is_count, table_schema, unit_of
 from xlperf.explore.space import MOST_PLANS
@@ -148,7 +149,8 @@ def read_values(
         parsed = parse_header(kind, [header])
         found_faults = [Fault(place, one.problem, one.hint) for one in parsed.faults if one.position == 0]
         if found_faults or not parsed.fields:
-            faults += found_faults or [Fault(place, f'"{header}" is no column of {kind} plans')]
+            hint = partial(nearest, str(header), [name.replace("_", " ") for name in table_schema(kind).by_name])
+            faults += found_faults or [Fault(place, f"unknown column {shown(header)}", hint)]
             continue
         field = parsed.fields[0]
         found: list[float | str] = []

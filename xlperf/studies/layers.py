@@ -63,15 +63,24 @@ def _filled(keys: Sequence[str], series: Sequence[str], values: Mapping[tuple[st
 
 def _bounds(operators: Mapping[int, Table], names: Sequence[str]) -> StudySheet:
     found: dict[tuple[str, str], object] = {}
+    used: list[str] = []
     for row, table in operators.items():
-        found.update(zip(((key, names[row]) for key in _phases(table)), table["bound"], strict=True))
-    keys, used = positions(key for key, _ in found)[0], [names[row] for row in operators]
+        for name, column in ((names[row], "bound"), (_ideal(names[row]), "ideal_bound")):
+            found.update(zip(((key, name) for key in _phases(table)), table[column], strict=True))
+            used.append(name)
+    keys = positions(key for key, _ in found)[0]
     columns = zip(*_filled(keys, used, found), strict=True)
     return sheet_of(
         "bounds",
-        "What limits each GEMM and the attention of a layer: compute or memory.",
+        "What limits each GEMM and the attention of a layer: compute or memory; beside it by the ideal roofline, whose "
+        "verdict is the arithmetic intensity against the ridge point.",
         [("operator", keys), *zip(used, columns, strict=True)],
     )
+
+
+def _ideal(plan: str) -> str:
+    """Column of a plan's verdicts by the ideal roofline."""
+    return f"{plan}, ideal"
 
 
 def _detail(inputs: Inputs, plans: Table, operators: Mapping[int, Table], names: Sequence[str]) -> StudySheet:
@@ -101,7 +110,7 @@ def _detail(inputs: Inputs, plans: Table, operators: Mapping[int, Table], names:
                 own_column("ridge", "FLOP/B", "Arithmetic intensity of the ridge point: peak rate over bandwidth"),
                 peak / bandwidth,
             ),
-            *result_columns(table, ("time",)),
+            *result_columns(table, ("ideal_time", "tile_time", "efficiency_time", "power_time", "time")),
             (
                 own_column("share_of_peak_rate", "-", "Rate of operations over the peak of the format"),
                 flop / time / peak,
@@ -111,6 +120,7 @@ def _detail(inputs: Inputs, plans: Table, operators: Mapping[int, Table], names:
                 traffic / time / bandwidth,
             ),
             (fields["bound"], table["bound"]),
+            (fields["ideal_bound"], table["ideal_bound"]),
         ],
     )
 
@@ -201,9 +211,11 @@ def _findings(bounds: StudySheet, used: Sequence[str]) -> Iterator[Finding]:
         found = {name: _compute_bound(bounds, name, phase) for name in used}
         parts = [f"{compute} of {every} on {_machine(name)}" for name, (compute, every) in found.items()]
         any_found = any(compute for compute, _ in found.values())
-        yield Finding(
-            phase.capitalize(), f"Compute-bound operators: {', '.join(parts) if any_found else 'none on any machine'}."
-        )
+        ideal = {name: _compute_bound(bounds, _ideal(name), phase) for name in used}
+        words = f"Compute-bound operators: {', '.join(parts) if any_found else 'none on any machine'}"
+        others = [f"{ideal[name][0]} on {_machine(name)}" for name in used if ideal[name] != found[name]]
+        beside = f"{', '.join(others)}; on the others the same" if len(others) < len(used) else ", ".join(others)
+        yield Finding(phase.capitalize(), f"{words}; by the ideal roofline {beside if others else 'the same'}.")
 
 
 def _batch_finding(batch: StudySheet, used: Sequence[str], sizes: Sequence[float]) -> Finding:

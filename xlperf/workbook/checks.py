@@ -28,6 +28,8 @@ TOLERANCE = 0.01
 _FAULTS = 'COUNTIF(checks!$D$5:$D$60,"check")'
 VERDICT = f'IF({_FAULTS}=0,"checks of all sheets: ok","checks: "&{_FAULTS}&" to look at, see the sheet checks")'
 """One verdict of all checks, as a formula; it ends with ok where all is well."""
+_ROWS = 1048577
+"""Rows of a sheet and 1. [-]"""
 _SPARE_MODELS = 20
 _TOP = 5
 _PULLED = (
@@ -56,12 +58,22 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the summary: what is counted, the formula, its value, and whether it should be zero."""
+    """One line of the summary: what is counted, the formula, its value, whether it should be zero, the first cell."""
 
     words: str
     formula: str
     value: int | None
     zero: bool = True
+    first: str = ""
+
+
+def _first_cell(test: str, column: Column) -> str:
+    """Formula for the address and the content of the first cell of a column whose test, an array formula, is 1."""
+    kind, cells = column.table.removesuffix("_results"), column_reference(column)
+    row = f"{_ROWS}-SUMPRODUCT(MAX(({test})*({_ROWS}-ROW({cells}))))"
+    content = f"INDEX({cells},{row}-SUMPRODUCT(MIN(ROW({cells})))+1)"
+    words = f'IFERROR(": "&{content},"")'
+    return f'"{kind}!"&ADDRESS({row},SUMPRODUCT(MIN(COLUMN({cells}))),4)&{words}'
 
 
 def computed_parameters(row: Row) -> float:
@@ -117,7 +129,7 @@ def checks_sheet(
     words = "checks of all sheets: ok" if faulty == 0 else f"checks: {faulty} to look at, see the sheet checks"
     formulas.put(_cell(sheet, "B3"), f"={VERDICT}", words, "xlperf heading")
     alarm(sheet, "B3", 'RIGHT($B$3,2)<>"ok"')
-    for offset, words in enumerate(("check", "count", "verdict")):
+    for offset, words in enumerate(("check", "count", "verdict", "first cell")):
         put(sheet.cell(_TOP - 1, 2 + offset), words, "xlperf header")
     for row, check in enumerate(checks, start=_TOP):
         put(sheet[f"B{row}"], check.words, "xlperf key")
@@ -125,6 +137,8 @@ def checks_sheet(
         told = None if check.value is None else "check" if check.zero and check.value else "ok"
         test = f'IF(C{row}=0,"ok","check")' if check.zero else '"ok"'
         formulas.put(_cell(sheet, f"D{row}"), f"={test}", told)
+        if check.first:
+            formulas.put(_cell(sheet, f"E{row}"), f'=IF(C{row}=0,"",{check.first})', None if check.value else "")
     put(sheet[f"B{model_top - 1}"], "Parameters of the models, from their shapes", "xlperf heading")
     headers = ["row", "model", *[name.replace("_", " ") for name in _PULLED]]
     for offset, words in enumerate([*headers, "computed (G)", "stated (G)", "difference", "verdict"], start=1):
@@ -240,13 +254,9 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Map
     for kind in ("accelerators", "models", "prices", "calibration"):
         key = table_schema(kind).key
         name = column_reference(key)
-        checks.append(
-            Check(
-                f"Duplicate names on {kind}",
-                f'SUMPRODUCT(({name}<>"")*(COUNTIF({name},{name})>1))',
-                _repeated([row[key.name] for row in rows[kind]]),
-            )
-        )
+        test = f'({name}<>"")*(COUNTIF({name},{name})>1)'
+        number = _repeated([row[key.name] for row in rows[kind]])
+        checks.append(Check(f"Duplicate names on {kind}", f"SUMPRODUCT({test})", number, first=_first_cell(test, key)))
     for kind in (*CATALOG_TABLES, *PLAN_TABLES, *(kind for kind in OPTIONAL_TABLES if kind in rows)):
         schema = table_schema(kind)
         needed = [column for column in schema.columns[1:] if column.required or column.instead]
@@ -266,11 +276,13 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Map
         first = results_of(kind).by_name[LIVE_RESULTS[kind][0]]
         fits = results_of(kind).by_name["fits"]
         own = results.get(kind, {})
+        failed = f"ISERROR({kind}[[{first.header}]])*1"
         checks += [
             Check(
                 f"Plans of {kind} without a result",
-                f"SUMPRODUCT(ISERROR({kind}[[{first.header}]])*1)",
+                f"SUMPRODUCT({failed})",
                 _count(own.get(first.name), lambda cell: isinstance(cell, CellError)),
+                first=_first_cell(failed, first),
             ),
             Check(
                 f"Plans of {kind} that do not fit in memory",
@@ -280,12 +292,14 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Map
         ]
     for kind, name in (("chiplets", "unit_cost"), ("servers", "cost_rate")):
         if kind in rows:
-            header = results_of(kind).by_name[name].header
+            column = results_of(kind).by_name[name]
+            failed = f"ISERROR({column_reference(column)})*1"
             checks.append(
                 Check(
                     f"Rows of {kind} without a result",
-                    f"SUMPRODUCT(ISERROR({kind}[[{header}]])*1)",
+                    f"SUMPRODUCT({failed})",
                     _count(results.get(kind, {}).get(name), lambda cell: isinstance(cell, CellError)),
+                    first=_first_cell(failed, column),
                 )
             )
     return checks
@@ -314,6 +328,7 @@ def _unknown_names(column: Column, rows: Mapping[str, list[dict[str, Any]]]) -> 
         f"Names in {column.name.replace('_', ' ')} of {column.table} that are not on {column.reference}",
         f"SUMPRODUCT({test})",
         sum(name is not None and name.casefold() not in names for name in used),
+        first=_first_cell(test, column),
     )
 
 

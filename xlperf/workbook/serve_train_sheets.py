@@ -129,7 +129,7 @@ def compared(data: Any, cells: dict[str, str], r: dict[str, str], others: list[s
     last = letters[-1]
     for letter, name in zip(letters, names, strict=True):
         live.put(data[f"{letter}68"], table_schema("serve").by_name[name].header)
-    wanted = ("accelerators", "cost per million output tokens", "power")
+    wanted = ("accelerators", "fleet cost per million output tokens", "power")
     for letter, words in zip("SUVW", ("name", *wanted), strict=True):
         live.put(data[f"{letter}68"], words)
     live.put(data["T68"], "rank")
@@ -159,7 +159,7 @@ def _answers(sheet: Any, r: dict[str, str], live: Live) -> None:
                 "#,##0",
                 f'"of "&{r["server_size"]}&"; "&{r["copies"]}&" copies of "&{r["copy_size"]}',
             ),
-            ("$ per M tokens out", r["cost_per_million_output_tokens"], '"$"0.00', cost),
+            ("Fleet $ per M out", r["fleet_cost_per_million_output_tokens"], '"$"0.00', cost),
             ("USD a month", r["monthly_cost"], MONEY, f'"at $"&TEXT({r["hour_price"]},"0.00")&" an hour"'),
             ("Power (MW)", r["power"], "0.00", '"with the building"'),
             ("First token (s)", f"{r['ttft']}/1000", "0.0", f'"then "&TEXT({r["tpot"]},"0")&" ms a token"'),
@@ -204,7 +204,7 @@ def _others(sheet: Any, data: Any, r: dict[str, str], live: Live) -> None:
                                              ("P", "V", "cell", "0.00"), ("R", "W", "cell", "0.00")):  # fmt: skip
             value = f'=IFERROR(IF({shown},INDEX({source}${column}$69:${column}$74,{at}),""),"")'
             put(sheet, f"{letter}{row}", value, look, number, live=live)
-        change = f'=IFERROR(P{row}/{r["cost_per_million_output_tokens"]}-1,"")'
+        change = f'=IFERROR(P{row}/{r["fleet_cost_per_million_output_tokens"]}-1,"")'
         put(sheet, f"Q{row}", change, "cell", "+0%;-0%;0%", live=live)
         border(sheet, f"M{row}:R{row}", bottom=("hair", RULE))
     in_colour(sheet, "Q23:Q27", "=AND(ISNUMBER($Q23),$Q23<0)", "00734F")
@@ -220,7 +220,7 @@ def _notes(sheet: Any, r: dict[str, str], live: Live) -> None:
         "Taken for granted",
         (
             f'{r["defaults_used"]}&""',
-            f'"Price: "&{r["price_basis"]}&"; "&TEXT({r["accelerator_power"]},"#,##0")&" W each"',
+            f'"Price: "&{r["price_basis"]}&"; "&TEXT({r["power_per_accelerator"]},"#,##0")&" W each"',
             f'"Room for "&TEXT({r["users_that_fit"]},"#,##0")&" users: "&TEXT({r["head_room"]},"0 %")&" head room"',
         ),
         live,

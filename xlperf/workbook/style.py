@@ -302,6 +302,7 @@ _BY_NAME = {
     "value": "General",
     "error": "0.0%",
     "mfu": "0.0%",
+    "mfu_causal": "0.0%",
     "hfu": "0.0%",
     "goodput": "0.0%",
     "share": "0.0%",

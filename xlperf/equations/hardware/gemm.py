@@ -9,6 +9,7 @@ have shape (rows, 1).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,7 +18,6 @@ from xlperf.equations.hardware.roofline import (
     CACHE_SHARE,
     STAGES,
     Device,
-    blended_time,
     clock_limited_time,
     sustained_time,
     transfer_time,
@@ -41,6 +41,15 @@ USUAL_SHARED_MEMORY = 98304.0
 """Shared memory where none is stated: room for the tiles that every library has. [B]"""
 SUM_WIDTH = 2.0
 """Size of a sum over a part of the depth, FP32, over that of an output, 16 bits. [-]"""
+INSTRUCTION_ROWS = 8.0
+"""Rows of the shortest instruction of matrix units whose operands are swapped: few rows are padded to it. [-]"""
+FEW_ROWS = 16.0
+"""Rows up to which libraries have kernels for products of a matrix and few vectors. [-]"""
+SLOWEST_STREAM = 3.0
+"""Longest time of a product of few rows, over that of its bytes through the main memory: its depth is cut until as many
+multiprocessors read. [-]"""
+MOST_SPLITS = TILES["serving"][2].max()
+"""Pieces that libraries cut the depth into at most, each with a start of its own. [-]"""
 _MANY = 2048
 """Products from which on tiles are tried one by one: all at once would leave the processor's cache. [-]"""
 
@@ -348,6 +357,71 @@ def tiled_product_time(
     return np.asarray(np.ceil(tiles / at_once) * one_wave + sums * (outputs / array(cache_bandwidth)))
 
 
+def few_rows_time(
+    m: Numeric,
+    n: Numeric,
+    k: Numeric,
+    batch: Numeric,
+    *,
+    peak_flop_rate: Numeric,
+    compute_efficiency: Numeric = 1.0,
+    start_time: Numeric = 0.0,
+    instruction_rows: Numeric = INSTRUCTION_ROWS,
+    most_rows: Numeric = FEW_ROWS,
+) -> Array:
+    r"""Compute time of a GEMM of few rows: a GEMV or a product whose operands are swapped.
+
+    The few rows are the short side of an instruction, and the depth is cut so that all multiprocessors are busy from
+    the first to the last weight. Each weight passes through the last-level cache once, on its way from the main memory.
+
+    .. math:: t = \frac{2 r \lceil m / r \rceil\, b\,n k}{\eta P} + t_w, \quad m \le m_{max}
+
+    Parameters
+    ----------
+    m : numeric
+        Rows of the first matrix. [-]
+    n : numeric
+        Columns of the second matrix. [-]
+    k : numeric
+        Depth. [-]
+    batch : numeric
+        Equal products in the call. [-]
+    peak_flop_rate : numeric
+        Dense peak of the whole accelerator. [FLOP/s]
+    compute_efficiency : numeric, default 1.0
+        Share of the peak that full instructions reach. [-]
+    start_time : numeric, default 0.0
+        Time t_w to start and drain the one wave. [s]
+    instruction_rows : numeric, default 8.0
+        Rows r of the shortest instruction. [-]
+    most_rows : numeric, default 16.0
+        Rows up to which there are such kernels. [-]
+
+    Returns
+    -------
+    time : numeric
+        Time of the matrix units; infinite for more rows. [s]
+
+    References
+    ----------
+    .. [1] NVIDIA, "Parallel Thread Execution ISA", section "Asynchronous warpgroup level matrix instructions": shapes
+       m64nNk16 with N any multiple of 8.
+    .. [2] NVIDIA, "CUTLASS: efficient GEMM in CUDA", github.com/NVIDIA/cutlass, media/docs/efficient_gemm.md, section
+       "Parallelized reductions" (split-K).
+
+    Examples
+    --------
+    One row is padded to eight: 2 x 8 x 100 x 1,000 FLOP at 1.6 MFLOP/s. 17 rows take tiles.
+
+    >>> few_rows_time(np.array([1.0, 17.0]), 100.0, 1000.0, 1.0, peak_flop_rate=1.6e6).tolist()
+    [1.0, inf]
+    """
+    rows, shortest = array(m), array(instruction_rows)
+    work = 2.0 * (ceil_div(rows, shortest) * shortest) * array(n) * array(k) * array(batch)
+    time = work / (array(compute_efficiency) * array(peak_flop_rate)) + array(start_time)
+    return np.where(rows > array(most_rows), np.inf + 0.0 * time, time) + 0.0 * array(most_rows)
+
+
 def _many_products_time(
     device: Device,
     constants: Mapping[str, Array],
@@ -445,9 +519,12 @@ def gemm_time(
     r"""Time of a (batched) GEMM: ``batch`` products of an (m, k) by a (k, n) matrix.
 
     The tile is the fastest of :data:`TILES` that the library has and the shared memory fits; the last-level cache
-    bounds what is read twice (:func:`product_memory_traffic`). Inputs that have to be converted to the precision of the
-    product first cost ``input_traffic`` bytes c an element, before the product starts. The clock of a long
-    product falls until its power keeps the limit (:func:`xlperf.equations.hardware.roofline.clock_limited_time`).
+    bounds what is read twice (:func:`product_memory_traffic`). A product of few rows does not pay for whole tiles: its
+    arithmetic is that of the shortest instruction (:func:`few_rows_time`), and its weights stream through the
+    multiprocessors in the time of its tiles, or in a few times that of its bytes where that is less. Inputs that have
+    to be converted to the precision of the product first cost ``input_traffic`` bytes c an element, before the product
+    starts. The clock of a long product falls until its power keeps the limit
+    (:func:`xlperf.equations.hardware.roofline.clock_limited_time`).
 
     .. math::
 
@@ -493,12 +570,17 @@ def gemm_time(
     >>> gemm_time(device(), own, 8192, 8192, 8192, 1, 2, 2).tolist()
     [[0.001379]]
     """
+    few = array(m) <= FEW_ROWS
+    units = device
+    if some(few) and some(device.stream_ratio != 1.0):
+        rate = np.where(few, device.stream_ratio, 1.0) * device.peak_flop_rate
+        units = replace(device, peak_flop_rate=rate)
     tiles, fits, block = _fitting(device, constants, stack)
     heights, widths, splits = tiles
     sum_size = SUM_WIDTH * array(output_element_size)
     given = array(m), array(n), array(k), array(batch), array(element_size)
     burst = (
-        _many_products_time(device, constants, *given, sum_size, tiles, fits)
+        _many_products_time(units, constants, *given, sum_size, tiles, fits)
         if np.size(m) >= _MANY
         else np.where(
             fits,
@@ -507,7 +589,7 @@ def gemm_time(
                 heights,
                 widths,
                 splits,
-                peak_flop_rate=device.peak_flop_rate,
+                peak_flop_rate=units.peak_flop_rate,
                 cache_bandwidth=device.l2_bandwidth,
                 num_multiprocessors=device.num_multiprocessors,
                 compute_efficiency=constants["compute_efficiency"],
@@ -519,9 +601,13 @@ def gemm_time(
             np.inf,
         ).min(axis=0)
     )
-    flop = 2.0 * (array(m) * array(n) * array(k) * array(batch))
-    limited = clock_limited_time(burst, device.product_energy(constants, flop), device.arithmetic_power)
-    compute = sustained_time(burst, limited, constants["boost_time"])
+    energy = device.product_energy(constants, 2.0 * (array(m) * array(n) * array(k) * array(batch)))
+
+    def sustained(time: Array) -> Array:
+        limited = clock_limited_time(time, energy, device.arithmetic_power)
+        return sustained_time(time, limited, constants["boost_time"])
+
+    compute = sustained(burst)
     size = m, n, k, batch, element_size, output_element_size
     in_order = _reads_alone(constants)
     machine = device.num_multiprocessors, device.l2_capacity
@@ -529,4 +615,12 @@ def gemm_time(
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     conversion = constants["input_traffic"] * (array(batch) * array(m) * array(k)) / device.memory_bandwidth
     fixed = constants["launch_time"] + conversion
-    return np.asarray(fixed + blended_time(compute, memory, constants["serial_share"]))
+    longer = compute
+    if some(few):
+        start = constants["wave_time"]
+        rates = {"peak_flop_rate": device.peak_flop_rate, "compute_efficiency": constants["compute_efficiency"]}
+        shortest = np.minimum(few_rows_time(m, n, k, batch, **rates, start_time=start), burst)
+        least = sustained(np.where(few, shortest, burst))
+        streamed = np.minimum(compute, SLOWEST_STREAM * memory + MOST_SPLITS * start)
+        longer = np.where(few, np.maximum(least, streamed), compute)
+    return np.asarray(fixed + (np.maximum(longer, memory) + constants["serial_share"] * np.minimum(compute, memory)))

@@ -136,6 +136,58 @@ def node_energy_ratio(
     return np.asarray(energy / reference * np.where(np.isnan(share), 1.0, share * share))
 
 
+def peak_clock_rate(
+    peak_flop_rate: Numeric,
+    num_multiprocessors: Numeric,
+    clock_rate: Numeric,
+    nominal_clock_rate: Numeric,
+    rounding: Numeric = 0.94,
+) -> Array:
+    r"""Clock at which a stated peak is reached: a clock beyond it is headroom that changes neither peak nor energy.
+
+    A multiprocessor, or a whole systolic array, does a power of two of operations per clock, so that the stated peak
+    fixes the clock, not below the nominal one. Within a few per cent of it the boost clock is that of the peak,
+    as datasheets round both (a B200 of 1.965 GHz has the peak of 1.856 GHz):
+
+    .. math:: f_P = \min\left(\max\left(\frac{P}{n\,2^k}, f_0\right), f\right), \quad
+              k = \left\lfloor \log_2 \frac{P}{n f} \right\rceil
+
+    Heuristic, this work: so it is on A100, H100, GB200, L40S and MI300X, within rounding of the datasheet.
+
+    Parameters
+    ----------
+    peak_flop_rate : numeric
+        Dense 16-bit peak P; NaN means not stated. [FLOP/s]
+    num_multiprocessors : numeric
+        Multiprocessors n; NaN: one. [-]
+    clock_rate : numeric
+        Boost clock f; NaN means not stated. [Hz]
+    nominal_clock_rate : numeric
+        Clock f_0 of the node at its nominal voltage; NaN means unknown. [Hz]
+    rounding : numeric, default 0.94
+        Least clock of a peak, over the boost clock, that is taken for the boost clock. [-]
+
+    Returns
+    -------
+    clock : numeric
+        The boost clock where another argument is not known. [Hz]
+
+    Examples
+    --------
+    132 multiprocessors of an H100 do 4,096 operations per clock, at whatever clock it may boost to:
+
+    >>> peak_clock_rate(989.4e12, 132.0, np.array([1.83e9, 2.2e9]), 1.83e9).round(-7).tolist()
+    [1830000000.0, 1830000000.0]
+    """
+    clock, each = array(clock_rate), array(peak_flop_rate) / known_or(num_multiprocessors, 1.0)
+    per_clock = each / clock
+    mantissa, exponent = np.frexp(np.where(np.isfinite(per_clock), per_clock, 1.0))
+    power_of_two = np.ldexp(1.0, np.where(mantissa * mantissa < 0.5, exponent - 1, exponent))
+    stated = np.minimum(np.maximum(each / power_of_two, array(nominal_clock_rate)), clock)
+    headroom = stated < array(rounding) * clock
+    return np.asarray(np.where(headroom, stated, clock) + 0.0 * array(rounding))
+
+
 def work_power(
     power_limit: Numeric,
     idle_power: Numeric,
@@ -333,6 +385,39 @@ def idle_power(power_limit: Numeric, idle_share: Numeric, static_power: Numeric 
     return np.asarray(array(idle_share) * usual)
 
 
+def power_without_work(power_limit: Numeric, idle_power: Numeric, static_power: Numeric = np.nan) -> Array:
+    r"""Power of an accelerator with nothing to run: as measured, else its leakage, else the usual share of its limit.
+
+    .. math:: P_i \text{ or } P_s \text{ or } 0.13\,P_{max}
+
+    Heuristic, this work.
+
+    Parameters
+    ----------
+    power_limit : numeric
+        Power limit of the accelerator by its datasheet; NaN means unknown. [W]
+    idle_power : numeric
+        Measured power; NaN means unknown. [W]
+    static_power : numeric, default NaN
+        Leakage and idle clocks under load; NaN means unknown. [W]
+
+    Returns
+    -------
+    power : numeric
+        NaN where nothing is known. [W]
+
+    Examples
+    --------
+    Measured, leakage alone and neither:
+
+    >>> power_without_work(700.0, np.array([116.0, np.nan, np.nan]), np.array([80.0, 80.0, np.nan])).tolist()
+    [116.0, 80.0, 91.0]
+    """
+    idle, static = array(idle_power), array(static_power)
+    static = np.where(np.isnan(static), STATIC_SHARE * array(power_limit), static)
+    return np.where(np.isnan(idle), static, idle)
+
+
 def narrow_energy(flop_energy: Numeric, element_size: Numeric, wide_size: Numeric = 2.0) -> Array:
     r"""Energy of an operation on narrow inputs.
 
@@ -451,12 +536,13 @@ def product_clock_share(
     return np.asarray(np.where(np.isnan(array(capped_limit)) | np.isnan(share), 1.0, share))
 
 
-def energy_at_clock(energy: Numeric, clock_share: Numeric) -> Array:
+def energy_at_clock(energy: Numeric, clock_share: Numeric, least_voltage_share: Numeric = 2.0 / 3.0) -> Array:
     r"""Energy of an operation at a share of the clock.
 
-    .. math:: e' = x^2 e
+    .. math:: e' = \max(x, v_0)^2 e
 
-    The voltage falls with the clock, and the energy with its square.
+    The voltage falls with the clock down to the least one of the node, and the energy with its square, as in
+    :func:`xlperf.equations.hardware.roofline.clock_limited_time`.
 
     Parameters
     ----------
@@ -464,6 +550,8 @@ def energy_at_clock(energy: Numeric, clock_share: Numeric) -> Array:
         Energy e at the full clock; or its ratio to another one. [J]
     clock_share : numeric
         Share x of the clock. [-]
+    least_voltage_share : numeric, default 2/3
+        Voltage v_0 of a slow clock over that of the full one. [-]
 
     Returns
     -------
@@ -477,13 +565,13 @@ def energy_at_clock(energy: Numeric, clock_share: Numeric) -> Array:
 
     Examples
     --------
-    At half the clock a quarter:
+    At three quarters of the clock 9/16; at half of it the voltage is two thirds:
 
-    >>> float(energy_at_clock(1.0, 0.5))
-    0.25
+    >>> energy_at_clock(1.0, np.array([0.75, 0.5])).round(4).tolist()
+    [0.5625, 0.4444]
     """
-    share = array(clock_share)
-    return np.asarray(array(energy) * (share * share))
+    voltage = np.maximum(array(clock_share), array(least_voltage_share))
+    return np.asarray(array(energy) * (voltage * voltage))
 
 
 def power_at_clock(full_power: Numeric, clock_share: Numeric) -> Array:
@@ -507,10 +595,10 @@ def power_at_clock(full_power: Numeric, clock_share: Numeric) -> Array:
 
     Examples
     --------
-    At half the clock an eighth:
+    At three quarters of the clock 27/64:
 
-    >>> float(power_at_clock(800.0, 0.5))
-    100.0
+    >>> float(power_at_clock(640.0, 0.75))
+    270.0
     """
     share = array(clock_share)
     return np.asarray(array(full_power) * energy_at_clock(share, share))

@@ -73,6 +73,8 @@ class Device:
         Energy of a byte of the main memory. [J/B]
     exponential_rate : Array
         Exponentials in a second, one as one FLOP; NaN: a sixteenth of the rate of the vector units. [FLOP/s]
+    stream_ratio : Array
+        Share of the rate of tiles at which weights of products of few rows reach the multiprocessors. [-]
     """
 
     peak_flop_rate: Array
@@ -92,6 +94,7 @@ class Device:
     drive_bandwidth: Array = field(default_factory=_column(np.inf))
     memory_energy: Array = field(default_factory=_column(MEMORY_ENERGY))
     exponential_rate: Array = field(default_factory=_column(np.nan))
+    stream_ratio: Array = field(default_factory=lambda: np.ones(()))
 
     @property
     def arithmetic_power(self) -> Array:

@@ -175,9 +175,14 @@ class InferencePlan(PlanColumns):
         return np.asarray(self.prompt_length - self.new_tokens)
 
     @derived
+    def drafted_tokens(self) -> Array:
+        """Tokens drafted for a decode step: no more than the output has beside its first token and the step's. [-]"""
+        return np.asarray(np.minimum(self.draft_tokens, np.maximum(self.output_length - 2.0, 0.0)))
+
+    @derived
     def tokens_per_step(self) -> Array:
         """Tokens that a sequence gains in a decode step, expected: the step's own and those accepted. [-]"""
-        return accepted_tokens(self.draft_tokens, self.acceptance_rate)
+        return accepted_tokens(self.drafted_tokens, self.acceptance_rate)
 
     @derived
     def own_tokens(self) -> Array:

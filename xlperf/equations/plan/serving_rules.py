@@ -79,6 +79,10 @@ MODE_RULES: tuple[Rule[InferencePlan], ...] = (
         lambda plan, model: (plan.prefill_first > 0.0) & np.isnan(plan.run_requests) & (plan.mode == Mode.CONTINUOUS),
         "prefill first says something of a run only; set run requests",
     ),
+    Rule(
+        lambda plan, model: (plan.arrival_variation != 1.0) & np.isnan(plan.request_rate),
+        "arrival variation needs a request rate: a constant number in flight has no arrivals of its own",
+    ),
 )
 """Columns that have a meaning in some modes only; of plans as the sheet has them."""
 
@@ -307,6 +311,11 @@ CAPACITY_RULES: tuple[Rule[InferencePlan], ...] = (
     Rule(
         lambda plan, model: np.isinf(plan.ttft),
         "request rate {request_rate} is more than the deployment can serve: at most {max_request_rate} requests/s",
+    ),
+    Rule(
+        lambda plan, model: np.isinf(plan.ttft) & (plan.max_batch_size < 1.0),
+        "the memory has no room for one request: that rate is of one at a time; evaluate a concurrency to see what is "
+        "needed",
     ),
 )
 """Of plans with their results: with as many requests the queue grows without end."""

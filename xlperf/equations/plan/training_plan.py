@@ -17,6 +17,7 @@ from xlperf.equations.plan.records import (
     DispatchPrecision,
     GradientAccumulation,
     GradientPrecision,
+    Graphs,
     LossPrecision,
     MasterWeights,
     MomentPrecision,
@@ -70,6 +71,9 @@ class TrainingPlan(PlanColumns):
         Copies of a quantized tensor that products read: 1 or 2. [-]
     gathered_layouts : Array
         Copies of a quantized tensor that ranks send each other: 1 where the other can be made of it. [-]
+    copied_gathers : Array
+        1 where sequences are the second dimension of what ranks gather and scatter (DTensor): whole tensors are copied
+        beside it, and what was gathered stays for the backward pass. [-]
     """
 
     @derived
@@ -260,6 +264,28 @@ class TrainingPlan(PlanColumns):
         return np.asarray(whole | (self.cross_entropy == CrossEntropy.CHUNKED) & (self.compiled == 0.0))
 
     @derived
+    def gathers_again(self) -> Array:
+        """1 where backward passes gather the input of a block once more: its shard alone was kept. [-]
+
+        DTensor keeps what it gathered, unless the norm before it is computed again.
+        """
+        recomputed = np.maximum(self.again("norm"), self.again("products"))
+        return np.asarray(np.where(self.copied_gathers > 0.0, recomputed, 1.0))
+
+    @derived
+    def captures_experts(self) -> np.ndarray:
+        """Where a graph holds experts too: the sizes of their inputs must be known when it is captured. [-]"""
+        return np.asarray((self.graphs == Graphs.STEP) | (self.graphs == Graphs.WHOLE_LAYERS))
+
+    @derived
+    def counts_in_memory(self) -> np.ndarray:
+        """Where grouped products take the counts of tokens from memory, so that the host need not know them. [-]
+
+        The fused kernels of MXFP8 and FP4, whose tensors cannot be turned (Transformer Engine on cuDNN).
+        """
+        return np.asarray(self.turns < 1.0)
+
+    @derived
     def narrow_loss(self) -> np.ndarray:
         """Where a plain loss is computed in the precision of the logits, without FP32 copies of them. [-]"""
         return np.asarray(self.plain_loss & (self.loss_precision == LossPrecision.BF16))
@@ -316,7 +342,8 @@ class TrainingPlan(PlanColumns):
     def misnamed_order(self) -> np.ndarray:
         """Where the dimension order does not name each of DIMENSIONS once. [-]"""
         codes, orders = _distinct(self, "dimension_order")
-        return np.asarray(np.array([sorted(order.split("-")) != sorted(DIMENSIONS) for order in orders])[codes])
+        misnamed = [sorted(order.split("-")) != sorted(DIMENSIONS) for order in orders]
+        return np.asarray(np.array(misnamed, dtype=bool)[codes])
 
     @derived
     def strides(self) -> dict[str, Array]:

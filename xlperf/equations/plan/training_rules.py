@@ -8,7 +8,6 @@ from xlperf.base.arrays import Array
 from xlperf.equations.model.model import Model
 from xlperf.equations.plan.records import (
     ContextMethod,
-    Graphs,
     OffloadTarget,
     PipelineSchedule,
     QuantizedCopies,
@@ -106,8 +105,11 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
         "expert_capacity",
     ),
     Rule(
-        lambda plan, model: _experts(model) & np.isnan(plan.expert_capacity) & (plan.graphs == Graphs.WHOLE_LAYERS),
-        "graphs of whole layers need an expert capacity: the host waits for the counts of tokens",
+        lambda plan, model: (
+            _experts(model) & np.isnan(plan.expert_capacity) & plan.captures_experts & ~plan.counts_in_memory
+        ),
+        "graphs {words.graphs} need an expert capacity (or products in mxfp8 or fp4): the host waits for the counts of"
+        " tokens",
         "graphs",
     ),
     Rule(

@@ -11,7 +11,6 @@ from xlperf.base.arrays import Array, divide, side_by_side, some
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.load import (
-    UNBOUNDED,
     BatchTimes,
     Cycle,
     RequestLoad,
@@ -20,7 +19,8 @@ from xlperf.equations.serving.load import (
     octave,
     request_load,
 )
-from xlperf.equations.serving.memory import ReplicaMemory, memory_of, most_running
+from xlperf.equations.serving.memory import ReplicaMemory, memory_of
+from xlperf.equations.serving.place_queue import PlaceWait, place_wait
 from xlperf.equations.serving.queueing import Service, Steady, closed_state
 from xlperf.equations.serving.results import (
     QUANTILE_NAMES,
@@ -100,6 +100,30 @@ class OpenState(NamedTuple):
         every = np.full((len(self), number), np.nan)
         every[:, rows] = np.stack(self)
         return OpenState(*every)
+
+    def place_wait(self, plan: InferencePlan, rate: Array, places: Array) -> PlaceWait:
+        """Wait for a place: each is held for b / lambda, its own prefill and those of others included (Little's law).
+
+        Parameters
+        ----------
+        plan : InferencePlan
+            Lengths and arrivals, (rows,).
+        rate : Array
+            Requests that arrive per second at a replica, (rows,). [request/s]
+        places : Array
+            Requests that run together at most, (rows,). [-]
+
+        Returns
+        -------
+        PlaceWait
+            0 where nothing is decoded: prompts then wait for passes of the prefill alone, (rows,).
+        """
+        hold = self.running / rate
+        own = np.minimum(divide(self.share, hold, 0.0), 1.0)
+        prompts, outputs = own * plan.prompt_variation, (1.0 - own) * plan.output_variation
+        varied = np.sqrt(prompts * prompts + outputs * outputs)
+        found = place_wait(places, self.running / places, hold, plan.arrival_variation, varied)
+        return found.chosen((plan.tokens_after_first > 0.0) | np.isinf(self.running))
 
     def service(self, service: Service) -> Service:
         """Times of replicas in this state; the line of a step goes through the time that it has there.
@@ -277,6 +301,8 @@ class Operation(NamedTuple):
         Times that are known of it.
     uneven : Array
         What times per token over requests are longer for outputs of a run that vary: mean and quantiles, (rows, 4). [s]
+    place_wait : PlaceWait, optional
+        Wait for a place of requests that arrive at a rate.
     """
 
     service: Service
@@ -288,6 +314,7 @@ class Operation(NamedTuple):
     memory: ReplicaMemory
     times: BatchTimes
     uneven: Array
+    place_wait: PlaceWait | None = None
 
 
 def operating(deployment: Deployment) -> Operation:
@@ -319,26 +346,26 @@ def operating(deployment: Deployment) -> Operation:
     places = np.maximum(memory.places(plan), 1.0)
     requests = np.maximum(plan.concurrency / replicas, 1.0)
     active, ends = np.minimum(requests, places), ~np.isnan(plan.run_requests)
+    sloped = ends | (plan.polling_steps > 1.0) | (plan.gathering_steps > 0.0)
     rate, state = plan.request_rate / replicas, None
     if arriving.any():
         rows = np.flatnonzero(arriving)
-        most = np.where(memory.max_batch_size >= 1.0, places, most_running(plan, np.full_like(places, UNBOUNDED)))
-        every = Replicas(times, workload, most)
+        every = Replicas(times, workload, places)
         state = (every if len(rows) == len(rate) else every.take(rows)).at_rate(rate[rows]).placed(rows, len(rate))
         active = np.where(
-            arriving, np.clip(np.ceil(np.where(np.isinf(state.running), 1.0, state.running)), 1.0, most), active
+            arriving, np.clip(np.ceil(np.where(np.isinf(state.running), 1.0, state.running)), 1.0, places), active
         )
     batch, (prompts, _) = np.ceil(active), workload.whole_prompts(workload.prompts(active))
-    # Only a run that ends needs a step with another batch.
+    # A run that ends needs a step with another batch, and requests that are held back for some steps.
     burst = np.maximum(np.minimum(batch, workload.max_prefill_prompts), 1.0)
     asked = [prompts, *([burst] if ends.any() else [])]
     # Capacity and times at a rate are known already.
     most = np.where(arriving, active, places)
     cycles, steps, passes = Replicas(times, workload, most).cycles(
-        np.stack([active, most]), [batch, np.where(ends, half_of(active), batch)], asked, True
+        np.stack([active, most]), [batch, np.where(sloped, half_of(active), batch)], asked, True
     )
     cycle, full = (Cycle(*(values[at] for values in cycles)) for at in (0, 1))
-    service = workload.service(active, cycle, np.where(ends, steps[1], cycle.step))
+    service = workload.service(active, cycle, np.where(sloped, steps[1], cycle.step))
     outside, uneven = deployment.request_latency.time(requests), np.zeros((len(requests), 4))
     steady = closed_state(service, requests, places, outside)
     capacity = places / _cycle_time(workload, full)
@@ -362,13 +389,23 @@ def operating(deployment: Deployment) -> Operation:
         uneven = (first + (1.0 - first) * together)[:, None] * _uneven(early, starting, active, plan)
         steady = run_state(starting, steady, first, together, plan.run_requests)
         steady = steady._replace(queue_time=run_wait(steady.queue_time, requests, run))
+    waiting = None
     if state is not None:
+        waiting = state.place_wait(plan, rate, places).chosen(arriving)
         service, capacity = (
             state.service(service),
             np.where(arriving, state.capacity, capacity),
         )
         interval = state.prefill / workload.pipeline_stages
-        opened = service.open_state(rate, plan.prompt_variation, state.running, state.least_share, interval)
+        opened = service.open_state(
+            rate,
+            plan.prompt_variation,
+            state.running,
+            state.least_share,
+            interval,
+            plan.arrival_variation,
+            waiting.mean,
+        )
         steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened, steady, strict=True)))
     running = times.step(batch)
     loaded = deployment.with_batch(batch, prompts)
@@ -377,7 +414,7 @@ def operating(deployment: Deployment) -> Operation:
         **batch_memory(memory.filled(loaded.plan), memory),
         "bound": step_bound(loaded.plan, running.bound),
     }
-    return Operation(service, steady, results, places, capacity, loaded, memory, times, uneven)
+    return Operation(service, steady, results, places, capacity, loaded, memory, times, uneven, waiting)
 
 
 def _uneven(early: Service, starting: Steady, active: Array, plan: InferencePlan) -> Array:
@@ -429,7 +466,7 @@ def loaded_results(deployment: Deployment, operation: Operation) -> dict[str, Ar
     # With fewer requests than replicas the others are idle.
     busy = np.where(arriving, replicas, np.minimum(replicas, plan.concurrency))
     one = np.ones_like(replicas)
-    results = streamed(plan, service, steady, operation.results, best, rate * busy, one, one)
+    results = streamed(plan, service, steady, operation.results, best, rate * busy, one, one, operation.place_wait)
     for at, name in enumerate(("tpot", *(f"tpot_{quantile}" for quantile in QUANTILE_NAMES))):
         results[name] = results[name] + operation.uneven[:, at]
     return with_request_latency(results, plan, arriving_latency(plan, steady, deployment.request_latency))

@@ -500,7 +500,7 @@ def serving_shape(plan: InferencePlan, batching: Batching, popularity: Popularit
     >>> shape.prefill_tokens, float(shape.decode_tokens)
     (2000.0, 4.0)
     """
-    prompts, drafted = batching.own_prompts, 1.0 + plan.draft_tokens
+    prompts, drafted = batching.own_prompts, 1.0 + plan.drafted_tokens
     sequences = np.ceil(batching.sequences / plan.data_parallel_attention)
     new = plan.own_tokens / batching.passes
     return ServingShape(

@@ -146,7 +146,7 @@ def _message_times(attention: Deployment, experts: Deployment, sequences: Array)
     """
     plan, other, model = attention.plan, experts.plan, attention.model
     ranks = plan.tensor_parallel * plan.context_parallel, other.tensor_parallel
-    each = np.ceil(sequences / plan.data_parallel_attention) * (1.0 + plan.draft_tokens)
+    each = np.ceil(sequences / plan.data_parallel_attention) * (1.0 + plan.drafted_tokens)
     routed = np.where(model.num_experts > 0.0, model.num_moe_layers / model.num_layers, 0.0)
     width = np.where(model.num_experts > 0.0, model.expert_hidden_size, model.hidden_size)
     shared = np.where(model.shared_ffn_hidden_size > 0.0, 1.0, 0.0)
@@ -265,7 +265,7 @@ def expert_pool_memory(experts: Deployment, batch: Array) -> BatchMemory:
     plan, model, memory = experts.plan, experts.model, memory_of(experts)
     width = np.where(model.num_experts > 0.0, model.expert_hidden_size, model.hidden_size)
     copies = np.where(model.num_experts > 0.0, model.top_k, 1.0) / plan.expert_parallel
-    tokens = batch * (1.0 + plan.draft_tokens) * copies
+    tokens = batch * (1.0 + plan.drafted_tokens) * copies
     inner = np.where(
         model.num_experts > 0.0,
         model.expert_ffn_hidden_size / plan.expert_tensor_parallel,

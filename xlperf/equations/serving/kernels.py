@@ -244,6 +244,33 @@ def of_part(names: tuple[str, ...], calls: Array, plan: InferencePlan) -> Array:
     return np.asarray(calls * np.where(own, experts[:, None], attention[:, None])[:, None])
 
 
+def product_device(deployment: Deployment, products: ServingGemms) -> Device:
+    """Accelerator with the peak of the precision that each product is computed in.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        Accelerators and precision, (rows,).
+    products : ServingGemms
+        Which of them are narrow, (operators,).
+
+    Returns
+    -------
+    Device
+        Peak of shape (rows, operators), or (rows, 1) where all are alike.
+
+    >>> from ideal_machine import deployment
+    >>> from xlperf.equations.model.serving import serving_gemms
+    >>> from xlperf.equations.serving.deployment import batching_of, serving_shape
+    >>> served = deployment()
+    >>> shape = serving_shape(served.plan, batching_of(served.plan), served.popularity)
+    >>> products = serving_gemms(served.model, shape, served.architecture, (DECODING,))
+    >>> product_device(served, products).peak_flop_rate.tolist()
+    [[1000000000000000.0]]
+    """
+    return _gemm_kernels(deployment, products, _narrow(products, deployment, deployment.plan))[0]
+
+
 def product_times(deployment: Deployment, products: ServingGemms) -> tuple[Array, Array]:
     """Traffic and time of matrix products with weights.
 
@@ -319,7 +346,7 @@ def state_size(model: Model, plan: InferencePlan) -> Array:
     keys, values, heads = linear_widths(model, plan.attention_parallel)
     state = recurrent_state_size(heads, model.linear_key_size, model.linear_value_size, model.linear_state_size)
     window = convolution_state_size(keys, values, model.linear_convolution, plan.activation_size)
-    return np.asarray((1.0 + plan.draft_tokens) * (state + window))
+    return np.asarray((1.0 + plan.drafted_tokens) * (state + window))
 
 
 def _prefill_scan(deployment: Deployment, batching: Batching) -> tuple[Array, Array, Array]:
@@ -338,7 +365,7 @@ def _prefill_scan(deployment: Deployment, batching: Batching) -> tuple[Array, Ar
 def _decode_recurrence(deployment: Deployment, sequences: Array) -> tuple[Array, Array, Array]:
     """FLOP, traffic and time (rows, 1) of one layer of linear attention in a decode step: it moves states."""
     model, plan = deployment.model, deployment.plan
-    each = 1.0 + plan.draft_tokens
+    each = 1.0 + plan.drafted_tokens
     ranks = plan.attention_parallel
     heads, key_heads = ceil_div(model.linear_value_heads, ranks), ceil_div(model.linear_key_heads, ranks)
     sizes = (model.linear_key_size, model.linear_value_size)
@@ -393,7 +420,7 @@ def _decode_attention(deployment: Deployment, sequences: Array) -> list[tuple[Ar
     model, plan, kernels = deployment.model, deployment.plan, deployment.kernels
     ranks = plan.attention_parallel
     heads = np.ceil(model.num_attention_heads / ranks)[:, None]
-    family, drafted = "attention_decode", (1.0 + plan.draft_tokens)[:, None]
+    family, drafted = "attention_decode", (1.0 + plan.drafted_tokens)[:, None]
     read_heads, read_size = np.ceil(model.num_query_groups / ranks)[:, None], model.head_size[:, None]
     multiplied: Array = drafted * heads
     if deployment.architecture.one_vector:
@@ -633,7 +660,7 @@ def decode_sparse(deployment: Deployment, sequences: Array, contexts: Array, sha
     """
     model, plan, kernels = deployment.model, deployment.plan, deployment.kernels
     family = "attention_latent" if deployment.architecture.one_vector else "attention_decode"
-    queries = (sequences * (1.0 + plan.draft_tokens))[:, None]
+    queries = (sequences * (1.0 + plan.drafted_tokens))[:, None]
     heads, read_heads, read_size = shape
     size, near = plan.kv_size[:, None], np.minimum(contexts, model.sparse_window[:, None])
 

@@ -27,8 +27,6 @@ from xlperf.equations.serving.phases import (
 )
 from xlperf.equations.serving.queueing import Service, step_line
 
-UNBOUNDED = 65536.0
-"""Requests in flight at most where requests arrive and the memory has room for none: numbers are kept. [-]"""
 _RARE = 0.05
 """Prompts that come with another one and are left out. [-]"""
 _LARGE = 4096.0
@@ -427,7 +425,7 @@ def request_load(
     >>> from types import SimpleNamespace
     >>> steps = {"tokens_after_first": 99.0, "tokens_per_step": 1.0, "polling_steps": 1.0, "gathering_steps": 0.0}
     >>> sizes = {"prefill_tokens": 8192.0, "own_tokens": 1000.0, "data_parallel_attention": 2.0}
-    >>> plan = SimpleNamespace(**steps, **sizes, pipeline_parallel=1.0, draft_tokens=0.0)
+    >>> plan = SimpleNamespace(**steps, **sizes, pipeline_parallel=1.0, drafted_tokens=0.0)
     >>> load = request_load(plan, plan, 0.0, 1.0, 256.0)
     >>> load.decode_steps, float(load.max_prefill_prompts)
     (99.0, 16.384)
@@ -443,7 +441,7 @@ def request_load(
         polling_steps=plan.polling_steps,
         gathering_steps=plan.gathering_steps,
         decode_stages=plan.pipeline_parallel,
-        tokens_checked=1.0 + plan.draft_tokens,
+        tokens_checked=1.0 + plan.drafted_tokens,
         own_tokens=prefilling.own_tokens,
         pass_tokens=prefilling.prefill_tokens,
         mixed=mixed,

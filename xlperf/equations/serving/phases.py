@@ -8,6 +8,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from xlperf.base.arrays import Array, beside, divide, side_by_side, some, total
+from xlperf.equations.hardware.bounds import RESOURCES, Faster, most_saved
+from xlperf.equations.hardware.gemm import FEW_ROWS
 from xlperf.equations.hardware.memory import exposed_offload_time, resident_bandwidth, resident_share
 from xlperf.equations.hardware.roofline import doubling_savings, vector_time
 from xlperf.equations.model.model import linear_share
@@ -42,7 +44,9 @@ from xlperf.equations.serving.kernels import KernelTimes, attention_kernels, by_
 from xlperf.equations.serving.memory import rank_weights_size
 
 MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
-BOUNDS = ("compute", "memory", "network", "overhead")
+BOUNDS = RESOURCES
+_CLEAR = 3.0
+"""Ratio of estimated savings of units and memory from which on the larger one is the larger one. [-]"""
 
 VECTOR_FLOP = 2.0
 SORTED_LOGIT_SIZE = 200.0
@@ -297,11 +301,15 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
         parts = _parts(kernels, messages, exposed, host)
     if some(plan.kv_offload > 0.0):
         parts = _with_offload(deployment, kernels, shape, parts, phases)
-    # What the host does for each request of a step it does while a stage computes, or between two steps.
-    stage = (deployment.model.num_layers / plan.pipeline_parallel)[:, None]
-    computing = stage * total(parts[:, :, 0]) + total(parts[:, :, 1])
-    beside = np.where(np.array(phases) == DECODING, deployment.overlapped_host, 0.0)
-    parts[:, :, 1, FIXED] += np.maximum(host.request_overhead - beside * computing, 0.0)
+    # What the host does for each token that a step yields it does while a stage computes, its drafts included, or
+    # between two steps.
+    decoding = np.array(phases) == DECODING
+    passes = np.where(decoding, 1.0 + plan.drafted_tokens[:, None], 1.0)
+    handled = np.where(decoding, plan.tokens_per_step[:, None], 1.0) * host.request_overhead
+    stage = (deployment.model.num_layers / plan.pipeline_parallel)[:, None] * _drafting(deployment)[:, None]
+    computing = stage * total(parts[:, :, 0]) + passes * total(parts[:, :, 1])
+    beside = np.where(decoding, deployment.overlapped_host, 0.0)
+    parts[:, :, 1, FIXED] += np.maximum(handled - beside * computing, 0.0) / passes
     path = _critical_path(deployment, batching, exposed, parts, phases)
     return ServingWork(*kernels, messages, exposed, parts[:, :, 1, FIXED], parts, *path)
 
@@ -358,6 +366,12 @@ def _with_offload(
     return parts
 
 
+def _drafting(deployment: Deployment) -> Array:
+    """Layers of a step over those of the model: drafted tokens pass a share of them, one after the other. [-]"""
+    plan = deployment.plan
+    return np.asarray(1.0 + plan.drafted_tokens * plan.draft_layers / deployment.model.num_layers)
+
+
 def _critical_path(
     deployment: Deployment, batching: Batching, exposed: Array, parts: Array, phases: tuple[int, ...]
 ) -> list[Array]:
@@ -376,13 +390,12 @@ def _critical_path(
         walk = layers * layer + once + (stages - 1.0) * transfer
         turn = turns * (fullest * layer + once + linked * transfer)
         turning = turn > walk
-        # Drafted tokens pass a share of the layers one after the other before the step that checks them.
-        drafting = 1.0 + plan.draft_tokens * plan.draft_layers / layers
+        drafting = _drafting(deployment)
         halves = batching.decode_split
         found.append(
             (
                 halves * np.where(turning, turns * fullest, layers) * drafting,
-                halves * np.where(turning, turns, 1.0) * (1.0 + plan.draft_tokens),
+                halves * np.where(turning, turns, 1.0) * (1.0 + plan.drafted_tokens),
                 halves * np.where(turning, turns * linked, stages - 1.0),
             )
         )
@@ -450,6 +463,29 @@ def scaled_times(times: Array, deployment: Deployment, phases: tuple[int, ...]) 
     return times * np.stack([deployment.software[name] for name in names], axis=1)
 
 
+def on_machine(deployment: Deployment, faster: Faster) -> Deployment:
+    """The same on faster accelerators.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        Accelerators, (rows,).
+    faster : Faster
+        Factors of their speed.
+
+    Returns
+    -------
+    Deployment
+        Network, model and plan are the same.
+
+    >>> from ideal_machine import deployment
+    >>> on_machine(deployment(), Faster(memory=2.0)).device.memory_bandwidth.tolist()
+    [[2000000000000.0]]
+    """
+    device, attention_device, wide_device = (faster.device(getattr(deployment, name)) for name in _DEVICES)
+    return replace(deployment, device=device, attention_device=attention_device, wide_device=wide_device)
+
+
 def _fitted(first: Array, second: Array, busy: Array) -> tuple[Array, Array]:
     """Times of two activities that overlap fully, estimated apart, such that the longer one is the time of both."""
     longer = np.maximum(first, second)
@@ -470,9 +506,10 @@ def _split(busy: Array, memory: Array, serial_share: Array) -> tuple[Array, Arra
 def serving_bound(deployment: Deployment, work: ServingWork) -> Array:
     """Code of what bounds a decode step (position in :data:`BOUNDS`): the resource whose doubling saves most time.
 
-    Compute is the rate of the accelerator's units, memory the bandwidth of its main memory, network all time of
-    messages, overhead launches and the fixed costs of the software. Arithmetic and traffic of a product follow from
-    its time and its bytes.
+    Compute is the rate of the accelerator's units, memory the bandwidth of its main memory and last-level cache,
+    network all time of messages, overhead launches and the fixed costs of the software, as
+    :func:`xlperf.equations.hardware.bounds.limiting_resources` defines it. Arithmetic and traffic of a product follow
+    from its time and its bytes; where units and memory save about as much, steps are computed on faster machines.
 
     Parameters
     ----------
@@ -495,6 +532,26 @@ def serving_bound(deployment: Deployment, work: ServingWork) -> Array:
     >>> BOUNDS[int(serving_bound(served, serving_work(served))[0])]
     'memory'
     """
+    saved = _estimated_savings(deployment, work)
+    units, memory, network, overhead = saved.T
+    larger = np.maximum(units, memory)
+    others = np.maximum(network, overhead)
+    close = (_CLEAR * np.minimum(units, memory) > larger) | ((memory > units) & (_CLEAR * others > memory))
+    unclear = close & (_CLEAR * larger > others)
+    if some(unclear):
+        rows = np.flatnonzero(unclear)
+        few, whole = deployment.take(rows), total(phase_times(work)[rows, -1])
+        for column, faster in enumerate((Faster(compute=2.0), Faster(memory=2.0))):
+            times = phase_times(serving_work(on_machine(few, faster), (DECODING,)))[:, 0]
+            saved[rows, column] = whole - total(times)
+    return np.where(np.isnan(total(saved)), np.nan, most_saved(*saved.T))
+
+
+def _estimated_savings(deployment: Deployment, work: ServingWork) -> Array:
+    """Time of a decode step that twice of each resource saves, and half of what none shortens, (rows, 4). [s]
+
+    From the times of the step and the bytes of its kernels.
+    """
     kernels, step = deployment.kernels, phase_times(work)[:, -1]
     family = "attention_latent" if deployment.architecture.one_vector else "attention_decode"
     constants, attend, bandwidth = kernels["gemm"], kernels[family], deployment.device.memory_bandwidth
@@ -510,6 +567,8 @@ def serving_bound(deployment: Deployment, work: ServingWork) -> Array:
     if "serving_experts" in kernels:
         grouped = np.array([name.startswith("experts") for name in work.gemms.names])
         moving = np.where(grouped, kernels["serving_experts"]["memory_slowdown"], 1.0) * moving
+    rows = by_phase(work.shapes.m + 0.0 * work.shapes.n, work.gemms.time.shape[1])[:, -1]
+    moving = np.where(rows <= FEW_ROWS, gemm, moving)  # few rows: their weights stream
     product = _split(gemm, moving, constants["serial_share"] + 0.0 * gemm)
     attended = _fitted(
         work.attention_flop[:, -1] / (attend["compute_efficiency"] * deployment.attention_device.peak_flop_rate),
@@ -524,5 +583,4 @@ def serving_bound(deployment: Deployment, work: ServingWork) -> Array:
     every = beside(*calls)
     compute, memory = (total(every * beside(*found)) for found in zip(*savings, strict=True))
     overhead = 0.5 * (total(every * beside(*starts)) + step[:, FIXED])
-    saved = side_by_side(compute, memory, 0.5 * step[:, COMMUNICATION], overhead)
-    return np.where(np.isnan(total(step)), np.nan, np.argmax(np.nan_to_num(saved), axis=-1))
+    return side_by_side(compute, memory, 0.5 * step[:, COMMUNICATION], overhead + 0.0 * total(step))

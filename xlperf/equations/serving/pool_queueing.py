@@ -316,15 +316,17 @@ def pooled_state(times: PoolTimes, requests: Array, outside: Array) -> tuple[Ste
     running, decode = times.decoding(rate)
     first = _mean_prefill(prefill, batched, times.burst) + times.transfer + outside
     # With the first pool at its capacity what is left of the cycle is the wait for it.
-    left = np.maximum(requests / rate - first - decode, 0.0)
+    left = np.where(requests > 1.0, np.maximum(requests / rate - first - decode, 0.0), 0.0)
     wait = np.minimum(burst + queueing, left)
     return Steady(running, first + wait, wait, decode, left - wait, rate), prompts
 
 
-def pooled_open_state(times: PoolTimes, rate: Array, prompt_variation: Array) -> tuple[Steady, Array]:
+def pooled_open_state(
+    times: PoolTimes, rate: Array, prompt_variation: Array, arrival_variation: Numeric = 1.0
+) -> tuple[Steady, Array]:
     r"""Steady state of two pools with requests that arrive independently of each other.
 
-    .. math:: w = \frac{1 + v^2}{2} \left(\min\left(\frac{\lambda t_p}{n_p}, 1\right) \frac{t_p}{n_p} +
+    .. math:: w = \frac{c_a^2 + v^2}{2} \left(\min\left(\frac{\lambda t_p}{n_p}, 1\right) \frac{t_p}{n_p} +
         \frac{(\lambda / C)^2}{1 - \lambda / C} \frac{1}{C}\right), \qquad b = \frac{\lambda N t(b)}{n_d}
 
     Parameters
@@ -335,6 +337,8 @@ def pooled_open_state(times: PoolTimes, rate: Array, prompt_variation: Array) ->
         Requests lambda that arrive per second, (rows,). [request/s]
     prompt_variation : Array
         Coefficient of variation v of the prompts, (rows,). [-]
+    arrival_variation : numeric, default 1.0
+        Coefficient of variation c_a of the times between arrivals, (rows,). [-]
 
     Returns
     -------
@@ -364,7 +368,8 @@ def pooled_open_state(times: PoolTimes, rate: Array, prompt_variation: Array) ->
     prefill = times.pass_times.time(prompts)
     wait = times.prefill_wait(rate_kept, prefill)
     wait = wait + times.overflow(rate_kept) / (1.0 - rate_kept / times.prefill_capacity)
-    wait = np.where(keeps, wait * (1.0 + prompt_variation * prompt_variation), np.inf)
+    irregular = np.asarray(array(arrival_variation) ** 2)
+    wait = np.where(keeps, wait * (irregular + prompt_variation * prompt_variation), np.inf)
     running, decode = times.decoding(rate_kept)
     decode, running = np.where(keeps, decode, np.inf), np.where(keeps, running, np.inf)
     return Steady(running, prefill + wait + times.transfer, wait, decode, 0.0 * rate, rate + 0.0 * prefill), prompts

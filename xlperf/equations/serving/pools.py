@@ -15,7 +15,6 @@ from xlperf.equations.serving.communication import pool_message_time
 from xlperf.equations.serving.deployment import Deployment, RequestLatency
 from xlperf.equations.serving.expert_pools import POOL_SHARES, expert_pool_memory, split_step
 from xlperf.equations.serving.load import (
-    UNBOUNDED,
     BatchTimes,
     RequestLoad,
     Times,
@@ -25,7 +24,8 @@ from xlperf.equations.serving.load import (
     request_load,
     whole_sizes,
 )
-from xlperf.equations.serving.memory import ReplicaMemory, memory_of, most_running, rank_states_size
+from xlperf.equations.serving.memory import ReplicaMemory, memory_of, rank_states_size
+from xlperf.equations.serving.place_queue import PlaceWait, place_wait
 from xlperf.equations.serving.pool_queueing import Curve, PoolTimes, pooled_open_state, pooled_run_rate, pooled_state
 from xlperf.equations.serving.queueing import Service, Steady, step_line
 from xlperf.equations.serving.results import (
@@ -73,6 +73,10 @@ class PoolLoad(NamedTuple):
         Requests that arrive; NaN: the number in flight is constant. [request/s]
     prompt_variation : Array
         Coefficient of variation of the prompts. [-]
+    output_variation : Array
+        Coefficient of variation of the outputs. [-]
+    arrival_variation : Array
+        Coefficient of variation of the times between arrivals. [-]
     apart : Array
         How far the lengths of outputs set the requests of a run apart, as :class:`PoolTimes` has it. [-]
     request_latency : Array
@@ -90,6 +94,8 @@ class PoolLoad(NamedTuple):
     transfer: Array
     request_rate: Array
     prompt_variation: Array
+    output_variation: Array
+    arrival_variation: Array
     apart: Array
     request_latency: Array
     crowd_latency: Array
@@ -107,7 +113,7 @@ class PoolLoad(NamedTuple):
         if not arriving.any():
             return closed
         rate = np.where(arriving, self.request_rate, 0.0) + 0.0 * requests
-        opened = pooled_open_state(times, rate, self.prompt_variation)
+        opened = pooled_open_state(times, rate, self.prompt_variation, self.arrival_variation)
         steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened[0], closed[0], strict=True)))
         return steady, np.where(arriving, opened[1], closed[1])
 
@@ -156,6 +162,8 @@ class PoolState(NamedTuple):
         Time of a pass with as many. [s]
     best : Array
         Requests per second that both pools can take. [request/s]
+    place_wait : PlaceWait
+        Wait for a place to decode of requests that arrive at a rate.
     """
 
     service: Service
@@ -164,6 +172,7 @@ class PoolState(NamedTuple):
     prompts: Array
     prefill: Array
     best: Array
+    place_wait: PlaceWait
 
 
 def pools_of(every: Deployment, requests: Array, split: np.ndarray) -> Pools:
@@ -199,17 +208,18 @@ def pools_of(every: Deployment, requests: Array, split: np.ndarray) -> Pools:
     plan, other, memory = decoding.plan, prefilling.plan, memory_of(decoding)
     # A plan that has room for no request keeps its numbers.
     places = np.maximum(memory.places(plan), 1.0)
-    unbounded = most_running(plan, np.full_like(places, UNBOUNDED))
     first = first_of_run(plan.run_requests, requests)
     load = PoolLoad(
         BatchTimes.of_pools(every, number, split),
         request_load(plan, other, first, np.zeros(number), np.ones(number), whole_prompts=True),
         np.maximum(other.num_replicas, 1.0),
         np.maximum(plan.num_replicas, 1.0),
-        np.where(~np.isnan(plan.request_rate) & ~(memory.max_batch_size >= 1.0), unbounded, places),
+        places,
         _transfer_time(prefilling, decoding, memory),
         plan.request_rate,
         plan.prompt_variation,
+        plan.output_variation,
+        plan.arrival_variation,
         _set_apart(plan, requests),
         *decoding.request_latency,
     )
@@ -382,7 +392,17 @@ def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolS
     fixed = (value + 0.0 * share for value in (workload.decode_steps, workload.burst_fraction))
     service = Service(*(value.reshape(shape) for value in (prefill, share, *line, *fixed)))
     steady = Steady(*(value.reshape(shape) for value in values))
-    return PoolState(service, steady, *(value.reshape(shape) for value in (batch, fewer, passes, capacity)))
+    waiting = _place_wait(load, steady).chosen(arriving)
+    steady = steady._replace(queue_time=np.where(arriving, waiting.mean, steady.queue_time))
+    batch, fewer, passes, capacity = (value.reshape(shape) for value in (batch, fewer, passes, capacity))
+    return PoolState(service, steady, batch, fewer, passes, capacity, waiting)
+
+
+def _place_wait(load: PoolLoad, steady: Steady) -> PlaceWait:
+    """Wait for a place of the decoding replicas, each with a queue of its own, where requests arrive at a rate."""
+    varied = steady.running / load.places, steady.decode_time, load.arrival_variation, load.output_variation
+    found = place_wait(load.places, *varied)
+    return found.chosen((load.workload.decode_steps > 0.0) | np.isinf(steady.running))
 
 
 def pooled_results(pools: Pools, requests: Array) -> dict[str, Array]:
@@ -410,7 +430,7 @@ def pooled_results(pools: Pools, requests: Array) -> dict[str, Array]:
     [0.000166, 3.01e-05, 0.000196]
     """
     plan, other = pools.decoding.plan, pools.prefilling.plan
-    service, steady, batch, _, prefill, best = pool_state(pools.load, requests, detailed=True)
+    service, steady, batch, _, prefill, best, waiting = pool_state(pools.load, requests, detailed=True)
     running = pools.load.times.step(batch)
     loaded = plan.replaced(batch_size=running.batch)
     results = {
@@ -425,7 +445,8 @@ def pooled_results(pools: Pools, requests: Array) -> dict[str, Array]:
     whole = plan.replaced(num_accelerators=count)
     prefillers = pools.load.prefillers
     rate = _run_rate(pools.load, plan, steady)
-    found = streamed(whole, service, steady, results, best, rate, prefillers, np.zeros_like(prefillers))
+    found = streamed(whole, service, steady, results, best, rate, prefillers, np.zeros_like(prefillers), waiting)
+    found["queue_time"] = steady.queue_time + steady.prefill_wait
     handled = steady._replace(running=steady.running * (pools.load.decoders / prefillers))
     found = with_request_latency(found, plan, arriving_latency(plan, handled, pools.decoding.request_latency))
     return {**found, "prefill_share": other.num_accelerators / whole.num_accelerators}

@@ -10,10 +10,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, divide, log, side_by_side
+from xlperf.base.arrays import Array, Numeric, array, divide, log, side_by_side, some
+from xlperf.equations.serving.place_queue import PlaceWait
 
 QUANTILES = (0.5, 0.9, 0.99)
 _NORMAL = (0.0, 1.2815515655446004, 2.3263478740408408)
+_TURN = 0.5
+"""Decode steps that a request waits at least until it is admitted, mean: half of the step in progress. [-]"""
+_SETTLED = 4
+"""Passes over the batch that decodes while others wait for their turn: each leaves a small part of the error. [-]"""
 _HALF, _NONE, _ENDLESS = np.full(1, 0.5), np.asarray(0.0), np.asarray(np.inf)
 
 
@@ -67,15 +72,23 @@ class Service(NamedTuple):
         return np.asarray(self.step_base + self.step_slope * running)
 
     def open_state(
-        self, rate: Array, prompt_variation: Array, running: Array, least_share: Array, interval: Array
+        self,
+        rate: Array,
+        prompt_variation: Array,
+        running: Array,
+        least_share: Array,
+        interval: Array,
+        arrival_variation: Numeric = 1.0,
+        queue_time: Numeric = 0.0,
     ) -> Steady:
         r"""Steady state with requests that arrive independently of each other.
 
         A request that finds a pass of the prefill in progress waits for the rest of it. As the load rises the prompts
         that wait are batched, so that the wait grows without bound only near the rate at which passes are full, with a
-        time s of the replica per prompt. With passes of one prompt this is the formula of Pollaczek and Khinchin.
+        time s of the replica per prompt. With Poisson arrivals, :math:`c_a = 1`, and passes of one prompt this is the
+        formula of Pollaczek and Khinchin.
 
-        .. math:: w = \frac{1 + v^2}{2} \left(\min(\lambda t_p, 1)\,t_p +
+        .. math:: w = \frac{c_a^2 + v^2}{2} \left(\min(\lambda t_p, 1)\,t_p +
             \frac{(\lambda s)^2}{1 - \lambda s}\,s\right), \qquad T_{decode} =
             N\,\min\left(\frac{t(b)}{1 - \lambda (s_p - \delta)},\; t(b) + p\right)
 
@@ -94,6 +107,11 @@ class Service(NamedTuple):
             Time per prompt of a full pass of the prefill, (rows,). [s]
         interval : Array
             Time from the start of one pass of the prefill to that of the next one, (rows,). [s]
+        arrival_variation : numeric, default 1.0
+            Coefficient of variation c_a of the times between arrivals, (rows,). [-]
+        queue_time : numeric, default 0.0
+            Mean wait for a place before that, as :func:`xlperf.equations.serving.place_queue.place_wait` has it,
+            (rows,). [s]
 
         Returns
         -------
@@ -105,7 +123,7 @@ class Service(NamedTuple):
         .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.6 (Pollaczek and Khinchin).
         """
         keeps = np.isfinite(running)
-        spread = 1.0 + prompt_variation * prompt_variation
+        spread = array(arrival_variation) ** 2 + prompt_variation * prompt_variation
         full = np.where(keeps, rate * least_share, 0.0)
         wait = np.minimum(rate * interval, 1.0) * interval + full * full / (1.0 - full) * least_share
         wait = np.where(keeps, 0.5 * spread * wait, np.inf)
@@ -121,7 +139,7 @@ class Service(NamedTuple):
             0.0,
         )
         first = self.prefill_time + wait + np.where(keeps, begun, np.inf)
-        return Steady(running, first, wait, decode, 0.0 * rate, rate + 0.0 * step)
+        return Steady(running, first, wait, decode, array(queue_time) + 0.0 * rate, rate + 0.0 * step)
 
 
 class Steady(NamedTuple):
@@ -239,19 +257,23 @@ def closed_state(service: Service, requests: Array, places: Array, outside: Nume
     count = np.maximum(requests, 1.0)
     active = np.minimum(count, np.maximum(places, 1.0))
     burst, share, decodes = service.burst_fraction, service.prefill_share, service.decode_steps > 0.0
-    step = service.step_time(active)
-    steps = service.decode_steps * step
     # An engine that decodes nothing takes prompts up at once: none waits for more steps than another request takes.
     turn = np.minimum(service.turn_steps, service.decode_steps) * np.minimum(active - 1.0, 1.0)
-    late = (1.0 - burst) * turn * step + outside
     own = np.minimum(service.prefill_time, active * share)
     others, filling = count * share - own, active * share - own
     mixed = 1.0 - divide(service.saving, share, 0.0)
     spread = (1.0 - burst) * mixed * others
-    lead = spread + steps - late
-    # (A + B + h)^2 - 4 A h is (A + B - h)^2 + 4 B h, which is never below 0.
-    root = 0.5 * (spread + steps + late + np.sqrt(lead * lead + 4.0 * steps * late))
-    alone, filled = own + burst * others + root, own + (burst + (1.0 - burst) * mixed) * filling + steps
+    step = service.step_time(active)
+    for _ in range(_SETTLED if some(service.turn_steps > _TURN) else 1):
+        steps, late = service.decode_steps * step, (1.0 - burst) * turn * step + outside
+        lead = spread + steps - late
+        # (A + B + h)^2 - 4 A h is (A + B - h)^2 + 4 B h, which is never below 0.
+        root = 0.5 * (spread + steps + late + np.sqrt(lead * lead + 4.0 * steps * late))
+        alone = own + burst * others + root
+        # Requests that wait for a later poll, or for prompts of other replicas, are in no decode batch.
+        held = np.maximum((1.0 - burst) * (turn - _TURN) * step, 0.0) / alone * count
+        step = service.step_time(np.where(count <= active, np.maximum(active - held, 1.0), active))
+    filled = own + (burst + (1.0 - burst) * mixed) * filling + steps
     cycle = np.where(count <= active, alone, np.maximum(alone, count * (filled / active)))
     inside = np.where(count <= active, alone - late, np.minimum(alone - late, filled))
     behind = np.maximum(inside - service.prefill_time, 0.0)
@@ -274,16 +296,23 @@ def spread_quantiles(
     arrivals: bool,
     prefill_replicas: Array,
     interrupting: Array,
+    place_wait: PlaceWait | None = None,
+    arrival_variation: Numeric = 1.0,
 ) -> tuple[Array, Array]:
     r"""Quantiles of the time to the first token and of the time per token over requests.
 
     Waits are exponential where requests arrive by themselves, else spread evenly from none to twice the mean. Prefills
     that interrupt the steps of a request come at random: their number has the variance of its mean. Requests with few
     tokens spread them over fewer. Where requests arrive by themselves, a rush of them also makes every step longer: the
-    number b that runs has the variance of its mean, and more as longer steps keep requests longer.
+    number b that runs has z times the variance of its mean, with the peakedness z of the arrivals, and more as longer
+    steps keep requests longer.
 
-    .. math:: \sigma_t = \frac{t_p}{N} \sqrt{\lambda T (1 + v^2)} +
-        \frac{t_1}{1 - \rho} \sqrt{\frac{b}{1 - g}}, \qquad g = \frac{t_1 b}{t_0 + t_1 b}
+    .. math:: \sigma_t = \frac{t_p}{N} \sqrt{\lambda T (c_a^2 + v^2)} +
+        \frac{t_1}{1 - \rho} \sqrt{\frac{z\,b}{1 - g}}, \qquad g = \frac{t_1 b}{t_0 + t_1 b}, \qquad
+        z = \frac{c_a^2 + v_o^2}{1 + v_o^2}
+
+    The waits for a place and for other prefills are independent: the squares of what their quantiles exceed their means
+    by, with its sign, add up (exact where one of them is 0; heuristic, this work).
 
     Parameters
     ----------
@@ -303,6 +332,10 @@ def spread_quantiles(
         Replicas that share the prefills of the rate, (rows,). [-]
     interrupting : Array
         1 where prefills interrupt decoding, 0 where they have a pool of their own, (rows,). [-]
+    place_wait : PlaceWait, optional
+        Wait for a place of requests that arrive by themselves, whose mean the steady state has, (rows,).
+    arrival_variation : numeric, default 1.0
+        Coefficient of variation c_a of the times between arrivals, (rows,). [-]
 
     Returns
     -------
@@ -314,6 +347,8 @@ def spread_quantiles(
     References
     ----------
     .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.12.
+    .. [2] W. Whitt, "Approximations for the GI/G/m queue", Prod. Oper. Manag. 2(2), 1993,
+       doi:10.1111/j.1937-5956.1993.tb00094.x: peakedness.
 
     Examples
     --------
@@ -327,17 +362,20 @@ def spread_quantiles(
     [[[1.0, 1.32, 1.392]], [[0.1, 0.1, 0.1]]]
     """
     fixed = steady.first_token - steady.prefill_wait + steady.queue_time
+    irregular = np.asarray(array(arrival_variation) ** 2 if arrivals else 1.0)
     spread = prompt_variation * service.prefill_share
     added = service.added_share
     busy = steady.rate * service.prefill_share / prefill_replicas
     shares = np.maximum(tokens, 1.0)
-    interrupts = interrupting * steady.rate * steady.decode_time * (1.0 + prompt_variation * prompt_variation)
+    interrupts = interrupting * steady.rate * steady.decode_time * (irregular + prompt_variation * prompt_variation)
     interrupts = interrupts * (1.0 + output_variation * output_variation)
     jitter = added * np.sqrt(np.maximum(interrupts, 0.0)) / shares
     if arrivals:
         # With g = t1 b / t, b / (1 - g) is b t / t0.
         step = service.step_time(steady.running)
-        rush = np.sqrt(np.maximum(divide(steady.running * step, service.step_base), 0.0))
+        lengths = output_variation * output_variation
+        peaked = (irregular + lengths) / (1.0 + lengths)
+        rush = np.sqrt(np.maximum(peaked * divide(steady.running * step, service.step_base), 0.0))
         taken = interrupting * steady.rate * added / prefill_replicas
         jitter = jitter + service.step_slope * rush / (1.0 - np.minimum(taken, 0.99))
     middle = steady.decode_time / shares
@@ -346,6 +384,10 @@ def spread_quantiles(
         if arrivals:
             tail = divide(steady.prefill_wait, busy)
             late = np.maximum(log(np.maximum(busy, 1e-12) / (1.0 - quantile)), 0.0) * tail
+            if place_wait is not None:
+                place, other = place_wait.quantile(quantile) - place_wait.mean, late - steady.prefill_wait
+                squares = place * np.abs(place) + other * np.abs(other)
+                late = np.where(place == 0.0, late, steady.prefill_wait + np.sign(squares) * np.sqrt(np.abs(squares)))
         else:
             late = 2.0 * quantile * steady.prefill_wait
         first.append(fixed + late + normal * spread)

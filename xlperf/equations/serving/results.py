@@ -24,6 +24,7 @@ from xlperf.equations.serving.phases import (
     serving_bound,
     serving_work,
 )
+from xlperf.equations.serving.place_queue import PlaceWait
 from xlperf.equations.serving.queueing import Service, Steady, spread_quantiles
 
 QUANTILE_NAMES = ("median", "ninetieth", "ninety_ninth")
@@ -191,13 +192,15 @@ def batch_memory(plan: InferencePlan, memory: ReplicaMemory) -> dict[str, Array]
     Returns
     -------
     dict of str to Array
-        Columns of inference_results by name, (rows,), and ``memory_usable``, what the engine may use.
+        Columns of inference_results by name, (rows,), and ``memory_usable``, what the engine may use, and
+        ``request_cache``, the cache of one request.
 
     Examples
     --------
     >>> from types import SimpleNamespace
     >>> held = SimpleNamespace(used=np.array([60.0]), usable=70.0, weights=40.0, kv_cache=15.0, activations=5.0)
-    >>> memory = SimpleNamespace(with_batch=lambda plan: held, capacity=80.0, max_batch_size=12.0, max_concurrency=12.5)
+    >>> sizes = {"capacity": 80.0, "max_batch_size": 12.0, "max_concurrency": 12.5, "kv_cache_size": 1.25}
+    >>> memory = SimpleNamespace(with_batch=lambda plan: held, **sizes)
     >>> batch_memory(SimpleNamespace(context_length=100.0), memory)["fits"].tolist()
     [1.0]
     """
@@ -213,6 +216,7 @@ def batch_memory(plan: InferencePlan, memory: ReplicaMemory) -> dict[str, Array]
         "max_concurrency": memory.max_concurrency,
         "kv_cache_tokens": memory.max_concurrency * plan.context_length,
         "memory_usable": usable,
+        "request_cache": memory.kv_cache_size,
         "fits": np.where(np.isnan(used + usable), np.nan, used <= usable),
     }
 
@@ -226,6 +230,7 @@ def streamed(
     rate: Array,
     prefill_replicas: Array,
     interrupting: Array,
+    place_wait: PlaceWait | None = None,
 ) -> dict[str, Array]:
     """Results under a stream of requests, from the steady state.
 
@@ -247,6 +252,8 @@ def streamed(
         Replicas that share the prefills of the rate in ``steady``, (rows,). [-]
     interrupting : Array
         1 where prefills interrupt decoding, 0 where they have a pool of their own, (rows,). [-]
+    place_wait : PlaceWait, optional
+        Wait for a place of requests that arrive by themselves, (rows,).
 
     Returns
     -------
@@ -288,7 +295,10 @@ def streamed(
     varied = plan.prompt_variation, plan.output_variation
     sides = [side for side in (False, True) if (arriving == side).any()]
     spread = [
-        spread_quantiles(service, steady, tokens, *varied, side, prefill_replicas, interrupting) for side in sides
+        spread_quantiles(
+            service, steady, tokens, *varied, side, prefill_replicas, interrupting, place_wait, plan.arrival_variation
+        )
+        for side in sides
     ]
     for name, *late in zip(("ttft", "tpot"), *spread, strict=True):
         values = late[0] if len(sides) == 1 else np.where(arriving[:, None], late[1], late[0])

@@ -348,6 +348,13 @@ def _unfused(setting: Setting) -> _Unfused | None:
     return _Unfused(vectors * np.maximum(WORD, plan.element_size), unfused * model.gated_mlp * plan.element_size)
 
 
+def _gathered_inputs(setting: Setting) -> Array:
+    """What a block keeps beyond its shard where the input that its ranks gathered stays, (rows,). [B]"""
+    plan = setting.plan
+    split = (plan.sequence_parallel > 0) & (plan.gathers_again < 1.0)
+    return np.where(split, setting.stream_size * (1.0 - 1.0 / plan.tensor_parallel), 0.0)
+
+
 class _Kept(NamedTuple):
     """What blocks keep: attention, a dense feed-forward layer and a mixture of experts, (rows,). [B]
 
@@ -407,6 +414,9 @@ def _kept(setting: Setting, mixers: _Mixers, widths: _Widths) -> _Kept:
     if narrow is not None:
         attention, dense = attention + narrow.attention, dense + narrow.dense
         mixture = mixture + narrow.mixture
+    if some(plan.copied_gathers):
+        gathered = _gathered_inputs(setting)
+        attention, dense, mixture = attention + mixers.each * gathered, dense + gathered, mixture + gathered
     unfused = _unfused(setting)
     if unfused is not None:
         norm, activation = (1.0 - plan.again(name) for name in ("norm", "activation"))

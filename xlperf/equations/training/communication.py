@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, power, side_by_side, some
+from xlperf.equations.hardware.roofline import transfer_time, vector_time
 from xlperf.equations.model.experts import distinct_share
 from xlperf.equations.network.collectives import collective_time
 from xlperf.equations.plan.records import ContextMethod, QuantizedCopies, Recompute, TensorOverlap, TokenDispatch
@@ -267,13 +268,33 @@ _CERTAINTY = 40.0
 """Steepness of the chance that an allocator finds no room: 1.7 over the error of 4 % of what it holds. [-]"""
 
 
+_COPIED = 0.65
+"""Share of the rate of main memory that such copies reach: beside collectives of 0.6 ms, 384 of 268 MB each make a step
+of Llama 3 8B on eight H100 (2.4 TB/s) with four tensor-parallel ranks 0.36 s longer (pytorch issue 88838). [-]"""
+
+
+def _copy_time(setting: Setting) -> Array:
+    """Time of the copy of a whole tensor beside a collective of DTensor, (rows,). [s]
+
+    Ranks gather and scatter the first dimension of tensors whose second one is the sequence: chunks are put in order
+    by a copy after a gather and before a scatter (pytorch torch/distributed/_functional_collectives.py; torchtitan
+    pull request 437). Asynchronous tensor parallelism goes without.
+    """
+    plan, device = setting.plan, setting.device
+    traffic = 2.0 * setting.stream_size[:, None]
+    eager = transfer_time(traffic, device.memory_bandwidth, _COPIED)
+    time = np.where(plan.compiled[:, None] > 0.0, vector_time(device, setting.constants["vector"], traffic, 0.0), eager)
+    copied = (plan.copied_gathers > 0.0) & (plan.tensor_overlap != TensorOverlap.ALL) & (plan.tensor_parallel > 1.0)
+    return np.where(copied, time[:, 0], 0.0)
+
+
 def tensor_times(setting: Setting, communication: Communication) -> Array:
     """Exposed tensor-parallel communication of one block, forward and backward.
 
     With sequence parallelism the backward pass gathers twice: the gradients of the output, and the input of which only
     the shard was kept (arXiv:2205.05198, section 4.2.2). Where nothing but gradients overlaps, that of the input runs
     beside the gradients of the inputs and the reduction beside those of the weights; the gather of the gradients of
-    the output is exposed.
+    the output is exposed. Collectives of DTensor come with copies, and what it gathered stays.
 
     Parameters
     ----------
@@ -293,6 +314,7 @@ def tensor_times(setting: Setting, communication: Communication) -> Array:
 
     >>> from types import SimpleNamespace
     >>> plan = SimpleNamespace(sequence_parallel=np.ones(1), tensor_overlap=np.array([TensorOverlap.NONE]))
+    >>> plan.copied_gathers, plan.gathers_again = np.zeros(1), np.ones(1)
     >>> constants = {"training_software": {"tensor_parallel_overlap": np.array([[0.5]])}}
     >>> gather, scatter = (SimpleNamespace(time=np.array([time])) for time in (1.0, 2.0))
     >>> found = SimpleNamespace(tensor_gather=gather, tensor_scatter=scatter, tensor_reduce=gather)
@@ -305,10 +327,13 @@ def tensor_times(setting: Setting, communication: Communication) -> Array:
     gather, scatter = communication.tensor_gather.time, communication.tensor_scatter.time
     gradients = communication.tensor_gradient_gather.time
     reduced = communication.tensor_reduce.time
+    if some(plan.copied_gathers):
+        copy = _copy_time(setting)
+        gather, scatter, gradients = gather + copy, scatter + copy, gradients + copy
     time, time_backward = np.where(split, gather + scatter, reduced), np.where(split, gradients + scatter, reduced)
     hidden = setting.constants["training_software"]["tensor_parallel_overlap"][:, 0]
     forward = time * (1.0 - np.where(plan.tensor_overlap == TensorOverlap.ALL, hidden, 0.0))
-    again = np.where(split, gather, 0.0)
+    again = np.where(split, plan.gathers_again * gather, 0.0)
     beside = np.where(split & (plan.tensor_overlap != TensorOverlap.ALL), again + scatter, time_backward + again)
     return side_by_side(
         forward, time_backward + again - np.where(plan.tensor_overlap != TensorOverlap.NONE, hidden, 0.0) * beside
@@ -629,7 +654,7 @@ def collective_calls(setting: Setting, found: Communication, counts: Mapping[str
     outside = counts["head"] + counts["embedding"] + counts["mtp"]
     blocks_again = mlp_again * counts["mlp"] + moe_again * mixtures * shared
     reductions = batches * (passes * blocks + blocks_again + outside)
-    split = plan.sequence_parallel > 0
+    split, kept = plan.sequence_parallel > 0, batches * (1.0 - plan.gathers_again) * blocks
     exchanges = batches * mixtures * (passes + moe_again)
     slower = setting.constants["experts"]["exchange_slowdown"][:, 0]
     exchange = found.expert_exchange._replace(time=slower * found.expert_exchange.time)
@@ -645,7 +670,7 @@ def collective_calls(setting: Setting, found: Communication, counts: Mapping[str
     )
     listed: dict[str, tuple[tuple[str, Collective, Array], ...]] = {
         "time_tensor_parallel": (
-            ("tensor-parallel gather", found.tensor_gather, np.where(split, reductions, 0.0)),
+            ("tensor-parallel gather", found.tensor_gather, np.where(split, reductions - kept, 0.0)),
             (
                 "tensor-parallel gather of gradients",
                 found.tensor_gradient_gather,

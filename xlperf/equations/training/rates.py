@@ -84,8 +84,8 @@ def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Ar
     return np.asarray(np.minimum(plan.recompute_layers / layers, 1.0) * found)
 
 
-def _flop_per_token(setting: Setting) -> tuple[Array, Array]:
-    """FLOP of the model per trained token, and those computed again, (rows,). [FLOP]
+def _flop_per_token(setting: Setting) -> tuple[Array, Array, Array]:
+    """FLOP of the model per trained token, those computed again, and those that a causal mask saves, (rows,). [FLOP]
 
     MTP modules count where they are trained; frozen weights have no gradients, their adapters all three products.
     """
@@ -96,11 +96,13 @@ def _flop_per_token(setting: Setting) -> tuple[Array, Array]:
         keys = keys + sparse_keys(model, plan.sequence_length)
     head_size = 0.5 * (model.qk_head_size + model.v_head_size)
     scores = attention_flop(1.0, model.num_attention_heads, 1.0, keys, head_size)
+    whole = model.num_global_layers * plan.sequence_length
+    masked = 0.5 * attention_flop(1.0, model.num_attention_heads, 1.0, whole, head_size)
     active = matrix_parameters(model, experts_per_token=True)
     if some(mtp):
         module = layer_matrices(model, experts_per_token=True) + 2.0 * model.hidden_size**2
         active = active + mtp * (module + model.hidden_size * model.vocab_size)
-        scores = scores * (1.0 + mtp / model.num_attention_layers)
+        scores, masked = (count * (1.0 + mtp / model.num_attention_layers) for count in (scores, masked))
     if setting.architecture.linear_attention:
         states = recurrent_step_flop(1.0, model.linear_value_heads, model.linear_key_size, model.linear_value_size)
         scores = scores + model.num_linear_layers * states
@@ -112,7 +114,7 @@ def _flop_per_token(setting: Setting) -> tuple[Array, Array]:
     recomputed = _recomputed_flop(setting, scores, flop / 3.0 - head, setting.pipeline.middle.layers)
     if some(plan.frozen):
         flop = np.where(plan.frozen, flop - 2.0 * active + 6.0 * model_adapters(model, plan), flop)
-    return flop, recomputed
+    return flop, recomputed, 3.0 * masked
 
 
 def training_rates(setting: Setting, step_time: Array) -> dict[str, Array]:
@@ -121,7 +123,8 @@ def training_rates(setting: Setting, step_time: Array) -> dict[str, Array]:
     .. math:: \mathrm{MFU} = \frac{B s F}{n t P}
 
     with the FLOP :math:`F` of the model per trained token: six per active parameter of matrix products, and attention
-    over the whole sequence; HFU counts recomputation as well.
+    over the whole sequence; HFU counts recomputation as well. The causal MFU counts half of the attention of layers
+    that attend to everything, as a causal mask leaves it.
 
     Parameters
     ----------
@@ -134,11 +137,12 @@ def training_rates(setting: Setting, step_time: Array) -> dict[str, Array]:
     -------
     dict of str to Array
         Columns of training_results by name, (rows,): ``tokens_per_second``, ``tokens_per_second_per_accelerator``,
-        ``model_flop_rate``, ``mfu`` and ``hfu``.
+        ``model_flop_rate``, ``mfu``, ``mfu_causal`` and ``hfu``.
 
     References
     ----------
     .. [1] A. Chowdhery et al., "PaLM: scaling language modeling with pathways", 2022, arXiv:2204.02311, appendix B.
+    .. [2] NVIDIA, Megatron-Bridge, src/megatron/bridge/training/utils/flop_utils.py (half of the attention).
 
     Examples
     --------
@@ -158,7 +162,7 @@ def training_rates(setting: Setting, step_time: Array) -> dict[str, Array]:
     [0.450]
     """
     plan, peak = setting.plan, setting.device.peak_flop_rate[:, 0]
-    flop, recomputed = _flop_per_token(setting)
+    flop, recomputed, masked = _flop_per_token(setting)
     rate = plan.global_batch_size * plan.sequence_length / step_time
     per_accelerator = rate / plan.num_accelerators
     return {
@@ -166,8 +170,46 @@ def training_rates(setting: Setting, step_time: Array) -> dict[str, Array]:
         "tokens_per_second_per_accelerator": per_accelerator,
         "model_flop_rate": per_accelerator * flop,
         "mfu": per_accelerator * flop / peak,
+        "mfu_causal": per_accelerator * (flop - masked) / peak,
         "hfu": per_accelerator * (flop + recomputed) / peak,
     }
+
+
+def causal_ratio(setting: Setting) -> Array:
+    r"""MFU with the half of attention that a causal mask leaves, over MFU with all of it.
+
+    .. math:: r = 1 - \frac{3 F_a / 2}{F}
+
+    with the FLOP :math:`F_a` of one forward pass of attention over whole sequences in the layers that do so.
+
+    Parameters
+    ----------
+    setting : Setting
+        Model and plan. [-]
+
+    Returns
+    -------
+    Array
+        1 where no layer attends to whole sequences, (rows,). [-]
+
+    References
+    ----------
+    .. [1] A. Chowdhery et al., "PaLM: scaling language modeling with pathways", 2022, arXiv:2204.02311, appendix B.
+
+    Examples
+    --------
+    A layer of 12 M active parameters and an output projection of 1 M, attention of 4 x 1,000 FLOP per key:
+
+    >>> from ideal_machine import setting
+    >>> own = setting(sequence_length=1000)
+    >>> float(causal_ratio(own)[0].round(4))
+    0.9333
+    """
+    model, plan = setting.model, setting.plan
+    keys = model.num_global_layers * plan.sequence_length
+    head_size = 0.5 * (model.qk_head_size + model.v_head_size)
+    scores = attention_flop(1.0, model.num_attention_heads, 1.0, keys, head_size)
+    return np.asarray(1.0 - 1.5 * scores / _flop_per_token(setting)[0])
 
 
 def num_steps(training_tokens: Numeric, global_batch_size: Numeric, sequence_length: Numeric) -> Array:

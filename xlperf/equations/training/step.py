@@ -228,8 +228,7 @@ def _host_times(setting: Setting, contents: StageContents) -> tuple[Array, Array
     host = np.where((plan.graphs != Graphs.NONE)[:, None], 0.0, host)
     if not setting.architecture.experts:
         return host, np.zeros(host.shape), np.zeros(host.shape)
-    captured = (plan.graphs == Graphs.STEP) | (plan.graphs == Graphs.WHOLE_LAYERS)
-    launched = np.where(captured[:, None], 0.0, mixtures)
+    launched = np.where(plan.captures_experts[:, None], 0.0, mixtures)
     experts = ceil_div(setting.model.num_experts, plan.expert_parallel)[:, None]
     host = host + launched * constants["experts"]["layer_overhead_time"]
     casts = np.where(plan.quantized, plan.cast_reads, 0.0)[:, None]

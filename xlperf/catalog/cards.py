@@ -1,0 +1,173 @@
+"""Plans as cards: a name and a value in each row, perhaps with a blank column, units or notes beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from xlperf.base.units import UNITS
+from xlperf.catalog.cells import BadValue, factorise, is_blank, parse_header
+from xlperf.catalog.csv_files import CsvFile, CsvLines
+from xlperf.catalog.parse import Coded, convert
+from xlperf.catalog.schema import canonical, split_header, squeezed, table_schema
+from xlperf.catalog.table import column_letters
+
+MOST_ROWS, MOST_COLUMNS = 1_000, 64
+"""Rows and columns of a card, headings and notes included. [-]"""
+_TITLES = frozenset({"parameter", "setting", "property", "key", "item", "field", "input", "quantity", "column"})
+"""Headings of a column of names."""
+
+
+class Card(NamedTuple):
+    """A card of one or more plans.
+
+    Attributes
+    ----------
+    names : list of str
+        Headers, with the unit that stands beside a value.
+    rows : list of int
+        Row of each name, among those that were given.
+    plans : list of list
+        Values of each plan, by name.
+    columns : list of int
+        Column that the values of each plan are in; before them that of the names.
+    """
+
+    names: list[str]
+    rows: list[int]
+    plans: list[list[object]]
+    columns: list[int]
+
+
+def find_card(rows: Sequence[Sequence[object]], kinds: Sequence[str], from_text: bool = False) -> Card | None:
+    """The card that rows of cells are, if they are one; None for a table with a header row and for anything else.
+
+    ``kinds``: tables of the schema whose columns the names may be. ``from_text``: whether numbers arrive as text. Of
+    several columns beside the names the one is taken whose cells can be values of the columns named, or all of them if
+    several can be in every row, a plan each.
+    """
+    width = max(map(len, rows), default=0)
+    if not 2 <= len(rows) <= MOST_ROWS or not 2 <= width <= MOST_COLUMNS:
+        return None
+    cells: list[list[Any]] = [[*row, *[None] * (width - len(row))] for row in rows]
+    first = next((column for column in range(width) if any(not is_blank(row[column]) for row in cells)), 0)
+    known = {at: kind for at, row in enumerate(cells) if (kind := _kind_of(row[first], kinds))}
+    top = next((row for row in cells if not all(map(is_blank, row))), [])
+    headers = sum(bool(_kind_of(cell, kinds)) for cell in top)
+    if len(known) < 2 or (headers > 1 and not _is_value(top, first)):
+        return None
+    scores = {
+        column: sum(_fits(row[first], known[at], row[column], from_text) for at, row in enumerate(cells) if at in known)
+        for column in range(first + 1, width)
+    }
+    best = max(scores.values(), default=0)
+    if best < 2:
+        return None
+    filled = sum(not all(map(is_blank, cells[at][first + 1 :])) for at in known)
+    columns = [column for column, score in scores.items() if score == best]
+    columns = columns if best == filled and _has_number(cells, known, first) else columns[:1]
+    found = [
+        at
+        for at, row in enumerate(cells)
+        if isinstance(row[first], str) and row[first].strip() and any(not is_blank(row[column]) for column in columns)
+    ]
+    found = [at for at in found if squeezed(cells[at][first]) not in _TITLES]
+    names = [_with_unit(cells[at], first, columns, known.get(at, "")) for at in found]
+    plans = [[cells[at][column] for at in found] for column in columns]
+    return Card(names, found, plans, [first, *columns])
+
+
+def _is_value(row: Sequence[object], first: int) -> bool:
+    """Whether a first row of two known names is a name and its value: ``software``, ``framework``."""
+    return sum(not is_blank(cell) for cell in row[first:]) == 2 and canonical_text(row[first]) == "name"
+
+
+def canonical_text(cell: object) -> str:
+    """Name of the column that a cell names, of whatever table."""
+    return split_header(cell)[0] if isinstance(cell, str) else ""
+
+
+def _kind_of(cell: object, kinds: Sequence[str]) -> str:
+    """The first kind that has a column of a name; "" where none has."""
+    name = canonical_text(cell)
+    return next((kind for kind in kinds if canonical(kind, name) in table_schema(kind).by_name), "") if name else ""
+
+
+def _fits(name: Any, kind: str, value: object, from_text: bool) -> bool:
+    """Whether a cell can be the value of a column."""
+    if is_blank(value):
+        return False
+    fields = parse_header(kind, [name]).fields
+    try:
+        return not fields or convert(fields[0], value, from_text) != ""
+    except BadValue:
+        return False
+
+
+def _has_number(cells: Sequence[Sequence[Any]], known: dict[int, str], first: int) -> bool:
+    """Whether a column of the card is of numbers, so that a note beside a value cannot be a value itself."""
+    fields = [parse_header(kind, [cells[at][first]]).fields for at, kind in known.items()]
+    return any(field.column.kind == "number" for found in fields for field in found)
+
+
+def _with_unit(row: Sequence[Any], first: int, columns: Sequence[int], kind: str) -> str:
+    """A name with the unit that stands in a cell beside its value."""
+    name = str(row[first])
+    if not kind or split_header(name)[1] is not None:
+        return name
+    for at, cell in enumerate(row):
+        symbol = cell.strip().strip("()[]") if isinstance(cell, str) and at != first and at not in columns else ""
+        if symbol and (symbol in UNITS or len(symbol.split()) <= 2):
+            header = f"{name} ({symbol})"
+            if not any(fault.position == 0 for fault in parse_header(kind, [header]).faults):
+                return header
+    return name
+
+
+@dataclass(frozen=True)
+class CardCells:
+    """Cells of a card on a sheet: the plan counts its columns, the position its rows."""
+
+    book: str
+    sheet: str
+    rows: list[int]
+    columns: list[int]
+
+    def __call__(self, row: int, position: int) -> str:
+        """The cell of a value, or of a name; the sheet alone for the whole card."""
+        if position < 0:
+            return f"{self.book} [{self.sheet}]"
+        return f"{self.book} [{self.sheet}!{column_letters(self.columns[row + 1])}{self.rows[position]}]"
+
+
+@dataclass(frozen=True)
+class CardLines:
+    """Lines of a card in a CSV file."""
+
+    name: str
+    lines: list[int]
+    names: list[str]
+
+    def __call__(self, row: int, position: int) -> str:
+        """The line of a value."""
+        if position < 0:
+            return self.name
+        return f"{self.name} [line {self.lines[position]}, {split_header(self.names[position])[0].replace('_', ' ')}]"
+
+
+def card_of_csv(found: CsvFile, kinds: Sequence[str]) -> tuple[list[str], list[Coded], CardLines] | None:
+    """Header, columns and places of the plans of a CSV file that is a card; None for any other."""
+    places: CsvLines = found.locate
+    if len(places.lines) >= MOST_ROWS or not 2 <= len(found.header) <= MOST_COLUMNS:
+        return None
+    cells = [np.array(distinct or [""], dtype=object)[codes].tolist() for codes, distinct in found.columns]
+    rows: list[Sequence[object]] = [list(found.header), *zip(*cells, strict=True)]
+    card = find_card(rows, kinds, from_text=True)
+    if card is None:
+        return None
+    lines = [places.header_line, *places.lines.tolist()]
+    columns: list[Coded] = [factorise(list(values)) for values in zip(*card.plans, strict=True)]
+    return card.names, columns, CardLines(places.name, [lines[at] for at in card.rows], card.names)

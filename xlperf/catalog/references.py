@@ -1,0 +1,181 @@
+"""Names by which rows of catalog tables refer to rows of others: what each means, and rows whose names nobody has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from xlperf.base.errors import MOST_FAULTS_SHOWN, Fault, Hint, nearest
+from xlperf.catalog.cells import shown
+from xlperf.catalog.schema import EVERY_TABLE
+from xlperf.catalog.table import Spellings, Table, aliases
+
+BLANK, UNKNOWN = -1, -2
+_MOST_LISTED = 8
+DESIGNS = "chiplets"
+"""The sheet whose rows are all costed together: those that name what another sheet no longer has are left out."""
+
+NOT_USABLE = " cannot be used: "
+"""Part of the message for a name whose row names what no table has; the fault of that row follows."""
+
+Index = MutableMapping[str, dict[str, int]]
+"""Rows of tables by casefolded name, by kind."""
+
+
+def index_of(table: Table) -> dict[str, int]:
+    """Rows of a table by casefolded name, and of models by alias; a blank is :data:`BLANK`."""
+    index = {"": BLANK}
+    for row, name in enumerate(table.text(table.schema.key.name).tolist()):
+        index.setdefault(name.casefold(), row)
+    if table.kind == "models":
+        for row, word in aliases(table):
+            index.setdefault(word.casefold(), row)
+    return index
+
+
+@dataclass
+class Orphans:
+    """Rows that are left out of a catalog, as they name what no table has.
+
+    Attributes
+    ----------
+    faults : list of Fault
+        One for each cell that names what no table has.
+    why : dict
+        By kind and casefolded name of a row that is left out: why, in words.
+    whole : dict of str to Table
+        By kind: the table with such rows.
+    """
+
+    faults: list[Fault] = field(default_factory=list)
+    why: dict[str, dict[str, str]] = field(default_factory=dict)
+    whole: dict[str, Table] = field(default_factory=dict)
+
+    def beside(self, replaced: Iterable[str], other: Orphans) -> Orphans:
+        """These, less the rows of tables that were replaced, and those of another catalog."""
+        gone = set(replaced)
+        why = {kind: names for kind, names in self.why.items() if kind not in gone}
+        whole = {kind: table for kind, table in self.whole.items() if kind not in gone}
+        faults = self.faults if why else []
+        return Orphans([*faults, *other.faults], {**why, **other.why}, {**whole, **other.whole})
+
+
+def without_orphans(
+    tables: Mapping[str, Table], indexes: Index, strict: Sequence[str]
+) -> tuple[dict[str, Table], Orphans]:
+    """Tables without rows that name what no table has, and the rows that name such rows; their indexes follow.
+
+    ``strict``: kinds whose references are checked.
+    """
+    left, found = dict(tables), Orphans()
+    spelled: dict[str, Spellings] = {}
+    again = True
+    while again:
+        again = False
+        for kind in (kind for kind in EVERY_TABLE if kind in strict and kind in left):
+            lost = _lost_rows(left, indexes, kind, spelled, found)
+            if lost:
+                again = True
+                found.whole.setdefault(kind, left[kind])
+                keys = left[kind].text(left[kind].schema.key.name)
+                for row, words in lost.items():
+                    found.why.setdefault(kind, {}).setdefault(str(keys[row]).casefold(), words)
+                kept = [row for row in range(len(left[kind])) if str(keys[row]).casefold() not in found.why[kind]]
+                left[kind] = left[kind].take(kept)
+                indexes[kind] = index_of(left[kind])
+                spelled.pop(kind, None)
+    return left, found
+
+
+def _lost_rows(
+    tables: Mapping[str, Table], indexes: Index, kind: str, spelled: dict[str, Spellings], found: Orphans
+) -> dict[int, str]:
+    """Rows of a table whose references have no row, with the reason of each; new faults are added to ``found``."""
+    lost: dict[int, str] = {}
+    table = tables[kind]
+    for column in table.schema.columns:
+        if column.kind != "reference" or column.name not in table:
+            continue
+        other = column.reference
+        for row, name in enumerate(table[column.name].tolist()):
+            if name.casefold() in indexes[other] or row in lost:
+                continue
+            if other not in spelled:
+                spelled[other] = Spellings(found.whole.get(other, tables[other]))
+            meant = spelled[other].names(name)
+            exact = (meant[0] if len(meant) == 1 else name).casefold()
+            if exact in indexes[other]:
+                continue
+            words = found.why.get(other, {}).get(exact, "")
+            if not words:
+                problem, hint = unknown(name, tables[other], meant)
+                fault = Fault(table.place(row, column.name), problem, hint)
+                words = str(fault) if len(found.faults) < MOST_FAULTS_SHOWN else fault.brief
+                found.faults.append(fault)
+            lost[row] = words
+    return lost
+
+
+def of_what_is_known(tables: Mapping[str, Table], indexes: Mapping[str, Mapping[str, int]]) -> Table:
+    """The designs that can be costed: the other tables have all that they name, and all that their devices name."""
+    table = tables[DESIGNS]
+    spelled: dict[str, Spellings] = {}
+
+    def lost(kind: str, row: int) -> bool:
+        own = tables[kind]
+        for column in own.schema.columns:
+            if column.kind != "reference" or column.name not in own or column.reference == "accelerators":
+                continue
+            name, other = own.text(column.name)[row], column.reference
+            if not name:
+                continue
+            found = indexes[other].get(name.casefold(), UNKNOWN)
+            if found == UNKNOWN:
+                spelled.setdefault(other, Spellings(tables[other]))
+                meant = spelled[other].names(name)
+                found = indexes[other][meant[0].casefold()] if len(meant) == 1 else UNKNOWN
+            if found == UNKNOWN or lost(other, found):
+                return True
+        return False
+
+    kept = [row for row in range(len(table)) if not lost(DESIGNS, row)]
+    return table if len(kept) == len(table) else table.take(kept)
+
+
+def with_exact_references(tables: Mapping[str, Table], indexes: Index) -> Mapping[str, Table]:
+    """Tables whose references are names of rows, however they are spelled; their indexes follow."""
+    exact = dict(tables)
+    for kind in EVERY_TABLE:
+        for column in tables[kind].schema.columns:
+            if column.kind != "reference" or column.name not in tables[kind]:
+                continue
+            names = tables[kind][column.name].tolist()
+            other = sorted({name for name in names if name.casefold() not in indexes[column.reference]})
+            if not other:
+                continue
+            spellings = Spellings(tables[column.reference])
+            meant = {name: spellings.names(name) for name in other}
+            taken = {name: found[0] for name, found in meant.items() if len(found) == 1}
+            if taken:
+                values = np.array([taken.get(name, name) for name in names], dtype=object)
+                exact[kind] = replace(exact[kind], columns={**exact[kind].columns, column.name: values})
+                indexes[kind] = index_of(exact[kind])
+    return exact
+
+
+def unknown(name: str, table: Table, meant: Sequence[str] = ()) -> tuple[str, Hint]:
+    """Message for a name that is unknown or ambiguous, and a hint at the names that may be meant."""
+    key = table.schema.key.name
+    if len(meant) > 1:
+        listed = ", ".join(meant[:_MOST_LISTED])
+        listed += f" and {len(meant) - _MOST_LISTED} more" if len(meant) > _MOST_LISTED else ""
+        return f"{key.replace('_', ' ')} {shown(name)} may be one of several", lambda: f"write one of {listed}"
+
+    def hint() -> str:
+        known = dict.fromkeys(text for text in table.text(key).tolist() if text)
+        known.update(dict.fromkeys(word for _, word in aliases(table)))
+        return nearest(name, known)
+
+    return f"unknown {key} {shown(name)}", hint
