@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from xlperf.engine.join import plan_columns
 from xlperf.equations.plan.records import broken_rules, remarks_of_rows
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.plan.serving_rules import REQUEST_RULES, SERVING_RULES, WARNINGS
-from xlperf.equations.serving import BOUNDS, Deployment, serving_results, serving_work
+from xlperf.equations.serving import BOUNDS, serving_results, serving_work
 from xlperf.equations.serving.memory import largest_batch
 
 
@@ -308,21 +307,6 @@ def test_one_output_token_has_no_step() -> None:
     assert np.isnan(found["tpot"][0])
     assert np.isnan(found["bound"][0])
     assert found["prefill_share"][0] == 1.0
-
-
-def test_speed() -> None:
-    one, many = serve([{"tensor_parallel": 2, "pipeline_parallel": 2}]), serve(varied(1000))
-
-    def best(deployment: Deployment) -> float:
-        spent = []
-        for _ in range(15):
-            start = time.process_time()
-            serving_results(deployment)
-            spent.append(time.process_time() - start)
-        return min(spent)
-
-    assert best(one) < 5e-3
-    assert best(many) < 0.12
 
 
 # Legality
