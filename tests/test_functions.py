@@ -317,7 +317,7 @@ def test_block_of_chosen_results(session):
     block = session.call("XLPERF_TRAINING", [[HEADER, ROW], [["step_time"], ["memory"], [""]]])
     assert block == [["step time (s)", "memory (GiB)"], [0.125, 8.0]]
     error = one(session.call("XLPERF_TRAINING", [[HEADER, ROW], "step time, mfuu"]))
-    assert error.message == 'results: unknown result "mfuu"; did you mean mfu, hfu?'
+    assert error.message == 'results: unknown result "mfuu"; did you mean mfu, mfu causal, hfu?'
 
 
 def test_block_of_the_other_kind(session):

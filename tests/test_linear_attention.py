@@ -258,7 +258,7 @@ def device_of(catalog: Catalog, name: str) -> Device:
     at = catalog.tables["accelerators"].text("accelerator").tolist().index(name)
     rows = np.array([at])
     arrays = catalog_arrays(catalog, rows)
-    names = [field.name for field in fields(Device) if field.name != "peak_flop_rate"]
+    names = [field.name for field in fields(Device) if field.name not in ("peak_flop_rate", "stream_ratio")]
     columns = dict(zip(names, arrays.device[:, rows, None], strict=True))
     return Device(peak_flop_rate=np.array([[1e15]]), **columns)
 

@@ -55,9 +55,7 @@ def find_card(rows: Sequence[Sequence[object]], kinds: Sequence[str], from_text:
     cells: list[list[Any]] = [[*row, *[None] * (width - len(row))] for row in rows]
     first = next((column for column in range(width) if any(not is_blank(row[column]) for row in cells)), 0)
     known = {at: kind for at, row in enumerate(cells) if (kind := _kind_of(row[first], kinds))}
-    top = next((row for row in cells if not all(map(is_blank, row))), [])
-    headers = sum(bool(_kind_of(cell, kinds)) for cell in top)
-    if len(known) < 2 or (headers > 1 and not _is_value(top, first)):
+    if len(known) < 2 or any(_is_header(row, first, kinds) for row in cells[: min(known) + 1]):
         return None
     scores = {
         column: sum(_fits(row[first], known[at], row[column], from_text) for at, row in enumerate(cells) if at in known)
@@ -80,9 +78,10 @@ def find_card(rows: Sequence[Sequence[object]], kinds: Sequence[str], from_text:
     return Card(names, found, plans, [first, *columns])
 
 
-def _is_value(row: Sequence[object], first: int) -> bool:
-    """Whether a first row of two known names is a name and its value: ``software``, ``framework``."""
-    return sum(not is_blank(cell) for cell in row[first:]) == 2 and canonical_text(row[first]) == "name"
+def _is_header(row: Sequence[object], first: int, kinds: Sequence[str]) -> bool:
+    """Whether a row has several known names; not if it is the name of a plan that is a known name too."""
+    is_name = sum(not is_blank(cell) for cell in row[first:]) == 2 and canonical_text(row[first]) == "name"
+    return not is_name and sum(bool(_kind_of(cell, kinds)) for cell in row) > 1
 
 
 def canonical_text(cell: object) -> str:

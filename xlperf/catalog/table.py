@@ -428,9 +428,15 @@ class Spellings:
 
     def __init__(self, table: Table) -> None:
         names = [str(name) for name in table.text(table.schema.key.name).tolist()]
-        self._spelled = [(name, words_of(name)) for name in dict.fromkeys(names)]
-        self._spelled += [(names[row], words_of(word)) for row, word in aliases(table)]
-        self._reduced = _layer_reduced(table)
+        spelled = [(name, words_of(name)) for name in dict.fromkeys(names)]
+        spelled += [(names[row], words_of(word)) for row, word in aliases(table)]
+        reduced = _layer_reduced(table)
+        self._whole: dict[str, list[str]] = {}
+        self._begun: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
+        for name, words in spelled:
+            self._whole.setdefault("".join(words), []).append(name)
+            if words and name not in reduced:
+                self._begun.setdefault(words[0], []).append((name, words))
         self._known: dict[str, list[str]] = {}
 
     def names(self, text: str) -> list[str]:
@@ -450,16 +456,13 @@ class Spellings:
 
     def _names(self, text: str) -> list[str]:
         for own in (words_of(text), words_of(text.rpartition("/")[2])):
-            joined = "".join(own)
-            same = _distinct(name for name, words in self._spelled if joined and "".join(words) == joined)
-            if same:
+            same = _distinct(self._whole.get("".join(own), []))
+            if same and own:
                 return same
         begun = words_of(text)
         if not any(map(str.isalpha, "".join(begun))):
             return []
-        return _distinct(
-            name for name, words in self._spelled if words[: len(begun)] == begun and name not in self._reduced
-        )
+        return _distinct(name for name, words in self._begun.get(begun[0], []) if words[: len(begun)] == begun)
 
 
 def _layer_reduced(table: Table) -> frozenset[str]:
