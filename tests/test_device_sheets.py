@@ -221,8 +221,9 @@ def test_an_accelerator_needs_its_numbers_or_a_device() -> None:
     plain = {"accelerator": "mine", "generation": "hopper", "peak_flop_rate_bf16": 900.0, "memory_capacity": 80.0}
     with pytest.raises(InputError, match="memory bandwidth is missing; it must be a number above 0"):
         table_of("accelerators", [plain])
+    own = catalog().with_tables([table_of("accelerators", [{**plain, "device": "none such"}])])
     with pytest.raises(InputError, match="unknown device"):
-        catalog().with_tables([table_of("accelerators", [{**plain, "device": "none such"}])])
+        own.rows("accelerators", np.array(["mine"], dtype=object), own.tables["models"], "model")
     table = table_of("accelerators", [{**plain, "device": "H100 from budgets"}])
     derived = accelerators_of(catalog().with_tables([table])).table
     assert derived["peak_flop_rate_bf16"][0] == 900e12  # what the row states stands

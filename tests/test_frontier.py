@@ -76,7 +76,7 @@ def test_values_are_read_in_the_unit_of_their_header() -> None:
         (("precision", ["fp9"]), "precision must be one of fp32, fp16"),
         (("tensor parallel", ["auto"]), "tensor parallel is auto: write values"),
         (("tensor parallel", [None]), "tensor parallel has no values to try"),
-        (("tpot", [1]), '"tpot" is no column of inference plans'),
+        (("tpot", [1]), 'unknown column "tpot"; did you mean tpot target'),
     ],
 )
 def test_bad_values_are_said(line: tuple[str, list[Any]], words: str) -> None:

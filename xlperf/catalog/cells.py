@@ -471,9 +471,11 @@ def is_own_column(kind: str, name: str) -> bool:
 
     >>> is_own_column("training", "owner"), is_own_column("training", "tensor_paralel")
     (True, False)
+
+    A column of another table is none: a sweep names it so.
     """
     word = squeezed(name)
-    if kind not in PLAN_TABLES or word in AMBIGUOUS[kind] or not word:
+    if kind not in PLAN_TABLES or word in AMBIGUOUS[kind] or not word or name.partition(".")[0] in EVERY_TABLE:
         return False
     known = _known_words(kind)
     letters = sorted(word)

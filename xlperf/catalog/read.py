@@ -274,11 +274,10 @@ def _read_sheet(book: Workbook, sheet: str, kind: str, tables: list[Table], faul
         return
     block = find_block(book, sheet, kind)
     if block is None:
-        key = table_schema(kind).key.name
-        columns = ", ".join(table_schema(kind).by_name[name].header for name in _NEEDED)
-        needed = (
-            f'whose first header is "{key}"' if kind in EVERY_TABLE else f"of plans, with headers such as {columns}"
-        )
+        needed = f'whose first header is "{table_schema(kind).key.name}"'
+        if kind in PLAN_TABLES:
+            columns = ", ".join(table_schema(kind).by_name[name].header for name in _NEEDED)
+            needed = f"of plans, with headers such as {columns}"
         faults.append(Fault(f"{book.name} [{sheet}]", f"the sheet has no table {needed}"))
         return
     table, found = read_block(kind, block)

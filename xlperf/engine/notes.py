@@ -65,6 +65,8 @@ def extrapolation_notes(extrapolated: list[tuple[str, np.ndarray]], illegal: np.
     return [Remark(pattern > 0, "calibration extrapolated: {}", (named,))]
 
 
+_BUSY = 70.0
+"""Share of the largest request rate from which on 1 % more may lengthen a wait by much more. [%]"""
 _WAITING, _TRADING, _STEEP, _TILES = 0.005, 0.25, 0.15, (8.0, 1024.0)
 """Share of the time to the first token from which on a wait is said, and from which on that of separate pools is; share
 of a result that a small change may move without a word; rows of products that one tile or a few hold. [-]"""
@@ -86,7 +88,7 @@ def edge_notes(
     pools = stated.mode == Mode.DISAGGREGATED
     notes = [
         Remark(
-            waits & given,
+            waits & given & (shares[0] > _BUSY),
             "arrivals are {} % of the largest request rate: a request waits {} ms for a place on average, and a little "
             "more load makes it much longer",
             shares,

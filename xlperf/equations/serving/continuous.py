@@ -119,7 +119,7 @@ class OpenState(NamedTuple):
             0 where nothing is decoded: prompts then wait for passes of the prefill alone, (rows,).
         """
         hold = self.running / rate
-        own = np.minimum(divide(self.share, hold, 0.0), 1.0)
+        own = np.where(np.isinf(self.running), 0.0, np.minimum(divide(self.share, hold, 0.0), 1.0))
         prompts, outputs = own * plan.prompt_variation, (1.0 - own) * plan.output_variation
         varied = np.sqrt(prompts * prompts + outputs * outputs)
         found = place_wait(places, self.running / places, hold, plan.arrival_variation, varied)

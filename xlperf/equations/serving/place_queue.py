@@ -62,7 +62,8 @@ class PlaceWait(NamedTuple):
         shape = divide(self.decay * self.mean, self.probability, 1.0) - 1.0
         shape = np.maximum(shape, -1.0 / (1.0 + _BEND))
         bent = depth - shape * ((1.0 + _BEND) / _BEND) * expm1(-_BEND * depth)
-        return np.where(depth > 0.0, divide(bent, self.decay, np.inf), 0.0 * self.mean)
+        late = np.where(np.isinf(self.mean), np.inf, divide(bent, self.decay, np.inf))
+        return np.where(depth > 0.0, late, 0.0 * self.mean)
 
     def chosen(self, rows: np.ndarray) -> PlaceWait:
         """The same where a mask of rows is true, no wait elsewhere."""
@@ -266,8 +267,11 @@ def place_wait(
     probability = erlang_c(count / peakedness, rho) * (1.0 - fewer * np.maximum(1.0 - serving, 0.0))
     decay = divide(tail_decay(rho, arrival_variation, hold_variation), finish, np.inf)
     waits = (probability >= _LEAST_SHARE) | np.isnan(probability)
-    mean = np.where(keeps | np.isnan(busy), np.where(waits, mean, 0.0), np.inf)
-    return PlaceWait(np.where(waits, probability, 0.0) + 0.0 * time, mean, decay)
+    endless = ~(keeps | np.isnan(busy))
+    mean = np.where(endless, np.inf, np.where(waits, mean, 0.0))
+    unknown = 0.0 * (array(places) + arriving + serving) + np.where(np.isnan(time), np.nan, 0.0)
+    share = np.where(endless, 1.0, np.where(waits, probability, 0.0))
+    return PlaceWait(share + unknown, mean, np.where(endless, unknown, decay))
 
 
 _LEAST_SQUARE = 1e-6
