@@ -19,6 +19,7 @@ from xlperf.catalog.read import plan_blocks, read_plans
 from xlperf.catalog.schema import column
 from xlperf.catalog.table import Table
 from xlperf.cli import blocks
+from xlperf.cli.output import Legal
 from xlperf.cli.table_files import ARROW_ROWS, csv_rows, texts
 from xlperf.explore.search import stacked
 
@@ -118,7 +119,7 @@ def test_processes_do_not_change_a_file(ending: str, tmp_path: Path, catalog, mo
     plans.write_text("\n".join([HEADER, *(PLAIN.format(row, 8 * (row % 5 + 1)) for row in range(3_000))]))
     for processes in (1, 2):
         output = str(tmp_path / f"{processes}.{ending}")
-        assert blocks.write_evaluated(str(plans), output, catalog, {}, processes) == (3_000, "training")
+        assert blocks.write_evaluated(str(plans), output, catalog, {}, processes) == (Legal(3_000, 3_000, ""), "training")
     assert (tmp_path / f"1.{ending}").read_bytes() == (tmp_path / f"2.{ending}").read_bytes()
 
 

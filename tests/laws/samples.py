@@ -122,8 +122,9 @@ def with_columns(catalog: Catalog, kind: str, columns: Sequence[str], change: Ca
 
 
 def tokens_per_step(plans: Table) -> Array:
-    """Expected tokens of a decode step with drafts: 1 + a + a^2 + ... [-]"""
-    drafts, rate = plans.filled("draft_tokens"), plans.filled("acceptance_rate")
+    """Expected tokens of a decode step with drafts, none beyond the output: 1 + a + a^2 + ... [-]"""
+    left = np.maximum(plans["output_length"] - 2.0, 0.0)
+    drafts, rate = np.minimum(plans.filled("draft_tokens"), left), plans.filled("acceptance_rate")
     most = int(drafts.max())
     return 1.0 + sum(np.where(drafts >= each, rate**each, 0.0) for each in range(1, most + 1))
 

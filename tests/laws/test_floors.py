@@ -79,7 +79,7 @@ def test_a_token_takes_the_bytes_of_its_weights_and_of_the_cache_of_its_batch(mo
     """Active weights and keys and values of all requests that run, over the bandwidth of the ranks that share them."""
     plans, results, models = plans_of(mode), results_of(mode), models_of(plans_of(mode))
     stored = np.array([WEIGHT_BYTES[word] for word in plans.filled("precision").tolist()])
-    narrow = np.isin(products_of(plans), ("fp8", "fp4"))
+    narrow = np.isin([word.split("-")[0] for word in products_of(plans).tolist()], ("fp8", "fp4"))
     kept = np.array([WEIGHT_BYTES.get(word, 0.0) for word in plans["kv_precision"].tolist()])
     kept = np.where(kept > 0.0, kept, np.where(narrow, 1.0, 2.0))
     own = models.num_query_groups * (models.qk_head_size + models.v_head_size)

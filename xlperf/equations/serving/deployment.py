@@ -493,7 +493,7 @@ def serving_shape(plan: InferencePlan, batching: Batching, popularity: Popularit
 
     >>> from types import SimpleNamespace
     >>> ranks = dict.fromkeys(("attention_parallel", "expert_parallel", "expert_tensor_parallel"), 1.0)
-    >>> sizes = {"draft_tokens": 0.0, "data_parallel_attention": 2.0, "own_tokens": 1000.0, "redundant_experts": 0.0}
+    >>> sizes = {"drafted_tokens": 0.0, "data_parallel_attention": 2.0, "own_tokens": 1000.0, "redundant_experts": 0.0}
     >>> plan = SimpleNamespace(**ranks, **sizes, chunks=1.0, chunk_context=1000.0)
     >>> batching = SimpleNamespace(own_prompts=4.0, prompts=8.0, passes=2.0, sequences=8.0)
     >>> shape = serving_shape(plan, batching, EVEN)

@@ -339,7 +339,7 @@ def state_size(model: Model, plan: InferencePlan) -> Array:
     >>> from types import SimpleNamespace
     >>> sizes = {"linear_key_heads": 1.0, "linear_value_heads": 2.0, "linear_key_size": 10.0, "linear_value_size": 10.0}
     >>> model = SimpleNamespace(**sizes, linear_state_size=4.0, linear_convolution=4.0)
-    >>> plan = SimpleNamespace(attention_parallel=1.0, activation_size=2.0, draft_tokens=0.0)
+    >>> plan = SimpleNamespace(attention_parallel=1.0, activation_size=2.0, drafted_tokens=0.0)
     >>> float(state_size(model, plan))
     1040.0
     """

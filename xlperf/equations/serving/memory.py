@@ -738,13 +738,13 @@ def rank_states_size(model: Model, plan: InferencePlan) -> Array:
     >>> sizes = {"linear_key_heads": 1.0, "linear_value_heads": 2.0, "linear_key_size": 10.0, "linear_value_size": 10.0}
     >>> model = SimpleNamespace(**sizes, linear_state_size=4.0, linear_convolution=4.0, num_layers=4.0)
     >>> model.num_linear_layers = 3.0
-    >>> plan = SimpleNamespace(attention_parallel=1.0, activation_size=2.0, draft_tokens=0.0)
+    >>> plan = SimpleNamespace(attention_parallel=1.0, activation_size=2.0, drafted_tokens=0.0)
     >>> plan.pipeline_parallel, plan.layers_drafted = 1.0, 0.0
     >>> float(rank_states_size(model, plan))
     3120.0
     """
     layers = np.ceil(model.num_layers / plan.pipeline_parallel) + plan.layers_drafted
-    return np.asarray(layers * linear_share(model) * state_size(model, plan) / (1.0 + plan.draft_tokens))
+    return np.asarray(layers * linear_share(model) * state_size(model, plan) / (1.0 + plan.drafted_tokens))
 
 
 def _cache_sizes(

