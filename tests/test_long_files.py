@@ -119,7 +119,10 @@ def test_processes_do_not_change_a_file(ending: str, tmp_path: Path, catalog, mo
     plans.write_text("\n".join([HEADER, *(PLAIN.format(row, 8 * (row % 5 + 1)) for row in range(3_000))]))
     for processes in (1, 2):
         output = str(tmp_path / f"{processes}.{ending}")
-        assert blocks.write_evaluated(str(plans), output, catalog, {}, processes) == (Legal(3_000, 3_000, ""), "training")
+        assert blocks.write_evaluated(str(plans), output, catalog, {}, processes) == (
+            Legal(3_000, 3_000, ""),
+            "training",
+        )
     assert (tmp_path / f"1.{ending}").read_bytes() == (tmp_path / f"2.{ending}").read_bytes()
 
 

@@ -35,6 +35,8 @@ FULL_CACHE = 0.035  # the largest rate is that of the batch that fills the cache
 CLOCKED = 0.1  # below its own power limit a device with more units has a lower clock, which its other kernels share
 UNDER_LOAD = 2e-3  # batches under load are whole, and steps between two sizes of them on a line
 NO_LONGER_WAITING = 0.01  # with more memory what waited runs: larger batches, whose tiles and passes may fill worse
+MIXED_STEPS = 0.01  # weights of few prompts beside a step: a step without them is faster, one with them is as before
+FINISHED_TOGETHER = 0.1  # of a run at the same throughput, with fewer requests in its queue and more of them decoding
 AT_TARGETS = 0.1  # faster decoding brings prompts together: the target of TTFT may admit one request of ten less
 NO_LONGER_HIDDEN = 0.01  # messages that faster units do not hide any more count as sending, at a tenth of the limit
 
@@ -69,21 +71,27 @@ def _near(mode: str, columns: tuple[str, ...], name: str) -> float:
         return CLOSE[mode]
     if name == "tokens_per_second_at_targets":
         return AT_TARGETS
+    if columns == ("memory_bandwidth",):
+        return MIXED_STEPS
     return NO_LONGER_WAITING if columns == ("memory_capacity",) else UNDER_LOAD
 
 
-def _no_longer_queued(before: Table, after: Table) -> np.ndarray:
+def _no_longer_queued(plans: Table, before: Table, after: Table) -> np.ndarray:
     """Time that a queue for places hid, where more memory ends it, as a share of the latency.
 
     A replica works for the others while a request waits for its turn or is handled outside the engine, so the end of
     the queue lengthens no cycle. Only where one pass takes the prompts of nearly all requests is there nobody to work
     for: with a queue those who wait in it fill that time, without one all requests spend it together. It is no more
     than from the queue to the first token without the pass, nor than the queue was.
+
+    In a run that ends requests with room to decode together finish together, later than one after the other on average.
     """
+    ends = plans["run_requests"] > 0.0
     hidden = after["ttft"] - after["queue_time"] - after["prefill_time"]
     ended = (before["queue_time"] > 0.0) & (after["queue_time"] == 0.0)
     together = after["prefill_time"] > 0.5 * after["latency"]
-    return np.where(ended & together, np.minimum(hidden, before["queue_time"]) / before["latency"], 0.0)
+    gone = np.where(ended & together, np.minimum(hidden, before["queue_time"]) / before["latency"], 0.0)
+    return gone + np.where(ends & (after["queue_time"] < before["queue_time"]), FINISHED_TOGETHER, 0.0)
 
 
 def _hold_costs_at_a_rate(what: str, plans: Table, before: Table, after: Table, near: float) -> None:
@@ -121,7 +129,7 @@ def test_better_hardware_is_never_slower_nor_dearer(
     what = f"{', '.join(columns)} x {factor:g}"
     hold(f"{what}: a legal plan stays legal", both_legal(plans, before, after), plans)
     hold(f"{what}: what fits still fits", ~(after["fits"] < before["fits"]), plans)
-    queued = _no_longer_queued(before, after) if columns == ("memory_capacity",) and mode != "training" else 0.0
+    queued = _no_longer_queued(plans, before, after) if columns == ("memory_capacity",) and mode != "training" else 0.0
     if "rate" in mode:
         _hold_costs_at_a_rate(what, plans, before, after, _near(mode, columns, "energy_per_token"))
     for names, sign in ((LATER.get(mode, ("latency",)), 1.0), (FEWER.get(mode, SERVED), -1.0)):
