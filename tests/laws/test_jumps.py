@@ -19,7 +19,16 @@ from xlperf.engine import evaluate
 
 GIB = 2.0**30
 JUMP = 0.2
-SAID = ("waits", "wait ", "needs", "has room for", "fill whole tiles", "attention replicas", "no room for")
+SAID = (
+    "waits",
+    "wait ",
+    "needs",
+    "has room for",
+    "fill whole tiles",
+    "whole passes",
+    "attention replicas",
+    "no room for",
+)
 LOADS = {"static": "batch_size", "continuous": "concurrency", "disaggregated": "concurrency"}
 
 

@@ -119,12 +119,25 @@ def edge_notes(
     edge &= ~illegal & (stated.mode == Mode.STATIC) & (results["time_matrix"] > _STEEP * results["tpot"])
     words = "{} rows of products fill whole tiles: one request more opens others, which may take a step much longer"
     notes.append(Remark(edge & (results["bound"] == COMPUTE), words, (rows,)))
-    copies = plan.data_parallel_attention
-    rounds = plan.batch_size / copies
-    whole = ~illegal & (stated.mode == Mode.STATIC) & (copies > 1.0) & (rounds == np.floor(rounds))
+    copies, static = plan.data_parallel_attention, stated.mode == Mode.STATIC
+    batch = np.where(static, plan.batch_size, np.where(given, np.nan, stated.concurrency / plan.num_replicas))
+    rounds = batch / copies
+    whole = ~illegal & (copies > 1.0) & (rounds == np.floor(rounds))
     words = "a batch of {} gives each of the {} attention replicas {}: one request more gives one of them one more"
-    notes.append(Remark(whole & (rounds * _STEEP < 1.0), words, (plan.batch_size, copies, rounds)))
+    notes.append(Remark(whole & (rounds * _STEEP < 1.0), words, (batch, copies, rounds)))
+    words = "of {} requests in flight few prompts wait for those of other attention replicas: of one more many do"
+    alone = ~illegal & (plan.gathering_steps > 0.0) & (copies > 1.0) & (rounds < 1.0)
+    notes.append(Remark(alone, words, (stated.concurrency,)))
+    passes, more = (_passes(plan, np.ceil((plan.batch_size + further) / copies)) for further in (0.0, 1.0))
+    words = "the prompts of a batch of {} fill {} whole passes of the prefill: one request more opens another"
+    notes.append(Remark(~illegal & static & (more > passes) & (passes * _STEEP < 1.0), words, (batch, passes)))
     return notes
+
+
+def _passes(plan: InferencePlan, prompts: Array) -> Array:
+    """Passes of the prefill for so many prompts of an attention replica, each of whole prompts if one fits. [-]"""
+    tokens, each = plan.prefill_tokens, np.maximum(plan.new_tokens, 1.0)
+    return np.where(each <= tokens, np.ceil(prompts / np.floor(tokens / each)), np.ceil(prompts * each / tokens))
 
 
 def limit_notes(limits: PowerLimits, illegal: np.ndarray) -> list[Remark]:
