@@ -10,7 +10,7 @@ from xlperf.base.arrays import total
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine import evaluate
 from xlperf.engine.join import BATCH
-from xlperf.equations.hardware.gemm import TILES, gemm_time, tiled_product_time
+from xlperf.equations.hardware.gemm import FEW_ROWS, TILES, gemm_time, tiled_product_time
 
 MODES = ("training", *SERVING_MODES)
 
@@ -82,6 +82,7 @@ def test_tiles_one_by_one_are_tiles_together(catalog: Catalog) -> None:
         sum_size=4.0,
     ).min(axis=0)
     memory = batch * (size * k * (m + n) + 2.0 * m * n) / device.memory_bandwidth
-    np.testing.assert_allclose(
-        gemm_time(device, constants, m, n, k, batch, size, 2.0), np.maximum(least, memory), rtol=1e-12
-    )
+    found, tiled = gemm_time(device, constants, m, n, k, batch, size, 2.0), np.maximum(least, memory)
+    few = m <= FEW_ROWS  # have instructions shorter than tiles
+    np.testing.assert_allclose(found[~few], tiled[~few], rtol=1e-12)
+    assert (found[few] <= tiled[few] * (1.0 + 1e-12)).all() and (found[few] < tiled[few]).any()
