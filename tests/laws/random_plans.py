@@ -54,6 +54,7 @@ class Draw:
         self.accelerators = [name for name in machines if name not in LATER]
         self.models = catalog.tables["models"]["model"].tolist()
         self.experts = dict(zip(self.models, catalog.tables["models"]["num_experts"] > 0.0, strict=True))
+        self.predicting = dict(zip(self.models, catalog.tables["models"].filled("num_mtp_layers") > 0.0, strict=True))
         self._peaks = {
             name: dict(zip(machines, catalog.tables["accelerators"][f"peak_flop_rate_{name}"], strict=True))
             for name in ("fp8", "int8", "fp4")
@@ -202,6 +203,8 @@ def _training_row(draw: Draw, number: int) -> Row:
         row["cross_entropy"] = "chunked"
     if draw.later.random() < 0.1:
         row["software"] = "torchtune"
+    if draw.predicting[row["model"]] and draw.later.random() < 0.5:
+        row["train_mtp"] = "yes"
     return row
 
 
@@ -378,6 +381,7 @@ def _with_rates(catalog: Catalog, rows: list[Row], draw: Draw) -> list[Row]:
             "run_requests": None,
             "prefill_first": None,
             "request_rate": rate * draw.one((0.01, 0.3, 0.7, 0.9)),
+            "arrival_variation": draw.later.choice((0.5, 2.0)) if draw.later.random() < 0.15 else None,
         }
         for row, rate in zip(rows, most, strict=True)
         if rate > 0.0

@@ -158,14 +158,16 @@ def _all_of(stream: BinaryIO, name: str, first: bytes = b"") -> bytes:
 
     ``first``: what was read of it before.
     """
-    pieces, lines, length, size = [], 1, 0, 0
+    pieces, lines, length, size = [], {b"\n": 0, b"\r": 0}, 0, 0
     piece = first or stream.read(_FIRST)
     while piece:
         end = max(piece.rfind(b"\n"), piece.rfind(b"\r"))
         length = len(piece) - 1 - end if end >= 0 else length + len(piece)
-        lines, size = lines + piece.count(b"\n"), size + len(piece)
+        size += len(piece)
+        for end_of_line in lines:
+            lines[end_of_line] += piece.count(end_of_line)
         if length > _BYTES_OF_CHARACTER * LINE_LIMIT:
-            raise InputError(_overlong(name, lines))
+            raise InputError(_overlong(name, 1 + (lines[b"\n"] or lines[b"\r"])))
         pieces.append(piece)
         if size > SIZE_LIMIT:
             break

@@ -154,8 +154,9 @@ def _with_merged(book: str, sheet: str, cells: Cells, merges: Sequence[Area], he
 def read_block(kind: str, block: Block) -> tuple[Table, list[Fault]]:
     """A block as a table, with every fault; a second header row below the first is the only one, where there is one."""
     if kind in PLAN_TABLES:
+        named = frozenset(position for position, cell in enumerate(block.header) if isinstance(cell, str))
         for number, row in enumerate(block.rows):
-            if _repeats(block.header, row):
+            if _repeats(block.header, row, named):
                 rest = "a second table begins with this header row; put it on a sheet of its own, or remove its header"
                 return Table(kind, {}), [Fault(block.locate(number, 0), rest)]
     table, faults = parse_rows(kind, block.header, block.rows, block.locate)
@@ -167,10 +168,10 @@ def read_block(kind: str, block: Block) -> tuple[Table, list[Fault]]:
     return table, faults
 
 
-def _repeats(header: Sequence[object], row: Sequence[object]) -> bool:
+def _repeats(header: Sequence[object], row: SparseRow, named: frozenset[int]) -> bool:
     """Whether a row says again what the header says, in at least two columns and most of those that it fills."""
-    filled = [(name, cell) for name, cell in zip(header, row, strict=True) if not is_blank(cell)]
-    same = sum(isinstance(cell, str) and isinstance(name, str) and _same(name, cell) for name, cell in filled)
+    filled = [position for position in row.filled(named) if not is_blank(row[position])]
+    same = sum(isinstance(row[at], str) and _same(str(header[at]), row[at]) for at in filled)
     return same >= 2 and 2 * same >= len(filled)
 
 
