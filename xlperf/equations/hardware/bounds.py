@@ -21,24 +21,24 @@ _TWICE, WITHOUT_LIMIT = 2.0, 2.0**40
 
 
 class Faster(NamedTuple):
-    """Factors of the speed of a machine's resources.
+    """Factors of the speed of a machine's resources, of one for all plans or of each, (rows, 1).
 
     Attributes
     ----------
-    compute : float
+    compute : numeric
         Of the matrix, vector and exponential units and of the power that they may draw. [-]
-    memory : float
+    memory : numeric
         Of the bandwidths of the main memory and of the last-level cache. [-]
-    network : float
+    network : numeric
         Of the bandwidth of links. [-]
-    power : float
+    power : numeric
         Of the power limit alone. [-]
     """
 
-    compute: float = 1.0
-    memory: float = 1.0
-    network: float = 1.0
-    power: float = 1.0
+    compute: float | Array = 1.0
+    memory: float | Array = 1.0
+    network: float | Array = 1.0
+    power: float | Array = 1.0
 
     def device(self, device: Device) -> Device:
         """An accelerator with such units and memory."""
