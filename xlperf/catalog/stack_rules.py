@@ -3,12 +3,14 @@
 A rule compares a quantity of a plan with another: ``multiple_of``, ``multiple_or_divisor``, ``at_most``, ``at_least``,
 ``in_equal_pieces`` (pieces of equal size but the last), ``one_of``, ``none_of`` (words of a column), ``blank``.
 Quantities are columns of plans, of their models (``model.num_layers``) and numbers with ``* / + -`` between them, from
-left to right. A rule holds for plans that meet every condition of ``when``, joined by ``and``.
+left to right. A rule holds for plans that meet every condition of ``when``, joined by ``and``. Rules of the kind
+``launch`` are about flags: a line ``needs`` one, one ``requires`` another, one ``excludes`` another.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -20,7 +22,6 @@ TITLES = {"megatron": "Megatron-Core", "nemo": "NeMo", "torchtitan": "torchtitan
 _SOFTWARE = {"tensorrt-llm": "trtllm", "nemo-bridge": "nemo"}
 _RELEASE = re.compile(r"-\d[\d.]*$")
 NUMBERS = ("multiple_of", "multiple_or_divisor", "at_most", "at_least", "in_equal_pieces")
-WORDS = ("one_of", "none_of")
 
 
 class Quantity(NamedTuple):
@@ -90,3 +91,24 @@ def stack_of_software(software: str) -> str:
     name = _RELEASE.sub("", software.casefold())
     stack = _SOFTWARE.get(name, name)
     return stack if stack in TITLES else ""
+
+
+def broken_line(stack: str, lines: Sequence[str]) -> str:
+    """The first rule about flags that arguments of a stack break, "" where they keep all.
+
+    ``lines``: arguments, one per line: ``--recompute-granularity full``.
+
+    >>> broken_line("torchtitan", ["--training.seq_len 4096", "--parallelism.enable_async_tensor_parallel"])
+    'asynchronous tensor parallelism needs --compile.enable'
+    """
+
+    def stated(flag: str) -> bool:
+        return any(line == flag or line.startswith((f"{flag} ", f"{flag}=")) for line in lines)
+
+    for row in rows("catalog/stack_rules.csv"):
+        if row["kind"] == "launch" and stack in row["stacks"].split():
+            first, other = stated(row["subject"]), stated(row["operand"])
+            broken = {"needs": not first, "requires": first and not other, "excludes": first and other}
+            if broken[row["rule"]]:
+                return row["says"]
+    return ""

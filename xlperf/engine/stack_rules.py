@@ -69,7 +69,8 @@ def _has_words(name: str, words: str, plan: _Plan) -> Mask:
     wanted = frozenset(words.split())
     stated = plan.words(name)
     known = {text: bool(wanted & frozenset(str(text).split())) for text in set(stated.tolist())}
-    return np.array([known[text] for text in stated.tolist()], dtype=bool)
+    found: Mask = np.array([known[text] for text in stated.tolist()], dtype=bool)
+    return found
 
 
 def _breaks(kind: str, rule: StackRule, plan: _Plan, model: Model, whole: bool) -> Mask:
@@ -94,9 +95,9 @@ def _breaks(kind: str, rule: StackRule, plan: _Plan, model: Model, whole: bool) 
         among, unknown = _has_words(name, rule.operand, plan), plan.words(name) == ""
     else:
         numbers = declared.kind == "number"
-        known = [float(word) for word in rule.operand.split()] if numbers else _codes(kind, name, rule.operand)
+        listed = [float(word) for word in rule.operand.split()] if numbers else _codes(kind, name, rule.operand)
         value = getattr(plan, name)
-        among, unknown = np.isin(value, known), np.isnan(value)
+        among, unknown = np.isin(value, listed), np.isnan(value)
     return np.asarray(concerned & ~unknown & (among if rule.rule == "none_of" else ~among))
 
 
@@ -110,7 +111,12 @@ def rules_of(kind: str, stack: str, whole: bool = False) -> tuple[Rule[Any], ...
 
     def of(rule: StackRule) -> Rule[Any]:
         sentence = f"{TITLES[stack]} refuses this: {rule.says}"
-        return Rule(lambda plan, model: _breaks(kind, rule, plan, model, whole), sentence)
+
+        def broken(plan: Any, model: Model) -> Mask:
+            with np.errstate(all="ignore"):
+                return _breaks(kind, rule, plan, model, whole)
+
+        return Rule(broken, sentence)
 
     return tuple(map(of, rules_of_stack(kind, stack)))
 
@@ -125,7 +131,6 @@ def refusals(kind: str, plan: PlanColumns, model: Model, software: Words, illega
     for code, name in enumerate(software.words):
         stack = stack_of_software(str(name))
         if stack and (own := (software.codes == code) & ~illegal).any():
-            with np.errstate(all="ignore"):
-                broken = broken_rules(rules_of(kind, stack), plan, model)
+            broken = broken_rules(rules_of(kind, stack), plan, model)
             found += [Remark(each.rows & own, each.sentence, each.values) for each in broken]
     return found

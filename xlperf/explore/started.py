@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.launch_start import Shape
 from xlperf.catalog.stack_rules import TITLES, stack_of_software
 from xlperf.catalog.table import Table
 from xlperf.engine.stack_rules import rules_of
 from xlperf.equations.plan.records import Rule, broken_rules, remarks_of_rows
-from xlperf.explore.mappings import PartialInference, PartialPrefill, PartialTraining
+from xlperf.explore.mappings import PartialInference, PartialPrefill, PartialTraining, server_sizes
 from xlperf.explore.space import NotChosen, PartialPlan, Rules, space_of
 
 _RECORDS: dict[str, tuple[type[PartialPlan], ...]] = {
@@ -68,16 +69,26 @@ def refused_reasons(plans: Table, catalog: Catalog, stack: str = "") -> list[str
     if not rules:
         return found
     space = space_of(plans, {}, catalog, rules, len(plans))
-    with np.errstate(all="ignore"):
-        for record, rule in rules:
-            plan: Any = space.plan(record)
-            try:
-                said = broken_rules([rule], plan, plan.model)
-            except NotChosen:
-                continue
-            concerned = True if plan.concerned is None else plan.concerned
-            for each in said:
-                _, words = remarks_of_rows([each], len(plans))
-                for row in np.flatnonzero(each.rows & concerned).tolist():
-                    found[row] = found[row] or str(words[row])
+    for record, rule in rules:
+        plan: Any = space.plan(record)
+        try:
+            said = broken_rules([rule], plan, plan.model)
+        except NotChosen:
+            continue
+        concerned = True if plan.concerned is None else plan.concerned
+        for each in said:
+            _, words = remarks_of_rows([each], len(plans))
+            for row in np.flatnonzero(each.rows & concerned).tolist():
+                found[row] = found[row] or str(words[row])
     return found
+
+
+def shape_of(plan: Table, catalog: Catalog) -> Shape:
+    """What a launch line says of the model of a plan and of its servers.
+
+    ``plan``: one row. Raises InputError where a name is unknown.
+    """
+    models = catalog.tables["models"]
+    row = int(catalog.rows("models", plan.text("model"), plan, "model")[0])
+    model = {name: values[row] for name, values in models.columns.items() if values[row] == values[row]}
+    return Shape(model, float(server_sizes(plan, catalog)[0][0]))
