@@ -22,6 +22,7 @@ from xlperf.engine import evaluate
 from xlperf.engine.devices import evaluate_devices
 from xlperf.explore.auto import evaluate_resolved
 from xlperf.explore.forms import evaluate_forms
+from xlperf.explore.train import FOLLOWING, SEARCHED
 from xlperf.workbook import compare_sheet
 from xlperf.workbook.build import read_tables, workbook_package
 from xlperf.workbook.front_formulas import Live
@@ -293,8 +294,8 @@ RUN = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num accel
 
 def test_a_run_is_what_the_engine_says_of_the_mapping_that_was_chosen(catalog: Catalog) -> None:
     found = answered(catalog, "train", **RUN)
-    chosen = ("tensor_parallel", "pipeline_parallel", "virtual_pipeline", "micro_batch_size", "recompute")
-    plan = {**RUN, **{name.replace("_", " "): found[name] for name in chosen}}
+    plan = {**RUN, **{name.replace("_", " "): found[name] for name in (*SEARCHED, *FOLLOWING, "precision")}}
+    plan = {name: value for name, value in plan.items() if value == value and value != ""}
     results = evaluate(table_from_rows("training", list(plan), [list(plan.values())]), catalog)
     for name in ("step_time", "step_time_low", "step_time_high", "run_time", "run_cost", "run_energy", "mfu"):
         assert results.number(name)[0] == pytest.approx(found[name], rel=1e-12)

@@ -38,12 +38,13 @@ def table(row: dict[str, Any]) -> Table:
 
 def test_rules_are_of_known_words_with_their_sources() -> None:
     found = rows("catalog/stack_rules.csv")
+    assert all(" 0." in row["source"] or " 1." in row["source"] for row in found)  # the release that was read
+    found = [row for row in found if row["kind"] != "launch"]
     assert len(found) >= 100
     assert {stack for row in found for stack in row["stacks"].split()} == TITLES.keys()
     for row in found:
         assert row["rule"] in (*NUMBERS, "one_of", "none_of", "blank") and row["says"] and row["kind"] in ("training", "inference")
         assert row["operand"] or row["rule"] == "blank"
-        assert " 0." in row["source"] or " 1." in row["source"], row["source"]  # the release that was read
 
 
 def test_published_runs_keep_the_rules_of_their_stacks(catalog: Catalog) -> None:

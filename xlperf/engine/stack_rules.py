@@ -69,8 +69,7 @@ def _has_words(name: str, words: str, plan: _Plan) -> Mask:
     wanted = frozenset(words.split())
     stated = plan.words(name)
     known = {text: bool(wanted & frozenset(str(text).split())) for text in set(stated.tolist())}
-    found: Mask = np.array([known[text] for text in stated.tolist()], dtype=bool)
-    return found
+    return np.asarray([known[text] for text in stated.tolist()], dtype=bool)
 
 
 def _breaks(kind: str, rule: StackRule, plan: _Plan, model: Model, whole: bool) -> Mask:
