@@ -95,6 +95,8 @@ def started_values(stack: str, stated: Mapping[str, str], values: Mapping[str, s
             found.pop(name, None)
         if stated.get("zero_stage") == "0":
             found.pop("zero_stage")
+        for name in () if shape.has("num_experts") else ("expert_parallel", "expert_tensor_parallel"):
+            found.pop(name, None)
     model = stated.get("model", "")
     if stack == "nemo" and uneven(stated, shape):
         found.pop("virtual_pipeline", None)
@@ -244,6 +246,8 @@ def _megatron_shape(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
             yield f"--moe-layer-freq '([0]*{_text(dense)}+[1]*{_text(number('num_layers') - dense)})'"
         elif step > 1.0:
             yield f"--moe-layer-freq {_text(step)}"
+        if "expert_tensor_parallel" not in stated and _number(stated, "tensor_parallel") > 1.0:
+            yield "--expert-tensor-parallel-size 1"  # else as many as tensor parallel
         yield from ("--moe-grouped-gemm", *(["--moe-router-pre-softmax"] if number("top_k") == 1.0 else []))
     yield from ("--tokenizer-type NullTokenizer", f"--vocab-size {_text(number('vocab_size'))}", "--mock-data",
                 "--train-iters 50", "--lr 1e-4")  # fmt: skip

@@ -81,7 +81,7 @@ def _breaks(kind: str, rule: StackRule, plan: _Plan, model: Model, whole: bool) 
     for condition in rule.when:
         concerned = concerned & _meets(kind, condition, plan, model)
         if not (whole or concerned.any()):
-            return concerned
+            return np.asarray(concerned)
     name = rule.subject.terms[0][1]
     if rule.rule == "blank":
         return np.asarray(concerned & np.isfinite(_evaluated(rule.subject, plan, model)))

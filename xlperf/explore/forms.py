@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from xlperf.base import resources
-from xlperf.base.arrays import added
+from xlperf.base.arrays import Array, added
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import HOUR, MILLION
 from xlperf.catalog.calibration import ANY, generation_line
@@ -32,6 +32,7 @@ from xlperf.explore.search_results import (
     slower,
 )
 from xlperf.explore.serve import serve_answer
+from xlperf.explore.space import divides, divisors, powers_of_two
 from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
 
 BESIDE = "B200-SXM-180GB"
@@ -122,8 +123,8 @@ def answers_table(forms: Table, answers: Sequence[Answer]) -> Table:
 
 FIRST_COUNT = 256.0
 """Accelerators that are tried first for a deadline. [-]"""
-MOST_TURNS, MOST_GUESSES = 16, 3
-"""Numbers of accelerators tried for a deadline, and those that the time of the last one suggests. [-]"""
+MOST_TURNS, EFFICIENT = 24, 0.85
+"""Numbers of accelerators tried for a deadline; accelerator time of a run over that of the first, at the least. [-]"""
 DAY, TERA = 24.0 * HOUR, MILLION * MILLION
 TRAINING_PARTS = {
     "forward": "forward", "backward": "backward", "recompute": "recomputation", "tensor_parallel": "tensor parallel",
@@ -163,33 +164,42 @@ def _keeps(found: Search, deadline: float) -> bool:
 
 
 def _fewest(form: Table, deadline: float, catalog: Catalog) -> Search | None:
-    """The run on the fewest accelerators, in whole servers, that keeps a deadline; else that on the most.
+    """The run on the fewest accelerators, in whole servers, that keeps a deadline; else the fastest that was tried.
 
-    Numbers are tried where the last time says that the deadline is met, and in the middle of the rest from then on.
+    From one that fits on, numbers are tried upwards from where the deadline could be met with fewer losses.
+    """
+    counts = _promising(form, catalog)
+    found, place = None, int(np.searchsorted(counts, FIRST_COUNT))
+    while found is None or (found.kind != GOOD and place < len(counts)):
+        found = _mapped(form, float(counts[min(place, len(counts) - 1)]), catalog)
+        place = int(np.searchsorted(counts, 4.0 * counts[min(place, len(counts) - 1)]))
+    best = found
+    if found.kind != GOOD:
+        return found
+    work = float(found.plans.number("num_accelerators")[0] * found.results.number("run_time")[0])
+    rest = [count for count in counts.tolist() if count >= EFFICIENT * work / deadline]
+    for count in rest[:MOST_TURNS]:
+        found = _mapped(form, count, catalog)
+        if _keeps(found, deadline):
+            return found
+        faster = found.kind == GOOD and found.results.number("run_time")[0] < best.results.number("run_time")[0]
+        best = found if faster else best
+    return best
+
+
+def _promising(form: Table, catalog: Catalog) -> Array:
+    """Numbers of accelerators in whole servers with replicas that divide the batch and stages that divide the layers.
+
+    Stages are divisors of the layers, with the embedding and the output projection or without, or powers of two.
     """
     unit, total = (float(value[0]) for value in server_sizes(_plan(form, 1.0, catalog), catalog))
     counts = sold_counts(unit, total, MOST_ACCELERATORS)
     row = catalog.rows("models", form.text("model"), form, "model")
-    models = catalog.tables["models"]
-    heads, layers = (models.number(name)[row][0] for name in ("num_attention_heads", "num_layers"))
-    shared = np.gcd(counts.astype(np.int64), int(form.number("global_batch_size")[0] * heads))
-    counts = counts[(counts >= min(unit, counts[-1])) & (counts / shared <= layers)]  # the rest has no mapping
-    below, above, best, last = -1, len(counts), None, None
-    place = int(np.searchsorted(counts, FIRST_COUNT))
-    for turn in range(MOST_TURNS):
-        if above - below < 2:
-            break
-        place = min(max(place, below + 1), above - 1)
-        found = _mapped(form, float(counts[place]), catalog)
-        last = found if last is None or found.kind == GOOD else last
-        if _keeps(found, deadline):
-            above, best = place, found
-        else:
-            below = place
-        wanted = counts[place] * found.results.number("run_time")[0] / deadline if found.kind == GOOD else np.nan
-        far = wanted != wanted or turn > MOST_GUESSES
-        place = (below + above) // 2 if far else int(np.searchsorted(counts, wanted))
-    return best if best is not None else last
+    heads, layers = (catalog.tables["models"].number(name)[row][0] for name in ("num_attention_heads", "num_layers"))
+    stages = {*divisors(layers, layers + 1.0, layers + 2.0), *powers_of_two(layers)}
+    shared = float(form.number("global_batch_size")[0]) * float(heads)
+    good = np.logical_or.reduce([divides(counts / number, shared) & divides(number, counts) for number in stages])
+    return np.asarray(counts[good & (counts >= min(unit, counts[-1]))])
 
 
 def _stack(form: Table, catalog: Catalog) -> str:

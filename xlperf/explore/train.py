@@ -146,15 +146,16 @@ def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[S
         degrees = _overlapped(tried.plans, catalog)
     else:
         degrees = _with(known, {"precision": str(plan.filled("precision")[0])})
-    least = _times(degrees, catalog)
     choices = ways(plan, catalog)
     row = catalog.rows("models", plan.text("model"), plan, "model")
     layers = float(catalog.tables["models"].number("num_layers")[row][0])
     least_memory = next(way for way in reversed(choices) if np.isnan(way.zero) or way.zero == choices[0].zero)
     smallest = _crossed(degrees, [least_memory], layers)
-    room = _memory(smallest, catalog)
-    order = np.argsort(least, kind="stable")
-    order = order[np.isfinite(least[order]) & room[order]]
+    room = np.flatnonzero(_memory(smallest, catalog))
+    least = np.full(len(degrees), np.nan)
+    least[room] = _times(degrees.take(room), catalog) if len(room) else least[room]
+    order = room[np.argsort(least[room], kind="stable")]
+    order = order[np.isfinite(least[order])]
     best, kept, number = np.inf, [], len(degrees)
     for block in _blocks(order, least):
         if least[block[0]] >= best:
