@@ -43,7 +43,11 @@ def test_rules_are_of_known_words_with_their_sources() -> None:
     assert len(found) >= 100
     assert {stack for row in found for stack in row["stacks"].split()} == TITLES.keys()
     for row in found:
-        assert row["rule"] in (*NUMBERS, "one_of", "none_of", "blank") and row["says"] and row["kind"] in ("training", "inference")
+        assert (
+            row["rule"] in (*NUMBERS, "one_of", "none_of", "blank")
+            and row["says"]
+            and row["kind"] in ("training", "inference")
+        )
         assert row["operand"] or row["rule"] == "blank"
 
 
@@ -74,6 +78,8 @@ def test_published_runs_keep_the_rules_of_their_stacks(catalog: Catalog) -> None
         ({**DENSE, "adapter rank": 16, "software": "nemo"}, ""),
         ({**DENSE, "zero stage": 3, "software": "deepspeed"}, "DeepSpeed refuses this: ZeRO stage 3"),
         ({**MIXTURE, "sequence parallel": "no"}, "a mixture of experts with tensor parallel 4 needs sequence parallel"),
+        ({**MIXTURE, "expert parallel": 8, "precision": "fp16"}, "expert parallel 8 is not trained in fp16"),
+        ({**DENSE, "graphs": "layers", "recompute": "full"}, "layers in CUDA graphs exclude recomputation"),
         ({**MIXTURE, "expert overlap": "yes"}, "needs expert parallel of 2 or more"),
         ({**SERVED, "data parallel attention": 2}, "TensorRT-LLM refuses this: attention data parallelism is over all"),
         ({**SERVED, "data parallel attention": 2, "software": "sglang"}, ""),

@@ -248,7 +248,9 @@ def _megatron_shape(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
             yield f"--moe-layer-freq {_text(step)}"
         if "expert_tensor_parallel" not in stated and _number(stated, "tensor_parallel") > 1.0:
             yield "--expert-tensor-parallel-size 1"  # else as many as tensor parallel
-        yield from ("--moe-grouped-gemm", *(["--moe-router-pre-softmax"] if number("top_k") == 1.0 else []))
+        if stated.get("precision", "bf16") not in ("fp16", "fp32", "tf32"):
+            yield "--moe-grouped-gemm"
+        yield from ["--moe-router-pre-softmax"] if number("top_k") == 1.0 else []
     yield from ("--tokenizer-type NullTokenizer", f"--vocab-size {_text(number('vocab_size'))}", "--mock-data",
                 "--train-iters 50", "--lr 1e-4")  # fmt: skip
 
