@@ -53,6 +53,7 @@ class StackRule(NamedTuple):
     source: str
 
 
+@cache
 def quantity(text: str) -> Quantity:
     """A quantity from its words.
 
