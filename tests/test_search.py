@@ -48,8 +48,13 @@ def brute(base: dict[str, Any], catalog: Catalog, **domains: list[Any]) -> tuple
     return table, evaluate(table, catalog)
 
 
+def started(results: Table) -> np.ndarray:
+    """Plans that their stack starts: a search chooses no other."""
+    return np.array(["refuses this" not in words for words in results.text("reason").tolist()])
+
+
 def best_of(results: Table, name: str, larger: bool = False) -> float:
-    good = results.number("fits") == 1.0
+    good = (results.number("fits") == 1.0) & started(results)
     values = results.number(name)[good]
     return float(values.max() if larger else values.min())
 
@@ -80,12 +85,12 @@ def test_auto_is_every_legal_value_of_serving_degrees(catalog: Catalog) -> None:
     numbers = [float(n) for n in range(1, 9)]
     domains = {name.replace(" ", "_"): numbers for name in SHARDS}
     table, results = brute(SERVE, catalog, **domains)
-    legal = table.take(np.flatnonzero(~np.isnan(results.number("latency"))))
+    legal = table.take(np.flatnonzero(~np.isnan(results.number("latency")) & started(results)))
     tried = candidates(plan(SERVE, *SHARDS), catalog).plans
     there = ~np.isnan(evaluate(tried, catalog).number("latency"))
     found = {row for row, good in zip(zip(*(tried[name] for name in domains), strict=True), there, strict=True) if good}
     assert found == set(zip(*(legal[name] for name in domains), strict=True))
-    assert len(found) > 40
+    assert len(found) > 30
 
 
 def test_expert_degrees_divide_experts_and_ranks(catalog: Catalog) -> None:
@@ -188,6 +193,7 @@ def test_number_of_accelerators_is_chosen_by_throughput_of_each(catalog: Catalog
 
 def test_a_hundred_thousand_plans_take_seconds(catalog: Catalog) -> None:
     base = {**TRAIN, "model": "Meta-Llama-3.1-70B", "num accelerators": 64, "global batch size": 1536}
+    base["software"] = "in-house"  # without rules of its own
     names = ("tensor parallel", "context parallel", "pipeline parallel", "virtual pipeline", "micro batch size")
     asked = plan(base, *names, "recompute", "sequence parallel", "zero stage", "pipeline schedule")
     start = time.process_time()
@@ -443,6 +449,7 @@ def test_wide_expert_parallelism_wins_where_decoding_is_bound_by_weights(catalog
     base = {
         "model": "DeepSeek-V3", "accelerator": "H100-SXM-80GB", "num accelerators": 32, "prompt length": 2000,
         "output length": 500, "precision": "fp8", "mode": "continuous", "tpot target": 50, "ttft target": 5000,
+        "software": "sglang",
     }  # fmt: skip
     found = search(plan(base, *SHARDS, "concurrency"), catalog, top=5)
     assert found.plans["expert_parallel"][0] >= 16.0

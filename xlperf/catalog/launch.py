@@ -36,9 +36,11 @@ from xlperf.catalog.launch_stacks import (
     software_of,
     switched_off,
 )
+from xlperf.catalog.launch_start import WRITTEN, Shape, filled, script, start_flags, started_values
 from xlperf.catalog.launch_text import COMMAND, Setting, handed_to, logged_settings, settings_of
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import canonical, split_header, table_schema, unit_of
+from xlperf.catalog.stack_rules import TITLES, broken_line
 from xlperf.catalog.table import Table
 
 MARK = "# xlperf:"
@@ -86,10 +88,11 @@ LOG = "(log)"
 _POSITIONAL = ("vllm serve", "trtllm-serve")
 
 
-def launch_lines(plan: Table, stack: str) -> list[str]:
-    """Arguments of one plan, one per line.
+def launch_lines(plan: Table, stack: str, shape: Shape | None = None) -> list[str]:
+    """Arguments of one plan, one per line; with the shape of its model the commands that start it.
 
-    ``stack``: one of :func:`stacks`. Raises InputError where the stack does not run plans of this kind.
+    ``stack``: one of :func:`stacks`. ``shape``: of the plan's model and servers. Raises InputError where the stack does
+    not run plans of this kind, or a start would break a rule about its flags.
     """
     known = flags(stack)
     if known[0].kind != plan.kind:
@@ -97,8 +100,24 @@ def launch_lines(plan: Table, stack: str) -> list[str]:
         problem = f"{stack} runs {known[0].kind} plans; for {plan.kind} plans: {', '.join(fitting)}"
         raise InputError(Fault("--for", problem))
     stated = _stated(plan)
-    lines = list(_arguments(known, stack_of(stack, stated)))
-    told = plan_of(stack, _told([settings_of(line, commands=_commands()) for line in lines], stack).values)
+    asked = stated if shape is None else filled(stated, shape, plan.kind)
+    values = stack_of(stack, asked)
+    if shape is not None:
+        values = started_values(stack, asked, values, shape)
+    written = list(_arguments(known, values, WRITTEN.get(stack, ())))
+    lines = [line for _, line in written]
+    if shape is not None:
+        more = [("", line) for line in start_flags(stack, asked, shape)]
+        written = [*more, *written]
+        broken = broken_line(stack, [line for _, line in written])
+        if broken:
+            raise InputError(Fault(plan.place(0, "model"), f"{TITLES[stack]} would not start: {broken}"))
+        lines = script(stack, written, asked, shape)
+    if shape is None:
+        texts = [settings_of(line, commands=_commands()) for line in lines]
+    else:
+        texts = [_as_one(settings_of("\n".join(lines), commands=_commands()))]
+    told = plan_of(stack, _told(texts, stack).values)
     rest = {name: value for name, value in stated.items() if told.get(name) != value}
     rest |= {name: "" for name in told if name not in stated}
     marked = [f"{MARK} {name} = {value}".rstrip() for name, value in rest.items()]
@@ -112,8 +131,11 @@ def _version(known: Sequence[Flag]) -> str:
     return max(own, key=lambda version: [int(part) for part in version.rpartition(" ")[2].split(".")])
 
 
-def _arguments(known: Sequence[Flag], stated: Mapping[str, str]) -> Iterator[str]:
-    """A line for each column, with the first flag that says it."""
+def _arguments(known: Sequence[Flag], stated: Mapping[str, str], written: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """A line for each column with the first flag that says it, and the version of the flag.
+
+    ``written``: beginnings of the versions whose flags are written; none: all.
+    """
     done = set()
     for flag in known:
         value = stated.get(flag.column)
@@ -123,19 +145,21 @@ def _arguments(known: Sequence[Flag], stated: Mapping[str, str]) -> Iterator[str
             or flag.column in done
             or value is None
             or (flag.value and flag.value != value)
+            or (written and not flag.version.startswith(tuple(written)))
         ):
             continue
         listed = flag.argument == "*" and not flag.value
-        if "auto" in (value, flag.argument) or (listed and flag.column != "@captured"):
+        if "auto" in (value, flag.argument) or (listed and flag.column not in ("@captured", "@converters")):
             continue
         done.add(flag.column)
         argument = value if listed else "" if flag.argument == "*" else flag.argument if flag.value else value
         if flag.flag.endswith("="):
-            yield flag.flag + argument
+            line = flag.flag + argument
         elif flag.flag[:1] == "-" or " " in flag.flag or flag.flag in _POSITIONAL:
-            yield f"{flag.flag} {shlex.quote(argument)}".removesuffix(" ''")
+            line = f"{flag.flag} {shlex.quote(argument)}".removesuffix(" ''")
         else:
-            yield f"{flag.flag}: {argument}"
+            line = f"{flag.flag}: {argument}"
+        yield flag.version, line
 
 
 def _stated(plan: Table) -> Stated:
@@ -199,7 +223,7 @@ def read_launch(
     except Endless as error:
         raise InputError(Fault(name, f"{error}: it is no launch script")) from None
     if named:  # an argument per line, as launch_lines writes them
-        groups = [[[one for group in groups[0] for one in group]]]
+        groups = [_as_one(groups[0])]
     elif not logged or text.lstrip().startswith("{"):
         stack, groups = _recognised(text, groups, stack, given or {}, name)
     stack = stack or named or max(stacks(), key=lambda own: _fit(groups, own))
@@ -243,6 +267,11 @@ def read_launch(
         _refuse(name, stack, [*shown, *unread[MOST_SHOWN:]], open_)
     notes += [f"what {_last(script)} sets itself is not read" for script in dict.fromkeys(told.scripts)]
     return Launch(_plan_table(kind, plan, name, open_, lacks), unknown, open_, unread, notes)
+
+
+def _as_one(groups: Sequence[Sequence[Setting]]) -> list[list[Setting]]:
+    """Settings of several commands as those of one."""
+    return [[one for group in groups for one in group]]
 
 
 def _parted(line: str) -> tuple[str, str, str]:

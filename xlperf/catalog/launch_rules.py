@@ -24,6 +24,8 @@ LACKS = "@lacks"
 SOFTWARE = {"megatron": "megatron", "nemo": "nemo", "torchtitan": "torchtitan", "vllm": "vllm", "sglang": "sglang",
             "trtllm": "tensorrt-llm"}  # fmt: skip
 """The software of plans that a stack runs."""
+_SHARED = ("sequence_parallel", "tensor_overlap")
+"""Columns that mean something with tensor parallelism only."""
 OWN_SOFTWARE = {"training": "megatron", "inference": "tensorrt-llm"}
 """What a blank software is."""
 _MODULES = {"core_attn": "core_attention", "layernorm": "norm", "mla_up_proj": "latent", "mlp": "mlp", "moe": "moe",
@@ -120,9 +122,11 @@ def stack_of(stack: str, stated: Mapping[str, str]) -> Stated:
     """The reverse of :func:`plan_of` for flags that follow from several columns; other columns stay as they are."""
     found = dict(stated)
     for column, blank, without in stack_defaults(stack):
-        needed = column != "sequence_parallel" or _number(stated, "tensor_parallel", 1.0) > 1.0
-        if column not in found and needed and blank != without:
+        needed = column not in _SHARED or _number(stated, "tensor_parallel", 1.0) > 1.0
+        if column not in found and needed and blank not in ("", without):
             found[column] = blank
+    if not _overlaps(stack, found):
+        found.pop("tensor_overlap", None)
     replicas = _number(stated, "data_parallel_attention", 1.0)
     tensor = _number(stated, "tensor_parallel", 1.0)
     if stack == "megatron" and found.get("precision", "").startswith(("fp8", "mxfp8")):
@@ -161,6 +165,13 @@ def stack_of(stack: str, stated: Mapping[str, str]) -> Stated:
     return found
 
 
+def _overlaps(stack: str, found: Mapping[str, str]) -> bool:
+    """Whether a stack overlaps tensor-parallel communication: not without what its own check asks for."""
+    needed = {"megatron": "sequence_parallel", "torchtitan": "compiled"}.get(stack, "")
+    tensor = _number(found, "tensor_parallel", 1.0) > 1.0
+    return tensor and found.get(needed, "yes") == "yes" if needed else True
+
+
 def _limited_alone(stack: str, replicas: float) -> float:
     """Replicas of the attention layers that the limit of requests of a stack holds for one by one: all but SGLang's."""
     return 1.0 if stack == "sglang" else replicas
@@ -192,6 +203,11 @@ def _megatron(plan: Stated, told: Mapping[str, str]) -> None:
         chunks = layers / (_number(plan, "pipeline_parallel", 1.0) * chunk)
         if chunks >= 1.0 and chunks % 1.0 == 0.0:
             plan["virtual_pipeline"] = _text(chunks)
+    pieces = _pieces(told.get("@layout", ""))
+    if pieces:
+        chunks = pieces / _number(plan, "pipeline_parallel", 1.0)
+        if chunks > 1.0 and chunks % 1.0 == 0.0:
+            plan["virtual_pipeline"] = _text(chunks)
     if _number(plan, "virtual_pipeline", 1.0) > 1.0:
         plan.setdefault("pipeline_schedule", "interleaved")
     _recomputation(plan, told)
@@ -199,6 +215,17 @@ def _megatron(plan: Stated, told: Mapping[str, str]) -> None:
         ranks = np.prod([_number(plan, f"{name}_parallel", 1.0) for name in ("tensor", "pipeline", "context")])
         replicas = _number(plan, "num_accelerators") / float(ranks)
         plan["zero_group_size"] = _text(replicas / _number(told, "@optimizer_instances"))
+
+
+def _pieces(layout: str) -> float:
+    """Chunks of all stages of a layout of layers; 0 without one.
+
+    >>> _pieces("Ettt|(tt|)*29,m|L"), _pieces("")
+    (32.0, 0.0)
+    """
+    text = layout.strip("'\"")[:1000]
+    repeated = re.sub(r"\(([^()]*)\)\*(\d{1,3})", lambda found: found[1] * int(found[2]), text)
+    return float(repeated.count("|") + 1) if text else 0.0
 
 
 def _recomputation(plan: Stated, told: Mapping[str, str]) -> None:

@@ -242,18 +242,32 @@ _READ = click.Choice([*_WRITTEN, "nanotron", "maxtext", "automodel", "llama-fact
 @click.option("--for", "stack", type=_STACKS, required=True, help="Whose arguments.")
 @chosen_options("the first")
 def launch(plans: str, stack: str, chosen: Chosen) -> None:
-    """Print the arguments of one plan of PLANS for a stack, one per line.
+    """Print the commands that start one plan of PLANS in a stack, an argument per line.
 
     The first line names the version that the flags are of. What the stack has no flag for stands in comment lines, so
-    that xlperf plan reads the same plan back.
+    that xlperf plan reads the same plan back. A plan that breaks a rule of the stack is refused with that rule.
 
     Flags were compared with the sources of Megatron-Core 0.7 to 0.15, NeMo 1.23 to 2.3, Megatron-Bridge 0.2 to 0.5,
     torchtitan 0.1 and 0.2, vLLM 0.8, 0.11 and 0.20, SGLang 0.5.1, 0.5.9 and 0.5.10, and trtllm-bench 1.0 (not
     trtllm-serve).
     """
+    from xlperf.catalog.catalog import load_catalog
     from xlperf.catalog.launch import launch_lines
+    from xlperf.engine import evaluate
+    from xlperf.explore.started import refused_reasons, shape_of
 
-    say(*launch_lines(read_one(plans, chosen), stack))
+    plan, catalog = read_one(plans, chosen), load_catalog()
+    if any(mask.any() for mask in plan.auto.values()):
+        from xlperf.explore.auto import resolve
+
+        plan = resolve(plan, catalog).plans
+    fitting = plan.kind == ("inference" if stack in ("vllm", "sglang", "trtllm") else "training")
+    results = evaluate(plan, catalog)
+    illegal = str(results.text("reason")[0]) if results.number("memory")[0] != results.number("memory")[0] else ""
+    refused = illegal or (refused_reasons(plan, catalog, stack)[0] if fitting else "")
+    if refused:
+        raise InputError(Fault(plan.place(0, "model"), f"{refused}; xlperf search finds a mapping that starts"))
+    say(*launch_lines(plan, stack, shape_of(plan, catalog) if fitting else None))
 
 
 @click.command(

@@ -10,7 +10,7 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import Table, Words
 from xlperf.engine.conditions import format_and_load
 from xlperf.engine.join import (
     POOLS,
@@ -35,6 +35,7 @@ from xlperf.engine.notes import (
 )
 from xlperf.engine.own_runs import SHEET, Corrections, corrections
 from xlperf.engine.served_results import power_at_rate, prompt_memory, reported
+from xlperf.engine.stack_rules import refusals
 from xlperf.engine.trust import coordinates, trust
 from xlperf.equations.cost.tokens import Terms
 from xlperf.equations.hardware.power import PowerLimits
@@ -313,6 +314,7 @@ def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] 
             at = coordinates(some, found)
             stack, conditions = software_words(some), format_and_load(some)
             known = trust("inference", catalog, rows.models, rows.accelerators, stack, conditions, at)
+            add_notes(reason, _refused(served, stack, illegal))
             numbers = reported(served, catalog, mode, found, illegal, reason, known)
             add_notes(numbers["reason"], name_notes(some, catalog, illegal))
             if "load_by_hour" in some:
@@ -425,6 +427,16 @@ def _said(setting: ServingSetting) -> list[Remark]:
     lacks = (np.isnan(narrow) & ~np.isnan(wide))[:, 0]
     remedy = "give activation precision bf16: the weights alone are then narrow"
     return [*setting.remarks, *([Remark(lacks, remedy)] if lacks.any() else [])]
+
+
+def _refused(served: Served, stack: Words, illegal: np.ndarray) -> list[Remark]:
+    """Which legal plans, or prefill pools of theirs, their engine does not start."""
+    setting, pool = served.setting, served.prefilling
+    found = refusals("inference", setting.plan, setting.deployment.model, stack, illegal)
+    if pool is None:
+        return found
+    own = refusals("inference", pool.plan, pool.deployment.model, stack, illegal)
+    return [*found, *(Remark(each.rows, f"prefill pool: {each.sentence}", each.values) for each in own)]
 
 
 def _broken(served: Served, results: Mapping[str, Array]) -> list[Remark]:

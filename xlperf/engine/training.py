@@ -46,6 +46,7 @@ from xlperf.engine.own_runs import (
     own_runs_note,
     source_width,
 )
+from xlperf.engine.stack_rules import refusals
 from xlperf.engine.trust import NOT_SHOWN, band_ends, coordinates, ends_together, trust
 from xlperf.equations.cost.tco import carbon_of_energy
 from xlperf.equations.cost.tokens import ALL_IN, Terms, drawn_terms, energy_per_token, run_cost, token_costs
@@ -385,6 +386,7 @@ def _evaluate(
     longer = ~illegal & (plan.sequence_length > joined.max_sequence_length)
     lengths = plan.sequence_length, joined.max_sequence_length
     notes = [
+        *refusals("training", plan, joined.model, joined.software, illegal),
         Remark(~illegal & (results["fits"] < 1), "needs {} GiB of {} GiB", sizes),
         _open_gradients(plan, results, illegal),
         Remark(longer, "sequence length {} is beyond the model's {}", lengths),

@@ -35,6 +35,7 @@ from xlperf.explore.mappings import (
 )
 from xlperf.explore.objectives import TARGETS, Limit
 from xlperf.explore.space import MOST_PLANS, SPLIT, WHOLE, Part, Rules, Space, TooMany, grid, space_of
+from xlperf.explore.started import refused_reasons, rules_of_stacks, stacks_of
 
 MOST_CANDIDATES = MOST_PLANS
 """Most candidates of one plan by default. [-]"""
@@ -69,7 +70,7 @@ KINDS: dict[str, tuple[Callable[[Space], None], Rules]] = {
         ],
     ),
 }
-"""What crosses the columns of a kind of plan, and the rules that the candidates keep."""
+"""What crosses the columns of a kind of plan, and the rules of legality that the candidates keep."""
 
 
 class Bounds(TypedDict, total=False):
@@ -179,7 +180,8 @@ def candidates(
     replica, or powers of two up to 64 where the global batch is blank; the numbers of accelerators of
     :func:`xlperf.explore.mappings.sold_counts`, in steps where all make too many plans; every word of a choice;
     requests in flight in up to 24 steps of equal ratio up to what memory holds and targets allow. What the
-    rules of plans forbid by these columns alone is left out, and so is what makes the same plan again.
+    rules of plans forbid by these columns alone is left out, and so is what makes the same plan again, and what the
+    stack of the plan does not start, unless it starts none.
 
     - ``plan``: one training or inference plan.
     - ``catalog``: what it refers to.
@@ -204,22 +206,33 @@ def candidates(
     plain = Table(plan.kind, plan.columns, plan.place)
     base = grid(plain, {name: column for name, column in values.items() if name not in asked}, most)
     load = open_load(plan, values)
-    cross, rules = KINDS[plan.kind]
+    stacks = stacks_of(base)
     ladders = _ladders(base, catalog, most_accelerators, counts) if "num_accelerators" in auto else None
     few = most // (COUNTS_SHARE * (NUM_POINTS if load else num_points))
     chunks = (True, False) if "virtual_pipeline" in auto else (True,)
     attempts = [(step, uneven) for step in (STEPS if ladders else STEPS[-1:]) for uneven in chunks]
-    for step, uneven in attempts if part is None else attempts[-1:]:
-        steps = [thinned(ladder, step) for ladder in ladders.each] if ladders else []
-        last = (step, uneven) == attempts[-1]
-        space = space_of(base, asked, catalog, rules, most if last else few, steps, part or WHOLE)
-        space.uneven = uneven
-        try:
-            cross(space)
-            break
-        except TooMany:
-            if last:
-                raise
+    attempts = attempts if part is None else attempts[-1:]
+
+    def crossed(rules: Rules) -> Space:
+        """The space in the finest steps that do not make too many plans."""
+        for step, uneven in attempts:
+            steps[:] = [thinned(ladder, step) for ladder in ladders.each] if ladders else []
+            last = (step, uneven) == attempts[-1]
+            space = space_of(base, asked, catalog, rules, most if last else few, steps, part or WHOLE)
+            space.uneven = uneven
+            try:
+                KINDS[plan.kind][0](space)
+                break
+            except TooMany:
+                if last:
+                    raise
+        return space
+
+    steps: list[Array] = []
+    legal = KINDS[plan.kind][1]
+    space = crossed([*legal, *rules_of_stacks(base, stacks)])
+    if stacks and not len(space) and part is None:  # every candidate is refused
+        space = crossed(legal)
     space.most = most
     tried = ladders.all._replace(tried=np.unique(np.concatenate(steps))) if ladders else None
     found = space.table() if len(space) else plain
@@ -235,7 +248,7 @@ def uneven_chunks(plans: Table, catalog: Catalog, searched: Sequence[str]) -> Ta
 
     ``plans``: training plans whose virtual pipeline was chosen among those with chunks of equal size. ``catalog``: with
     the models. ``searched``: columns that were tried. Returns one row for each plan and number of chunks; of plans that
-    differ in that number alone the first counts.
+    differ in that number alone the first counts. Plans that their stack does not start are left out.
     """
     rows = first_of_each(plans, searched, "virtual_pipeline")
     models = catalog.rows("models", plans.text("model"), plans, "model")
@@ -245,7 +258,9 @@ def uneven_chunks(plans: Table, catalog: Catalog, searched: Sequence[str]) -> Ta
     chunks = np.asarray(np.arange(len(index)) - np.searchsorted(index, index) + 1, dtype=np.float64)
     uneven = ~equal_chunks(chunks, stages[index], layers[index])
     taken = plans.take(rows[index[uneven]])
-    return replace(taken, columns={**taken.columns, "virtual_pipeline": chunks[uneven]})
+    found = replace(taken, columns={**taken.columns, "virtual_pipeline": chunks[uneven]})
+    started = [not why for why in refused_reasons(found, catalog)]
+    return found.take(np.flatnonzero(started))
 
 
 def first_of_each(plans: Table, searched: Sequence[str], without: str) -> np.ndarray:

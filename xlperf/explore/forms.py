@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from xlperf.base import resources
-from xlperf.base.arrays import added
+from xlperf.base.arrays import Array, added
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import HOUR, MILLION
 from xlperf.catalog.calibration import ANY, generation_line
@@ -20,8 +20,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import FORMS, first_words, results_of, table_schema
 from xlperf.catalog.table import Place, Table, nowhere
 from xlperf.engine.devices import TOO_LARGE_DIE, accelerators_of, device_cost_parts, evaluate_devices
-from xlperf.explore.mappings import server_sizes
-from xlperf.explore.search import search
+from xlperf.explore.mappings import MOST_ACCELERATORS, server_sizes, sold_counts
 from xlperf.explore.search_results import (
     GOOD,
     Answer,
@@ -33,6 +32,8 @@ from xlperf.explore.search_results import (
     slower,
 )
 from xlperf.explore.serve import serve_answer
+from xlperf.explore.space import divides, divisors, powers_of_two
+from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
 
 BESIDE = "B200-SXM-180GB"
 """Accelerator that a chip is compared with."""
@@ -85,7 +86,8 @@ def answer_of(form: Table, catalog: Catalog) -> Answer:
     is_built = form.kind == "chip" and not form.text("accelerator")[0]
     part = part_of(catalog, form, (BESIDE,) if is_built else ())
     given = ((name, str(values[0])) for name, values in sorted(form.columns.items()))
-    key = form.kind, tuple((name, value) for name, value in given if value not in ("", "nan"))
+    open_ = tuple(sorted(name for name, mask in form.auto.items() if mask[0]))
+    key = form.kind, open_, tuple((name, value) for name, value in given if value not in ("", "nan"))
     cached = _known.setdefault(part, {})
     if key not in cached:
         cached[key] = _SOLVERS[form.kind](form, part)
@@ -119,14 +121,11 @@ def answers_table(forms: Table, answers: Sequence[Answer]) -> Table:
     return Table(schema.name, columns, forms.place)
 
 
-SEARCHED = (
-    "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "expert_parallel", "micro_batch_size", "recompute",
-)  # fmt: skip
-COUNTS = tuple(2.0**power for power in range(3, 15))
-"""Numbers of accelerators that are tried for a deadline. [-]"""
+FIRST_COUNT = 256.0
+"""Accelerators that are tried first for a deadline. [-]"""
+MOST_TURNS, EFFICIENT = 24, 0.85
+"""Numbers of accelerators tried for a deadline; accelerator time of a run over that of the first, at the least. [-]"""
 DAY, TERA = 24.0 * HOUR, MILLION * MILLION
-MOST = 200_000
-"""Mappings that a form may stand for: a few seconds of work. [-]"""
 TRAINING_PARTS = {
     "forward": "forward", "backward": "backward", "recompute": "recomputation", "tensor_parallel": "tensor parallel",
     "context_parallel": "context parallel", "expert_parallel": "expert parallel",
@@ -149,22 +148,58 @@ def train_answer(form: Table, catalog: Catalog) -> Answer:
         return _run(form, _mapped(form, count, catalog), catalog)
     if deadline != deadline:
         raise InputError(Fault(form.place(0, "num_accelerators"), "num accelerators or a deadline must be given"))
-    largest = float(server_sizes(_plan(form, COUNTS[0], catalog), catalog)[1][0])
-    found = None
-    for tried in (size for size in COUNTS if size <= largest):
-        found = _mapped(form, tried, catalog)
-        if _keeps(found, deadline):
-            fewer = (_mapped(form, tried * eighths / 8.0, catalog) for eighths in (5.0, 6.0, 7.0) if tried >= 64.0)
-            return _run(form, next((one for one in fewer if _keeps(one, deadline)), found), catalog)
+    found = _fewest(form, deadline, catalog)
     if found is None or found.kind != GOOD:
         return _refused(form, found)
+    if _keeps(found, deadline):
+        return _run(form, found, catalog)
+    count = float(found.plans.number("num_accelerators")[0])
     days, words = found.results.number("run_time")[0] / DAY, short_name(str(form.text("accelerator")[0]))
-    reason = f"{COUNTS[-1]:,.0f} {words} still take {days:,.0f} days; give them more days or a larger batch"
+    reason = f"{count:,.0f} {words} still take {days:,.0f} days; give them more days or a larger batch"
     return {"reason": reason, "answer": f"No answer: {reason}."}
 
 
 def _keeps(found: Search, deadline: float) -> bool:
     return found.kind == GOOD and bool(found.results.number("run_time")[0] <= deadline)
+
+
+def _fewest(form: Table, deadline: float, catalog: Catalog) -> Search | None:
+    """The run on the fewest accelerators, in whole servers, that keeps a deadline; else the fastest that was tried.
+
+    From one that fits on, numbers are tried upwards from where the deadline could be met with fewer losses.
+    """
+    counts = _promising(form, catalog)
+    found, place = None, int(np.searchsorted(counts, FIRST_COUNT))
+    while found is None or (found.kind != GOOD and place < len(counts)):
+        found = _mapped(form, float(counts[min(place, len(counts) - 1)]), catalog)
+        place = int(np.searchsorted(counts, 4.0 * counts[min(place, len(counts) - 1)]))
+    best = found
+    if found.kind != GOOD:
+        return found
+    work = float(found.plans.number("num_accelerators")[0] * found.results.number("run_time")[0])
+    rest = [count for count in counts.tolist() if count >= EFFICIENT * work / deadline]
+    for count in rest[:MOST_TURNS]:
+        found = _mapped(form, count, catalog)
+        if _keeps(found, deadline):
+            return found
+        faster = found.kind == GOOD and found.results.number("run_time")[0] < best.results.number("run_time")[0]
+        best = found if faster else best
+    return best
+
+
+def _promising(form: Table, catalog: Catalog) -> Array:
+    """Numbers of accelerators in whole servers with replicas that divide the batch and stages that divide the layers.
+
+    Stages are divisors of the layers, with the embedding and the output projection or without, or powers of two.
+    """
+    unit, total = (float(value[0]) for value in server_sizes(_plan(form, 1.0, catalog), catalog))
+    counts = sold_counts(unit, total, MOST_ACCELERATORS)
+    row = catalog.rows("models", form.text("model"), form, "model")
+    heads, layers = (catalog.tables["models"].number(name)[row][0] for name in ("num_attention_heads", "num_layers"))
+    stages = {*divisors(layers, layers + 1.0, layers + 2.0), *powers_of_two(layers)}
+    shared = float(form.number("global_batch_size")[0]) * float(heads)
+    good = np.logical_or.reduce([divides(counts / number, shared) & divides(number, counts) for number in stages])
+    return np.asarray(counts[good & (counts >= min(unit, counts[-1]))])
 
 
 def _stack(form: Table, catalog: Catalog) -> str:
@@ -184,14 +219,17 @@ def _plan(form: Table, count: float, catalog: Catalog) -> Table:
     columns: dict[str, Any] = {
         name: form[name] for name in ("model", "accelerator", "training_tokens", "sequence_length", "global_batch_size")
     }
-    columns |= {"precision": form.filled("precision"), "num_accelerators": np.array([count])}
+    open_precision = bool("precision" in form.auto and form.auto["precision"][0])
+    columns |= {"precision": form.text("precision") if open_precision else form.filled("precision")}
+    columns |= {"num_accelerators": np.array([count])}
     columns["software"] = np.array([_stack(form, catalog)], dtype=object)
-    columns |= {name: form.text(name) if name == "recompute" else form.number(name) for name in SEARCHED}
-    return one_plan("training", columns, SEARCHED, form)
+    known = form.schema.by_name
+    columns |= {name: form.text(name) if known[name].is_text else form.number(name) for name in SEARCHED}
+    return one_plan("training", columns, (*SEARCHED, "precision"), form)
 
 
 def _mapped(form: Table, count: float, catalog: Catalog) -> Search:
-    return search(_plan(form, count, catalog), catalog, "step_time", most=MOST)
+    return best_mapping(_plan(form, count, catalog), catalog)
 
 
 def _run(form: Table, found: Search, catalog: Catalog) -> Answer:
@@ -206,8 +244,10 @@ def _run(form: Table, found: Search, catalog: Catalog) -> Answer:
     longer = slower(results, "step_time", catalog)
     answer |= {name: answer[name] * longer for name in ("run_time", "run_energy", "run_carbon", "step_time")}
     answer["mfu"] /= longer
-    answer |= {name: float(plan.filled(name)[0]) for name in SEARCHED[:-1]}
-    answer["recompute"] = str(plan.filled("recompute")[0])
+    chosen = results_of("train").by_name
+    for name in (*SEARCHED, *FOLLOWING, "precision"):
+        answer[name] = str(plan.filled(name)[0]) if chosen[name].is_text else float(plan.filled(name)[0])
+    answer["recompute_modules"] = answer["recompute_modules"] if answer["recompute"] == "selective" else ""
     count = float(plan.number("num_accelerators")[0])
     pieces = plan.filled("tensor_parallel") * plan.filled("pipeline_parallel") * plan.filled("context_parallel")
     answer |= {"accelerators": count, "data_parallel": count / float(pieces[0])}
@@ -230,7 +270,7 @@ def _run(form: Table, found: Search, catalog: Catalog) -> Answer:
     answer |= {name: str(results[name][0]) for name in ("trust", "trust_reason")}
     stack = str(plan.filled("software")[0])
     answer["defaults_used"] = (_UNMEASURED if stack == ANY else stack) + (
-        f", {plan.filled('optimizer')[0]}, ZeRO {plan.filled('zero_stage')[0]:.0f}, "
+        f", {plan.filled('optimizer')[0]}, "
         f"{plan.filled('attention')[0]} attention; an accelerator fails every "
         f"{plan.filled('accelerator_mtbf')[0] / HOUR:,.0f} h, {plan.filled('restart_time')[0] / 60.0:.0f} min lost"
     )

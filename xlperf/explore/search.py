@@ -42,6 +42,7 @@ from xlperf.explore.objectives import (
 )
 from xlperf.explore.search_results import BEYOND_LIMITS, GOOD, ILLEGAL, TOO_LARGE, Lead, Search
 from xlperf.explore.space import WHOLE, Part, TooMany
+from xlperf.explore.started import refused_reasons, stacks_of
 from xlperf.explore.workers import worked
 
 SHOWN: Mapping[str, tuple[str, ...]] = {
@@ -156,6 +157,8 @@ def search(
             break
         found = _joined(found, best(near), top)
 
+    if found.kind != ILLEGAL and refused_reasons(found.plans.take([0]), catalog)[0]:
+        found.refused = stacks_of(found.plans.take([0]))
     place = partial(place_of_row, plan.place, np.zeros(len(found.plans), dtype=np.int64))
     found.plans, found.results = replace(found.plans, place=place), replace(found.results, place=place)
     return found
@@ -217,7 +220,7 @@ class _Space(NamedTuple):
             return found
         more = uneven_chunks(found.plans.take(slice(REFINED)), self.catalog, found.searched)
         if not len(more) or found.kind == ILLEGAL:
-            return found
+            return found.taken(np.arange(min(len(found.plans), self.top or len(found.plans))))
         uneven = Candidates(more, found.searched)
         own = ranked(uneven, self.catalog, found.objective, self.targets, self.top, None, self.lead, self.rivals)
         return _joined(found, own, self.top)

@@ -11,6 +11,7 @@ import numpy as np
 from xlperf.base.units import MILLION
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, column, table_schema, unit_of
+from xlperf.catalog.stack_rules import TITLES
 from xlperf.catalog.table import Table
 from xlperf.explore.mappings import Counts
 from xlperf.explore.objectives import BANDED, TOLD_APART, Limit, Objective, most_robust, num_alike
@@ -36,6 +37,7 @@ class Search:
     - ``counts``: numbers of accelerators that were tried, where they are searched.
     - ``lead``: the column of the plans that came before the objective, and whether more of it is better.
     - ``note``: what was left out, where all would have been too many.
+    - ``refused``: the stack of the plans, if it starts none of the candidates.
     - ``rivals``: further objectives, where the plans are those that no other beats in every one of them.
     """
 
@@ -52,6 +54,7 @@ class Search:
     counts: Counts | None = None
     lead: Lead | None = None
     note: str = ""
+    refused: tuple[str, ...] = ()
     rivals: tuple[Objective, ...] = ()
 
     def taken(self, rows: np.ndarray) -> Search:
@@ -77,7 +80,8 @@ class Search:
     def words(self) -> str:
         """What was chosen and from how many, or why nothing was, and which numbers of accelerators were tried."""
         counts = self.counts.words if self.counts is not None else ""
-        return "; ".join(filter(None, [self._choice, self._alike, counts, self.note]))
+        refused = f"{' and '.join(TITLES[one] for one in self.refused)} refuses every candidate" if self.refused else ""
+        return "; ".join(filter(None, [self._choice, refused, self._alike, counts, self.note]))
 
     @property
     def _alike(self) -> str:

@@ -229,6 +229,8 @@ def _notes(sheet: Any, r: dict[str, str], live: Live) -> None:
 
 SIZES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Numbers of accelerators that the answer is held against, over its own. [-]"""
+_SIZED = ("AA", "AB", "AC", "AD")
+"""Columns that hold time, cost, utilisation and energy of the run on other numbers of accelerators."""
 _MEMORY = ("weights", "gradients", "optimizer", "activations", "reserve", "free")
 
 
@@ -276,13 +278,13 @@ def _sizes(data: Any, cells: dict[str, str], r: dict[str, str], live: Live) -> N
     for letter, name in zip(letters, names, strict=True):
         live.put(data[f"{letter}22"], table_schema("train").by_name[name].header)
     wanted = ("run time", "run cost", "mfu", "run energy")
-    for letter, words in zip("UVWX", wanted, strict=True):
+    for letter, words in zip(_SIZED, wanted, strict=True):
         live.put(data[f"{letter}22"], words)
     for row, size in enumerate(SIZES, start=23):
         for letter, name in zip(letters, names, strict=True):
             own = {"num_accelerators": f"={r['accelerators']}*{size}", "deadline": "auto"}.get(name, given(cells[name]))
             live.put(data[f"{letter}{row}"], own)
-        for letter, words in zip("UVWX", wanted, strict=True):
+        for letter, words in zip(_SIZED, wanted, strict=True):
             asked = f'XLPERF_TRAIN(${first}{row}:${last}{row},"{words}",catalog,${first}$22:${last}$22)'
             live.put(data[f"{letter}{row}"], f'=IFERROR({asked},"")')
 
@@ -331,7 +333,7 @@ def _table(sheet: Any, data: Any, r: dict[str, str], live: Live) -> None:
     for row in range(22, 22 + len(SIZES)):
         source = f"'{data.title}'!"
         put(sheet, f"M{row}", f'=IFERROR({source}J{row + 1},"")', "cell", "#,##0", live=live)
-        for letter, column, number in (("O", "U", "0.0"), ("P", "V", MONEY), ("Q", "W", "0%"), ("R", "X", "#,##0")):
+        for letter, column, number in zip("OPQR", _SIZED, ("0.0", MONEY, "0%", "#,##0"), strict=True):
             shown = f'=IF({source}{column}{row + 1}="","\N{EN DASH}",{source}{column}{row + 1})'
             put(sheet, f"{letter}{row}", shown, "cell", number, live=live)
         border(sheet, f"M{row}:R{row}", bottom=("hair", RULE))

@@ -1,0 +1,231 @@
+"""The mapping of a training run: degrees, schedule, precision, recomputation, sharding and offload, chosen together.
+
+Degrees come first, without recomputation: that is the least time that a choice of degrees can take. From the fastest
+on, each is tried with every way to save memory, until no choice that is left could be faster than the best that fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import table_schema
+from xlperf.catalog.table import Table
+from xlperf.engine.tables import fitting, numbers
+from xlperf.explore.candidates import Candidates, candidates
+from xlperf.explore.objectives import objective_of
+from xlperf.explore.search import ranked, stacked
+from xlperf.explore.search_results import Search
+from xlperf.explore.started import refused_reasons, stacks_of
+
+SEARCHED = (
+    "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "context_parallel", "expert_parallel",
+    "pipeline_schedule", "micro_batch_size", "recompute", "zero_stage", "offload_optimizer",
+)  # fmt: skip
+"""Columns of a form that a search chooses; those of :data:`FOLLOWING` follow where they are open."""
+FOLLOWING = ("recompute_modules", "recompute_layers", "expert_overlap")
+DEGREES = SEARCHED[:7]
+PRECISIONS = ("bf16", "fp8-current", "fp8-block", "mxfp8", "fp4")
+"""Precisions of products that ``auto`` stands for: those that a machine has a rate for."""
+MOST = 200_000
+"""Degrees that a form may stand for: a few seconds of work. [-]"""
+BLOCK = 192
+"""Choices of degrees that are tried with every way to save memory at once. [-]"""
+MOST_BLOCKS = 24
+"""Blocks at the most: where memory is short from the first on, the best of these is the answer. [-]"""
+KEPT = 32
+"""Best plans of a block that are kept. [-]"""
+FIRST = 4096
+"""Fastest choices of degrees of one precision that are tried with the others. [-]"""
+_MODULES = (
+    "core_attention", "norm", "mlp", "norm mlp", "activation", "norm activation", "latent", "norm latent activation",
+    "moe", "norm latent moe", "norm mlp latent activation",
+)  # fmt: skip
+_LAYERS = (0.25, 0.5, 0.75)
+"""Shares of the layers of a stage that full recomputation covers, where its chunk is the whole stage."""
+
+
+class Way(NamedTuple):
+    """A way to save memory: columns of plans, NaN and "" where blank; ``share`` of the layers of a stage."""
+
+    recompute: str
+    modules: str = ""
+    share: float = float("nan")
+    zero: float = float("nan")
+
+
+def ways(plan: Table, catalog: Catalog) -> list[Way]:
+    """Ways to save memory that a form leaves open, the ones without recomputation first.
+
+    ``plan``: one row, its open columns ``auto``. ``catalog``: with its model: modules that it lacks are left out.
+    """
+    row = catalog.rows("models", plan.text("model"), plan, "model")
+    models = catalog.tables["models"]
+    lacking = {"activation", "moe"} if np.isnan(models.number("num_experts")[row][0]) else set()
+    lacking |= set() if str(models.text("attention_type")[row][0]) == "MLA" else {"latent"}
+    known = [modules for modules in _MODULES if not lacking & set(modules.split())]
+
+    def open_(name: str) -> bool:
+        return name in plan.auto and bool(plan.auto[name][0])
+
+    recomputed = [
+        Way("none"),
+        *(Way("selective", modules) for modules in known),
+        *(Way("full", "", share) for share in _LAYERS),
+        Way("full"),
+    ]
+    if not open_("recompute"):
+        recomputed = [Way(str(plan.text("recompute")[0]))]
+    zeros = [_least_sharding(plan), 2.0, 3.0] if open_("zero_stage") else [float("nan")]
+    offloaded = plan.filled("offload_optimizer")[0] > 0.0
+    return [way._replace(zero=zero) for zero in zeros for way in recomputed if not (offloaded and zero > 1.0)]
+
+
+def _least_sharding(plan: Table) -> float:
+    """ZeRO stage of a stack that starts no lower one, NaN where the default of plans starts."""
+    return 2.0 if stacks_of(plan) == ("torchtitan",) else float("nan")
+
+
+def best_mapping(plan: Table, catalog: Catalog) -> Search:
+    """The fastest mapping of a training plan that fits and that its stack starts; offload where nothing else fits.
+
+    ``plan``: one row; its columns of :data:`SEARCHED` and its precision may say ``auto``. ``catalog``: what it refers
+    to. Returns one plan; one that does not fit where none does.
+    """
+    open_precision = bool("precision" in plan.auto and plan.auto["precision"][0])
+    precisions = PRECISIONS if open_precision else (str(plan.filled("precision")[0]),)
+    found: Search | None = None
+    for offload in (0.0, 1.0):
+        asked = plan
+        if "offload_optimizer" in plan.auto and plan.auto["offload_optimizer"][0]:
+            asked = _with(plan, {"offload_optimizer": offload})
+        elif offload > 0.0:
+            break
+        degrees: Table | None = None
+        for precision in precisions:
+            own, degrees = _of_precision(_with(asked, {"precision": precision}), catalog, degrees)
+            if found is None or _better(own, found):
+                found = own
+        if found is not None and found.found:
+            break
+    assert found is not None
+    return replace(found, searched=tuple(name for name in plan.schema.by_name if name in plan.auto))
+
+
+def _better(one: Search, other: Search) -> bool:
+    """Whether a search found a better kind of plan, or a faster one of the same kind."""
+    times = [search.results.number("step_time")[0] for search in (one, other)]
+    return one.kind < other.kind or (one.kind == other.kind and bool(times[0] < times[1]))
+
+
+def _with(plan: Table, values: Mapping[str, Any]) -> Table:
+    """A plan with values in columns, which are open no more."""
+    columns = dict(plan.columns)
+    for name, value in values.items():
+        columns[name] = np.full(len(plan), value, dtype=object if isinstance(value, str) else np.float64)
+    order = [column.name for column in table_schema(plan.kind).columns if column.name in columns]
+    auto = {name: mask for name, mask in plan.auto.items() if name not in values}
+    return replace(plan, columns={name: columns[name] for name in order}, auto=auto)
+
+
+def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[Search, Table]:
+    """The fastest mapping with the precision of a plan, and the degrees that come first.
+
+    ``known``: degrees that came first with another precision; None: all are tried.
+    """
+    shapes = [name for name, mask in plan.auto.items() if mask[0] and name not in DEGREES]
+    blank = {"recompute": "none", "zero_stage": _least_sharding(plan)}
+    fixed = {name: blank.get(name, float("nan")) for name in shapes}
+    if known is None:
+        tried = candidates(_with(plan, fixed), catalog, most=MOST)
+        degrees = _overlapped(tried.plans, catalog)
+    else:
+        degrees = _with(known, {"precision": str(plan.filled("precision")[0])})
+    choices = ways(plan, catalog)
+    row = catalog.rows("models", plan.text("model"), plan, "model")
+    layers = float(catalog.tables["models"].number("num_layers")[row][0])
+    least_memory = next(way for way in reversed(choices) if np.isnan(way.zero) or way.zero == choices[0].zero)
+    smallest = _crossed(degrees, [least_memory], layers)
+    room = np.flatnonzero(_memory(smallest, catalog))
+    least = np.full(len(degrees), np.nan)
+    least[room] = _times(degrees.take(room), catalog) if len(room) else least[room]
+    order = room[np.argsort(least[room], kind="stable")]
+    order = order[np.isfinite(least[order])]
+    best, kept, number = np.inf, [], len(degrees)
+    for block in _blocks(order, least):
+        if least[block[0]] >= best:
+            break
+        rows = _crossed(degrees.take(block), choices, layers)
+        memory = fitting(rows, catalog)
+        assert memory is not None
+        rows = rows.take(np.flatnonzero(memory["fits"] == 1.0))
+        rows = rows.take(np.flatnonzero([not why for why in refused_reasons(rows, catalog)])) if len(rows) else rows
+        number += len(rows)
+        if len(rows):
+            times = _times(rows, catalog)
+            fastest = np.argsort(times, kind="stable")[:KEPT]
+            kept.append(rows.take(fastest))
+            best = min(best, float(times[fastest[0]]))
+    goal = objective_of("training", "step_time")
+    searched = tuple(name for name in plan.schema.by_name if name in plan.auto)
+    last = stacked(kept) if kept else smallest.take(order[:KEPT] if len(order) else slice(0, KEPT))
+    first = degrees.take(order[:FIRST] if len(order) else slice(0, FIRST))
+    return replace(ranked(Candidates(last, searched), catalog, goal), num_tried=number), first
+
+
+def _blocks(order: np.ndarray, least: Array) -> Iterator[np.ndarray]:
+    """Choices of degrees in blocks, from the fastest on."""
+    for start in range(0, min(len(order), BLOCK * MOST_BLOCKS), BLOCK):
+        yield order[start : start + BLOCK]
+
+
+def _times(plans: Table, catalog: Catalog) -> Array:
+    """Step time of plans, NaN where a plan is illegal. [s]"""
+    found = numbers(plans, catalog)
+    assert found is not None
+    return found.number("step_time")
+
+
+def _memory(plans: Table, catalog: Catalog) -> np.ndarray:
+    """Which plans fit."""
+    found = fitting(plans, catalog)
+    assert found is not None
+    return np.asarray(found["fits"] == 1.0)
+
+
+def _overlapped(plans: Table, catalog: Catalog) -> Table:
+    """Plans, and again with the all-to-all of experts overlapped where the stack starts that."""
+    several = np.flatnonzero(plans.filled("expert_parallel") > 1.0)
+    if not len(several) or not np.isnan(plans.number("expert_overlap")).all():
+        return plans
+    with_overlap = _with(plans.take(several), {"expert_overlap": 1.0})
+    started = np.flatnonzero([not why for why in refused_reasons(with_overlap, catalog)])
+    return stacked([plans, with_overlap.take(started)]) if len(started) else plans
+
+
+def _crossed(plans: Table, choices: Sequence[Way], num_layers: float) -> Table:
+    """Plans with every way to save memory: ZeRO-2 and 3 without a pipeline, shares of layers where a stage is a chunk.
+
+    ``num_layers``: of the model [-].
+    """
+    taken = plans.take(np.repeat(np.arange(len(plans)), len(choices)))
+    which = np.tile(np.arange(len(choices)), len(plans))
+    share, zero = (np.array([way[place] for way in choices], dtype=np.float64)[which] for place in (2, 3))
+    stages = taken.filled("pipeline_parallel")
+    columns = dict(taken.columns)
+    columns["recompute"] = np.array([way.recompute for way in choices], dtype=object)[which]
+    columns["recompute_modules"] = np.array([way.modules for way in choices], dtype=object)[which]
+    columns["recompute_layers"] = np.ceil(share * num_layers / stages)
+    if not (np.isnan(zero).all() and "zero_stage" in columns):
+        columns["zero_stage"] = zero
+    order = [column.name for column in table_schema(plans.kind).columns if column.name in columns]
+    least = choices[0].zero
+    deeper = (zero != least) & ~(np.isnan(zero) & np.isnan(least))
+    deep = (stages == 1.0) & ~(taken.number("expert_overlap") > 0.0)
+    kept = (~deeper | deep) & (np.isnan(share) | (taken.filled("virtual_pipeline") == 1.0))
+    return replace(taken, columns={name: columns[name] for name in order}).take(np.flatnonzero(kept))
