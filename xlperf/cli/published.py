@@ -142,7 +142,7 @@ def validate(
         raise click.UsageError("--cross-validate, --kernels, --machines and --conditions take the shipped measurements "
                                "and no other option but --readme and --catalog, or --kernels --leave-out")  # fmt: skip
     if choice + pairs > 1 or ((choice or pairs) and (leave_out or baseline or own)):
-        raise click.UsageError("--choice or --pairs goes with files, -o, --readme and --catalog only")
+        raise click.UsageError(f"--{'pairs' if pairs else 'choice'} goes with files, -o, --readme and --catalog only")
     if len(leave_out) > 1 and output is not None:
         raise click.UsageError("-o goes with one --leave-out")
     known = catalog_of(catalog, None)
