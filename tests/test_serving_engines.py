@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from xlperf.calibrate.fit import documented_constants
 from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
 from xlperf.calibrate.published import Published, published_rows
 from xlperf.calibrate.published_inference import inference_plans
@@ -357,3 +358,27 @@ def test_vllm_of_2024_adds_up_by_the_collective_library_on_amd(catalog: Catalog)
     assert early == pytest.approx(late, rel=0.01)
     early, late = (one(catalog, "tpot", batch_size=1, software=name) for name in ("vllm-0.6", "vllm"))
     assert early == pytest.approx(late, rel=0.01)
+
+
+DEEPSEEK = {"model": "DeepSeek-V3", "num_accelerators": 8, "tensor_parallel": 8, "software": "sglang", "batch": 1}
+
+
+@pytest.mark.parametrize(("accelerator", "most"), [("H200-SXM-141GB", 2048), ("B200-SXM-180GB", 0)])
+def test_sglang_replays_short_prefills_of_dense_latent_attention_only(
+    catalog: Catalog, accelerator: str, most: int
+) -> None:
+    """What SGLang documents: 2,048 tokens; none on Blackwell. A stated limit counts, other models are not concerned."""
+    own = [one for one in documented_constants("") if one.constant == "latent_graph_tokens"]
+    told = catalog.with_tables([joined_tables(catalog.tables["calibration"], calibration_table(own))])
+
+    def time(prompt: int, **more: Any) -> float:
+        return one(told, "prefill_time", **DEEPSEEK, accelerator=accelerator, prompt_length=prompt, **more)
+
+    for prompt in (1, 2048, 2049):
+        limits = time(prompt, graph_tokens=0), time(prompt, graph_tokens=8192)
+        assert limits[1] < limits[0]
+        assert time(prompt) == pytest.approx(limits[1 if prompt <= most else 0])
+    for other in ({"model": "Meta-Llama-3.1-70B"}, {"software": "vllm"}):
+        row = {**DEEPSEEK, "accelerator": accelerator, "prompt_length": 500, **other}
+        shipped, stated = (one(told, "prefill_time", **row, **more) for more in ({}, {"graph_tokens": 8192}))
+        assert shipped == pytest.approx(stated)

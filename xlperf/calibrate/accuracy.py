@@ -51,6 +51,7 @@ MARKERS = {
         "kernels",
         "conditions",
         "choice",
+        "pairs",
         "unseen",
     )
 }

@@ -29,14 +29,14 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
         "xlperf validate                                  the shipped rows, held to their tolerances",
         "xlperf validate training_published.csv -o errors.csv",
         "xlperf validate --leave-out blackwell            refit without a generation and predict it",
-        "xlperf validate --leave-out MI300X --leave-out vllm    likewise a machine, then a software",
-        "xlperf validate --leave-out llm_foundry          likewise the published rows of a source",
+        "xlperf validate --leave-out MI300X --leave-out llm_foundry   likewise a machine, then the rows of a source",
         "xlperf validate --cross-validate                 errors and bands of models left out of the fit",
         "xlperf validate --kernels                        errors of held-out kernel shapes",
         "xlperf validate --machines                       machines beyond NVIDIA, sources left out of the fit",
         "xlperf validate --conditions                     formats, layers, engines, sources left out beside models",
         "xlperf validate --kernels --leave-out blackwell  kernels of a generation by those of the others",
         "xlperf validate --choice                         is the plan ranked first the right one, as measured",
+        "xlperf validate --pairs                          two engines of one publisher: predicted and measured ratio",
         "xlperf validate --baseline                       beside one constant MFU per accelerator and precision",
     ),
 )
@@ -89,6 +89,13 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
     "per choice.",
 )
 @click.option(
+    "--pairs",
+    is_flag=True,
+    help="Instead of errors: pairs of runs of one publisher that differ only in the engine, or in one pool against "
+    "separate ones: the error of the predicted ratio, and how often the faster one is named; -o writes a line per "
+    "pair and number.",
+)
+@click.option(
     "--baseline",
     is_flag=True,
     help="Show, as a baseline, the error of one constant MFU per accelerator and precision, fitted on the same rows.",
@@ -109,6 +116,7 @@ def validate(
     machines: bool,
     conditions: bool,
     choice: bool,
+    pairs: bool,
     baseline: bool,
     readme: str | None,
     catalog: str | None,
@@ -133,8 +141,8 @@ def validate(
     if own and refused:
         raise click.UsageError("--cross-validate, --kernels, --machines and --conditions take the shipped measurements "
                                "and no other option but --readme and --catalog, or --kernels --leave-out")  # fmt: skip
-    if choice and (leave_out or baseline or own):
-        raise click.UsageError("--choice goes with files, -o, --readme and --catalog only")
+    if choice + pairs > 1 or ((choice or pairs) and (leave_out or baseline or own)):
+        raise click.UsageError(f"--{'pairs' if pairs else 'choice'} goes with files, -o, --readme and --catalog only")
     if len(leave_out) > 1 and output is not None:
         raise click.UsageError("-o goes with one --leave-out")
     known = catalog_of(catalog, None)
@@ -146,8 +154,8 @@ def validate(
         return _conditions(known, readme)
     if kernels:
         return _kernels_left_out(known, leave_out) if leave_out else _kernels(known, readme)
-    if choice:
-        return _choices(files, known, output, readme)
+    if choice or pairs:
+        return _compared(pairs, files, known, output, readme)
     if len(leave_out) > 1 or (leave_out and readme is not None):
         return _left_out(files, known, leave_out, readme)
     with progress(0, "published runs") as done:
@@ -371,30 +379,38 @@ def _machines(catalog: Catalog, readme: str | None) -> int:
     return 0
 
 
-def _choices(files: Sequence[str], catalog: Catalog, output: str | None, readme: str | None) -> int:
-    """Show how good the choice among measured alternatives is; with an output, also write a line per choice."""
+def _compared(pairs: bool, files: Sequence[str], catalog: Catalog, output: str | None, readme: str | None) -> int:
+    """Show how good the choice among measured alternatives is, or how well ratios of pairs of runs are predicted; with
+    an output, also write a line per choice or pair.
+    """
     from xlperf.base.files import replaced
     from xlperf.base.resources import workbook
     from xlperf.calibrate.choice import alternatives_of, choice_lines, choice_table, choices
+    from xlperf.calibrate.pairs import collected_pairs, pair_lines, pair_table, pairs_of, runs_of
     from xlperf.calibrate.published import read_published
     from xlperf.catalog.csv_files import harmless
 
     with progress(0, "published runs") as done:
         paths = [Path(path) for path in files] or [workbook("validation.xlsx")]
         published = [rows for path in paths for rows in read_published(path)]
-        found = choices(alternatives_of(published, catalog, done))
+        if pairs:
+            found = pairs_of(runs_of(published if files else [*published, collected_pairs()], catalog, done))
+            title, name, lines, table = "Pairs of runs", "ratio", pair_lines(found), pair_table(found)
+        else:
+            chosen = choices(alternatives_of(published, catalog, done))
+            title, name, lines, table = (
+                "Choice among measured alternatives", "choice", choice_lines(chosen), choice_table(chosen)
+            )  # fmt: skip
     if output is not None:
         stream = io.StringIO()
-        csv.writer(stream, lineterminator="\n").writerows(
-            [harmless(word) for word in line] for line in choice_lines(found)
-        )
+        csv.writer(stream, lineterminator="\n").writerows([harmless(word) for word in line] for line in lines)
         if output == STANDARD:
             standard_output().write(stream.getvalue())
             return 0
         with replaced(output) as temporary:
             temporary.write_text(stream.getvalue(), encoding="utf-8", newline="")
-        wrote(output, len(found), "choice")
-    _show("Choice among measured alternatives", "choice", choice_table(found), readme)
+        wrote(output, len(lines) - 1, name)
+    _show(title, "pairs" if pairs else "choice", table, readme)
     return 0
 
 

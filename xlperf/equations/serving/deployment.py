@@ -163,10 +163,13 @@ class Deployment:
         """Tokens of a pass up to which it is replayed as graphs in pieces: as stated, else the engine's, (rows,). [-]
 
         Engines capture no pass whose steps are launched kernel by kernel, and none that two halves of a batch share.
+        Dense latent attention has a limit of its own: kernels that are the fastest there cannot be captured.
         """
         plan, stated = self.plan, self.plan.graph_tokens
         captured = (plan.graphs > 0.0) & (plan.two_batch_overlap == 0.0)
         own = np.where(captured, self.software["graph_tokens"][:, 0], 0.0)
+        if self.architecture.latent_attention and not self.architecture.sparse_attention:
+            own = np.minimum(own, self.software["latent_graph_tokens"][:, 0])
         return np.where(np.isnan(stated), own, stated)
 
     @property
