@@ -123,7 +123,12 @@ def _ways(ways: Table) -> list[str]:
         size, prefill = (float(ways.number(name)[row]) for name in ("copy_size", "prefill_accelerators"))
         count, low, high, cost = (
             float(ways.number(name)[row])
-            for name in ("accelerators", "accelerators_low", "accelerators_high", "fleet_cost_per_million_output_tokens")
+            for name in (
+                "accelerators",
+                "accelerators_low",
+                "accelerators_high",
+                "fleet_cost_per_million_output_tokens",
+            )
         )
         pools = prefill == prefill
         lines.append((

@@ -86,6 +86,8 @@ _PRECISIONS = ("fp8", "bf16", "fp16")
 """Precisions of a form that states none: the first that the accelerator has a peak rate of."""
 _WIDE = "bf16"
 """Precision of the products of weights in a precision that the accelerator has no peak rate of."""
+
+
 def _formats(form: Table, catalog: Catalog) -> list[dict[str, Any]]:
     """Columns of a plan for each format of the weights: the given one, or the accelerator's and the checkpoint's own.
 
