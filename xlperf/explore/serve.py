@@ -151,7 +151,7 @@ def _answer(form: Table, fleets: list[Fleet], way: int, catalog: Catalog) -> Ans
     copies, servers = whole(1.0)
     found |= {name: float(plan.number(name)[0]) for name in DEGREES}
     found |= {"copies": float(np.ceil(copies)), "copy_size": size, "concurrency": load, "users": users}
-    found |= {"server_size": server, "servers": servers, "way": float(way), "ways": float(len(fleets))}
+    found |= {"server_size": server, "servers": servers, "way": float(way), "num_ways": float(len(fleets))}
     found["request_rate"] = users / float(results.number("latency")[0])
     rate = users / load * float(results.number("tokens_per_second")[0]) / longer
     fleet_sizes = {"": servers * server}
