@@ -16,7 +16,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.explore.fleets import ONE, TWO, with_columns
+from xlperf.explore.fleet_plans import ONE, TWO, with_columns
 from xlperf.explore.forms import answer_of, ways_of
 from xlperf.explore.serve import serving_ways
 from xlperf.explore.serving_engines import engines_of

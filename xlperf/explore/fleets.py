@@ -9,7 +9,6 @@ are combined, and the numbers of replicas of both are tried around the rate of t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -17,46 +16,57 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import fitting
 from xlperf.engine.trust import BADGES
+from xlperf.explore.fleet_plans import (
+    CHUNK,
+    COUNT,
+    DEGREES,
+    DPA,
+    EP,
+    LOAD,
+    NEVER,
+    ONE,
+    OPTIONS,
+    ROUND,
+    TP,
+    TWO,
+    Demand,
+    Fleet,
+    Probed,
+    crossed,
+    first_of_keys,
+    in_slices,
+    network_tiers_of,
+    with_columns,
+)
 from xlperf.explore.mappings import server_sizes, sold_counts
 from xlperf.explore.search import stacked
 from xlperf.explore.space import divisors
 
-ONE, TWO = "continuous", "disaggregated"
 WHOLE, DECODE, PREFILL = "copy", "decode", "prefill"
 """Parts of a fleet whose mappings are sought: a copy with one pool, and a replica of each of two pools."""
-TP, EP, DPA = DEGREES = ("tensor_parallel", "expert_parallel", "data_parallel_attention")
-COUNT, LOAD = "num_accelerators", "concurrency"
-OPTIONS = ("expert_dispatch", "two_batch_overlap")
-"""How tokens are sent to experts, where ranks have attention replicas of their own."""
 COPY_SIZES = tuple(2.0**power for power in range(9))
 """Accelerators of a replica that are tried first. [-]"""
 MOST_DENSE, MOST_RANKS = 64.0, 320.0
 """Largest replicas that are tried: of models without experts or to prefill, and others (EP 320 of DeepSeek-V3). [-]"""
 WIDE, PARTS = 32.0, 8.0
 """Ranks from which on attention replicas and expert groups of fewer than this part of them are not tried. [-]"""
-CHUNK, CHUNKS = "prefill_tokens", (8192.0, 2048.0, 4096.0, 16384.0, 32768.0)
+CHUNKS = (8192.0, 2048.0, 4096.0, 16384.0, 32768.0)
 """Tokens of a prefill pass to try, the default of plans first. [-]"""
 AROUND, MOST_AROUND = 2.0, 6
 """Sizes around the best replica that are tried next, as they are sold: up to this ratio, and how many. [-]"""
-BEST, EACH = 10, 4
-"""Mappings that are refined: of all or of each size, and of each engine. [-]"""
+OF_SIZE, EACH = 2, 4
+"""Mappings that are refined: of each size, and of each engine. [-]"""
 PAIRS, SMALL = 4, 2
 """Pairs of a prefill and a decoding mapping of each engine whose pools are sized: the cheapest, and the cheapest whose
 replicas have room in one server. [-]"""
-EQUAL = 0.005
-"""Fleets that are larger than the smallest by no more than this share count as equal. [-]"""
 LARGEST = 1024.0
 """Accelerators of one deployment with separate pools at the most: larger fleets are several of them. [-]"""
 _PROBE = 255.0
 """Replicas of the other pool beside the replica of one pool whose rate is sought. [-]"""
-_NEVER = 1e9
-"""A time that every request keeps. [s]"""
-_ROUND = 1e-9
 _ROOMY = CHUNKS[:2]
 """Tokens of a prefill pass of which the first that fits is tried first. [-]"""
 _COUNTS, _MORE, _NEXT = 9, 1.05, (-2.0, -1.0, 0.0, 1.0)
@@ -65,88 +75,6 @@ _QUEUED = (0.1, 0.4, 1.0)
 """Times to the first token, over their target, for which requests in flight follow from a rate. [-]"""
 _LOADS, _FILLED, _SIZED = 12, (1.0, 1.15), (0.5, 1.3)
 """Loads that are tried at once, and their range over a load that is kept or estimated. [-]"""
-
-
-@dataclass(frozen=True)
-class Demand:
-    """Demand on a fleet, in the units used inside; NaN for what is not stated.
-
-    ``users``: requests in flight; NaN: ``rate`` x latency. ``tpot``, ``ttft``: targets. ``size``, ``load``:
-    accelerators and users of one copy where they are given.
-    """
-
-    users: float
-    rate: float
-    tpot: float
-    ttft: float
-    size: float = float("nan")
-    load: float = float("nan")
-
-    @property
-    def is_rate(self) -> bool:
-        """Whether requests arrive at a rate."""
-        return self.users != self.users
-
-    @property
-    def first(self) -> float:
-        """Target of the first token, or a time that every request keeps. [s]"""
-        return self.ttft if self.ttft == self.ttft else _NEVER
-
-    def kept(self, results: Table) -> np.ndarray:
-        """Rows that fit and keep the targets."""
-        kept = (results.number("fits") == 1.0) & ~(results.number("tpot") > self.tpot * (1.0 + _ROUND))
-        return np.asarray(kept & ~(results.number("ttft") > self.ttft * (1.0 + _ROUND)))
-
-
-class Fleet(NamedTuple):
-    """A way to serve a demand: the plan of a copy at its largest load, its results, users in flight, accelerators.
-
-    ``used`` are the accelerators of whole copies, ``accelerators`` of whole servers. [-]
-    """
-
-    plan: Table
-    results: Table
-    users: float
-    used: float
-    accelerators: float
-
-
-class Probed(NamedTuple):
-    """Plans that serve, with the accelerators of a fleet of each and their share per user or request rate, (rows,)."""
-
-    plans: Table
-    fleet: Array
-    need: Array
-
-    @staticmethod
-    def of(plans: Table, fleet: Array, need: Array) -> Probed:
-        """Those of some plans that serve at all."""
-        rows = np.flatnonzero(np.isfinite(fleet) & (fleet > 0.0))
-        return Probed(plans.take(rows), fleet[rows], need[rows])
-
-    @staticmethod
-    def joined(parts: Sequence[Probed]) -> Probed:
-        """Plans of several probes."""
-        own = [part for part in parts if len(part.plans)]
-        if not own:
-            return parts[0]
-        plans, fleets, needs = zip(*own, strict=True)
-        return Probed(stacked(plans), np.concatenate(fleets), np.concatenate(needs))
-
-    def smallest(self) -> Probed:
-        """The plans by their copies, where fleets that are hardly larger than the smallest of an engine count as equal."""
-        least = _least(self.fleet, self.plans["software"]) if len(self.fleet) else self.fleet
-        fleet = np.where(self.fleet <= (1.0 + EQUAL) * least, least, self.fleet)
-        return Probed(self.plans, fleet, self.plans.number(COUNT))
-
-    def take(self, rows: np.ndarray) -> Probed:
-        """Some of the plans."""
-        return Probed(self.plans.take(rows), self.fleet[rows], self.need[rows])
-
-    def best(self, each: int, column: str) -> Probed:
-        """The cheapest plans of each value of a column; the smallest copy of equal ones comes first."""
-        order = np.lexsort((self.plans.number(COUNT), self.need, self.fleet))
-        return self.take(_first(order, self.plans[column][order].tolist() if len(order) else [], each))
 
 
 class _Pairs(NamedTuple):
@@ -162,23 +90,6 @@ class _Pairs(NamedTuple):
 
     def take(self, rows: np.ndarray) -> _Pairs:
         return _Pairs(self.plans.take(rows), self.prefill[rows], self.decode[rows], self.batch[rows])
-
-
-def with_columns(plans: Table, **columns: object) -> Table:
-    """Plans with some columns replaced, in the order of the schema; one value counts for all rows."""
-    known = table_schema(plans.kind).by_name
-    own = dict(plans.columns)
-    for name, value in columns.items():
-        kind = object if known[name].is_text else np.float64
-        own[name] = np.array(np.broadcast_to(np.asarray(value, dtype=kind), len(plans)))
-    return Table(plans.kind, {name: own[name] for name in known if name in own}, plans.place)
-
-
-def crossed(plans: Table, name: str, values: Sequence[object]) -> Table:
-    """Every plan with each value of a column."""
-    kind = object if plans.schema.by_name[name].is_text else np.float64
-    every = np.tile(np.array(values, dtype=kind), len(plans))
-    return with_columns(plans.take(np.repeat(np.arange(len(plans)), len(values))), **{name: every})
 
 
 class FleetSearch:
@@ -200,7 +111,8 @@ class FleetSearch:
         parts = self.refined([WHOLE] * (ONE in modes) + [DECODE, PREFILL] * pools)
         found = []
         if WHOLE in parts:
-            found += [parts[WHOLE].best(EACH, "software").plans, parts[WHOLE].smallest().best(2, "software").plans]
+            own = [parts[WHOLE].best(EACH, "software"), parts[WHOLE].smallest().best(2, "software")]
+            found.append(self.queued(Probed.joined(own).plans))
         if DECODE in parts and PREFILL in parts:
             found.append(self.two_pools(parts[DECODE], parts[PREFILL]))
         found = [plans for plans in found if len(plans)]
@@ -219,7 +131,7 @@ class FleetSearch:
         size, load = (float(plan.number(name)[0]) for name in (COUNT, LOAD))
         users = self.demand.users
         users = users if users == users else self.demand.rate * float(results.number("latency")[0])
-        used = float(np.ceil(users / load * (1.0 - _ROUND))) * size
+        used = float(np.ceil(users / load * (1.0 - ROUND))) * size
         return Fleet(plan, results, users, used, float(np.ceil(used / self.server) * self.server))
 
     def single_users(self) -> Table:
@@ -266,7 +178,7 @@ class FleetSearch:
     @cached_property
     def inner(self) -> float:
         """Accelerators that the innermost tier of the network joins. [-]"""
-        tiers = _tiers(self.formats, self.catalog)
+        tiers = network_tiers_of(self.formats, self.catalog)
         return float(self.catalog.tables["networks"].number("size")[tiers[0]]) if len(tiers) else np.inf
 
     def legal(self, plans: Table) -> Table:
@@ -299,14 +211,14 @@ class FleetSearch:
         ``parts``: copies with one pool, decoding and prefill replicas. Returns what each needs.
         """
         given = {part: {} if part == PREFILL else self.given for part in parts}
-        sizes = {part: [own[TP]] if TP in (own := given[part]) else self.sizes(part) for part in parts}
+        sizes = {part: [given[part][TP]] if TP in given[part] else self.sizes(part) for part in parts}
         found = self.probed({part: self.roomy(part, self.mapped(sizes[part], given[part]), 1) for part in parts})
-        tried = {part: self.with_options(found[part].best(2, TP).plans) for part in parts if len(found[part].plans)}
+        tried = {part: self.with_options(own.best(OF_SIZE, TP).plans) for part, own in found.items() if len(own.plans)}
         more = self.probed({part: self.roomy(part, plans, len(self.engines)) for part, plans in tried.items()})
         found = {part: Probed.joined([found[part], more[part]]) for part in tried}
         tried = {}
-        for part, own in found.items():
-            near = own.best(EACH, "software").plans
+        for part, known in found.items():
+            near = known.best(EACH, "software").plans
             parted = [] if part == DECODE else [crossed(near, CHUNK, CHUNKS[1:])]
             if TP not in given[part]:
                 parted += [self.between(near, engine, sizes[part], given[part]) for engine in self.engines]
@@ -357,8 +269,8 @@ class FleetSearch:
 
     def targeted(self, part: str, plans: Table) -> Table:
         """Plans with the targets of their part."""
-        first = _NEVER if part == DECODE else self.demand.first
-        return with_columns(plans, ttft_target=first, tpot_target=_NEVER if part == PREFILL else self.demand.tpot)
+        first = NEVER if part == DECODE else self.demand.first
+        return with_columns(plans, ttft_target=first, tpot_target=NEVER if part == PREFILL else self.demand.tpot)
 
     def scored(self, part: str, plans: Table, results: Table) -> Probed:
         """Accelerators that plans of a part need. Their load becomes the largest that keeps the targets: of a copy, or
@@ -377,7 +289,14 @@ class FleetSearch:
         with np.errstate(divide="ignore"):
             copies = demand.rate / (rate * share) if demand.is_rate else demand.users / (load * share)
         plans = with_columns(plans, concurrency=np.maximum(np.round(load * share), 1.0))
-        return Probed.of(plans, np.ceil(copies * (1.0 - _ROUND)) * size, copies * size)
+        return Probed.of(plans, np.ceil(copies * (1.0 - ROUND)) * size, copies * size)
+
+    def queued(self, plans: Table) -> Table:
+        """Plans of copies at the largest load that keeps the targets, requests that wait for memory included."""
+        wait = self.demand.first / ((self.output - 1.0) * self.demand.tpot) if self.output > 1.0 else 0.0
+        if self.demand.first >= NEVER or self.demand.load == self.demand.load or not len(plans):
+            return plans
+        return self.filled(plans, plans.number(LOAD), (1.0, 1.0 + min(wait, 1.0)))
 
     # --- two pools
 
@@ -424,9 +343,9 @@ class FleetSearch:
         whole = np.ceil(rate / pairs.decode) * size + np.ceil(rate / pairs.prefill) * other_size
         order = np.lexsort((need, np.where(need < LARGEST, np.maximum(whole, need), need)))
         engines = pairs.plans["software"]
-        cheap = _first(order, engines[order].tolist(), PAIRS)
+        cheap = first_of_keys(order, engines[order].tolist(), PAIRS)
         small = order[np.maximum(size, other_size)[order] <= self.unit]
-        return pairs.take(np.union1d(cheap, _first(small, engines[small].tolist(), SMALL)))
+        return pairs.take(np.union1d(cheap, first_of_keys(small, engines[small].tolist(), SMALL)))
 
     def most_rate(self, pairs: _Pairs) -> Array:
         """Requests per second of the demand if the first token took no time. [request/s]"""
@@ -438,14 +357,14 @@ class FleetSearch:
         """Pools of pairs in whole replicas around what the demand asks for, those that keep the targets."""
         demand = self.demand
         decode_time = pairs.batch / pairs.decode
-        first = np.where(demand.first < _NEVER, demand.first, 0.0)
+        first = np.where(demand.first < NEVER, demand.first, 0.0)
         share = np.ones(len(decode_time)) if demand.is_rate else decode_time / (decode_time + first)
         rate, size, other = self.most_rate(pairs), *(pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
         need = rate * share * (size / pairs.decode + other / pairs.prefill)
         copies = np.ceil(need / LARGEST)
         if demand.load == demand.load and not demand.is_rate:
             copies = np.full(len(need), np.ceil(demand.users / demand.load))
-        wait = first if demand.first < _NEVER else 1.0
+        wait = first if demand.first < NEVER else 1.0
         found = []
         for queued in _QUEUED if demand.is_rate and demand.load != demand.load else (0.0,):
             flying = rate * (decode_time + queued * wait) if demand.is_rate else np.full(len(need), demand.users)
@@ -470,19 +389,21 @@ class FleetSearch:
         given = self.demand.load
         parts = np.gcd(decoders.astype(np.int64), prefillers.astype(np.int64)) if given != given else 1
         copies = copies * parts
-        load = np.ceil(users / copies * (1.0 - _ROUND)) if given != given else given
+        load = np.ceil(users / copies * (1.0 - ROUND)) if given != given else given
         plans = with_columns(_pools(plans, decoders / parts, prefillers / parts), concurrency=load)
         results = evaluate(plans, self.catalog)
         good = self.demand.kept(results) & self.held(plans, results)
         if self.demand.is_rate:
             served = results.number("tokens_per_second") / self.output * copies
-            good &= served >= self.demand.rate * (1.0 - _ROUND)
+            good &= served >= self.demand.rate * (1.0 - ROUND)
         used = np.where(good, copies * plans.number(COUNT), np.inf)
         found = Probed.of(plans, np.ceil(used / self.server) * self.server, used)
         return found.smallest()
 
     def held(self, plans: Table, results: Table) -> np.ndarray:
-        """Where all requests in flight are decoded or prefilled: none waits for memory."""
+        """Where all requests in flight are decoded or prefilled; with a target of the first token some may wait."""
+        if self.demand.first < NEVER:
+            return np.ones(len(plans), dtype=bool)
         prefill = plans.number("prefill_accelerators")
         places = results.number("max_batch_size") * (plans.number(COUNT) - prefill) / plans.number(TP)
         prompts = np.maximum(plans.number(CHUNK) / self.prompt, 1.0)
@@ -493,7 +414,7 @@ class FleetSearch:
         plans, prefill = tried.plans, tried.plans.number("prefill_accelerators")
         copies = np.maximum(np.round(tried.fleet / plans.number(COUNT)), 1.0)
         if not self.demand.is_rate:
-            copies = np.ceil(self.demand.users / plans.number(LOAD) * (1.0 - _ROUND))
+            copies = np.ceil(self.demand.users / plans.number(LOAD) * (1.0 - ROUND))
         apart = copies if self.demand.load == self.demand.load else np.ceil(copies * plans.number(COUNT) / LARGEST)
         decoders = np.round((plans.number(COUNT) - prefill) / plans.number(TP) * copies / apart)
         prefillers = np.round(prefill / plans.number(f"prefill_{TP}") * copies / apart)
@@ -529,7 +450,7 @@ class FleetSearch:
         return Probed.of(plans, used, used)
 
     def filled(self, plans: Table, loads: Array, ends: tuple[float, float]) -> Table:
-        """Plans of pools at the largest load that keeps the targets, within a range around given loads.
+        """Plans at the largest load that keeps the targets, within a range around given loads.
 
         Plans that keep them at none of these loads are left out.
         """
@@ -550,18 +471,6 @@ class FleetSearch:
         return with_columns(plans.take(rows), concurrency=best[rows])
 
 
-def _tiers(plans: Table, catalog: Catalog) -> np.ndarray:
-    """Rows of the network tiers of the accelerator of plans, the innermost first."""
-    row = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")[0]
-    return np.asarray(catalog.network_tiers(str(catalog.tables["accelerators"].text("default_network")[row])))
-
-
-def in_slices(plans: Table, catalog: Catalog) -> bool:
-    """Whether accelerators are sold in slices of any size, as on a torus, which has no servers."""
-    tiers = _tiers(plans, catalog)
-    return len(tiers) > 0 and str(catalog.tables["networks"].text("topology")[tiers[0]]) == "torus"
-
-
 def _order(fleet: Fleet) -> tuple[float, float, float, float, float]:
     """Sort key of fleets: whole servers, then how near published runs are, then accelerators in use, then the smaller
     copy, then throughput.
@@ -569,24 +478,6 @@ def _order(fleet: Fleet) -> tuple[float, float, float, float, float]:
     each = float(fleet.results.number("tokens_per_second_per_accelerator")[0])
     badge = BADGES.index(str(fleet.results["trust"][0])) if fleet.results["trust"][0] else len(BADGES)
     return fleet.accelerators, badge, fleet.used, float(fleet.plan.number(COUNT)[0]), -each
-
-
-def _first(order: np.ndarray, keys: Sequence[object], each: int) -> np.ndarray:
-    """The first rows of an order of each key."""
-    number: dict[object, int] = {}
-    rows = []
-    for row, key in zip(order.tolist(), keys, strict=True):
-        number[key] = number.get(key, 0) + 1
-        rows += [row] * (number[key] <= each)
-    return np.array(rows, dtype=np.int64)
-
-
-def _least(values: Array, keys: np.ndarray) -> Array:
-    """The smallest value of the rows of the same key, for each row."""
-    names, index = np.unique(keys.astype(str), return_inverse=True)
-    least = np.full(len(names), np.inf)
-    np.minimum.at(least, index, values)
-    return np.asarray(least[index])
 
 
 def _degrees(size: float, every: bool) -> list[float]:

@@ -20,9 +20,9 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import FORMS, first_words, results_of, table_schema
 from xlperf.catalog.table import Place, Table, nowhere
 from xlperf.engine.devices import TOO_LARGE_DIE, accelerators_of, device_cost_parts, evaluate_devices
-from xlperf.explore.fleets import ONE, stacked, with_columns
+from xlperf.explore.fleet_plans import ONE, with_columns
 from xlperf.explore.mappings import server_sizes
-from xlperf.explore.search import search
+from xlperf.explore.search import search, stacked
 from xlperf.explore.search_results import (
     GOOD,
     Answer,

@@ -19,9 +19,11 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
 from xlperf.equations.plan.records import PRECISIONS
-from xlperf.explore.fleets import DEGREES, ONE, TWO, Demand, Fleet, FleetSearch, in_slices, stacked, with_columns
+from xlperf.explore.fleet_plans import DEGREES, ONE, TWO, Demand, Fleet, in_slices, with_columns
+from xlperf.explore.fleets import FleetSearch
 from xlperf.explore.mappings import server_sizes
 from xlperf.explore.objectives import DECILE, band_factor
+from xlperf.explore.search import stacked
 from xlperf.explore.search_results import Answer, dollars, price_words, short_name, slower
 from xlperf.explore.serving_engines import engine_title, engines_of
 from xlperf.explore.vary import normal_scores

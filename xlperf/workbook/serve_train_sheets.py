@@ -139,7 +139,8 @@ def compared(data: Any, cells: dict[str, str], r: dict[str, str], others: list[s
     mapping = ("software", "mode", "hour_price", "num_accelerators", "tensor_parallel", "expert_parallel",
                "data_parallel_attention", "concurrency", "way")  # fmt: skip
     rows = range(69, 69 + len(others))
-    changed: dict[str, Sequence[Any]] = {name: ["auto"] * len(others) for name in mapping} | {"accelerator": others}
+    changed: dict[str, Sequence[Any]] = {name: ["auto"] * len(others) for name in mapping}
+    changed["accelerator"] = others
     first, last = asked_again(data, cells, rows, changed, live)
     wanted = ("accelerators", "fleet cost per million output tokens", "power")
     name, rank, number, cost, power = _ANSWERS[:5]
