@@ -131,3 +131,43 @@ def test_a_workbook_of_an_answer_opens_on_it_with_a_chart(kind: str, command: Co
     shown = openpyxl.load_workbook(workbook(), data_only=True)[SHEETS[FORMS.index(kind)]]["F5"].value
     assert len(book.active._charts) == 1
     assert shown in [cell.value for row in book.active for cell in row]
+
+
+SERVED = ("serve", "--model", "Llama3-8B", "--accelerator", "H100", "--users", "400", "--speed-per-user", "30")
+
+
+@pytest.mark.parametrize("way", ["1", "2", "6"])
+def test_the_plan_of_a_way_is_a_row_that_evaluate_takes(way: str, command: Command, tmp_path: Path) -> None:
+    """One pool and two: what evaluate makes of the plan is what the answer says of a copy."""
+    (answer,) = json.loads(command(*SERVED, "--way", way, "--json").out)
+    plan, results = tmp_path / "plan.csv", tmp_path / "results.csv"
+    assert command(*SERVED, "--way", way, "-o", plan).code == 0
+    assert command("evaluate", plan, "-o", results).code == 0
+    (row,) = csv_rows(results.read_text(encoding="utf-8"))
+    assert row["software"] == answer["software"] and row["mode"] == answer["mode"]
+    assert float(row["num_accelerators"]) == answer["copy size"]
+    for header in ("ttft (ms)", "tpot (ms)", "tpot high (ms)", "memory (GiB)",
+                   "cost per million output tokens all in (USD/Mtoken)"):  # fmt: skip
+        assert float(row[header.split(" (")[0].replace(" ", "_")]) == pytest.approx(answer[header], rel=1e-12)
+
+
+def test_ways_are_in_json_and_in_a_table_of_eighty_columns(command: Command) -> None:
+    (answer,) = json.loads(command(*SERVED, "--json").out)
+    found = command(*SERVED)
+    lines = found.out.split("\n")
+    start = next(number for number, line in enumerate(lines) if line.startswith("way  engine"))
+    shown = lines[start + 1 : start + 1 + len(answer["ways"])]
+    assert len(answer["ways"]) == answer["num ways"] == 6
+    assert all(len(line) <= 80 for line in lines[start : start + 7])
+    for number, (line, way) in enumerate(zip(shown, answer["ways"], strict=True), start=1):
+        assert line.split()[0] == str(number) and line.endswith(way["trust"])
+        assert f"{way['accelerators']:,.0f}" in line
+    assert answer["accelerators"] == answer["ways"][0]["accelerators"]
+
+
+def test_an_engine_that_does_not_run_there_is_one_line(command: Command) -> None:
+    found = command("serve", "--accelerator", "MI300X", "--software", "tensorrt-llm")
+    assert found.code == 2
+    assert found.err.strip() == (
+        "--software: TensorRT-LLM does not run on MI300X; engines that do: sglang, vllm; or auto for all"
+    )

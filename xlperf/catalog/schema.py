@@ -98,12 +98,15 @@ AUTO_COLUMNS: dict[str, tuple[str, ...]] = {
         "users",
         "request_rate",
         "ttft_target",
+        "software",
+        "mode",
         "hour_price",
         "num_accelerators",
         "tensor_parallel",
         "expert_parallel",
         "data_parallel_attention",
         "concurrency",
+        "way",
     ),
 }
 """Columns of plans and forms that ``auto`` may stand in: a search chooses the value."""

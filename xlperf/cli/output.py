@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -201,10 +202,13 @@ class Front(NamedTuple):
         Columns that the command asked for, the first ones drawn: objectives, results, what a solution varies.
     said : sequence of str
         What the command found, in words.
+    nested : mapping of str to list
+        Tables that each object of JSON holds under a name of their own.
     """
 
     wanted: Sequence[str] = ()
     said: Sequence[str] = ()
+    nested: Mapping[str, list[Part]] = MappingProxyType({})
 
 
 NOTHING_SAID = Front()
@@ -222,7 +226,7 @@ def write_sheets(output: str, sheets: Iterable[tuple[str, list[Part]]], front: F
     elif output == STANDARD:
         _write_csv(standard_output(), (block for _, block in sheets))
     elif output == AS_JSON:
-        _write_json(standard_output(), (block for _, block in sheets))
+        _write_json(standard_output(), (block for _, block in sheets), front.nested)
     else:
         from xlperf.cli.table_files import arrow_table, write_parquet
 
@@ -230,9 +234,11 @@ def write_sheets(output: str, sheets: Iterable[tuple[str, list[Part]]], front: F
             if temporary.suffix.lower() == ".parquet":
                 write_parquet(temporary, (arrow_table(block) for _, block in sheets))
             else:
-                write = _write_json if is_json(output) else _write_csv
                 with temporary.open("w", encoding="utf-8", newline="") as stream:
-                    write(stream, (block for _, block in sheets))
+                    if is_json(output):
+                        _write_json(stream, (block for _, block in sheets), front.nested)
+                    else:
+                        _write_csv(stream, (block for _, block in sheets))
 
 
 def _write_csv(stream: IO[str], blocks: Iterable[list[Part]]) -> None:
@@ -244,18 +250,27 @@ def _write_csv(stream: IO[str], blocks: Iterable[list[Part]]) -> None:
         stream.write(str(csv_rows(block), "utf-8"))
 
 
-def _write_json(stream: IO[str], blocks: Iterable[list[Part]]) -> None:
-    """An object for each row, by header with unit: numbers, texts, true and false; null for what is blank."""
-    from xlperf.cli.table_files import values_of
+def _write_json(stream: IO[str], blocks: Iterable[list[Part]], nested: Mapping[str, list[Part]]) -> None:
+    """An object for each row, by header with unit: numbers, texts, true and false; null for what is blank.
 
+    ``nested``: tables that each object holds under their names.
+    """
+    inside = {name: list(_objects(block)) for name, block in nested.items()}
     stream.write("[")
     before = "\n"
     for block in blocks:
-        headers = [column.header for column, _ in block]
-        for row in zip(*(values_of(column, values) for column, values in block), strict=True):
-            stream.write(f"{before}{json.dumps(dict(zip(headers, row, strict=True)))}")
+        for row in _objects(block):
+            stream.write(f"{before}{json.dumps(row | inside)}")
             before = ",\n"
     stream.write("\n]\n")
+
+
+def _objects(block: list[Part]) -> Iterator[dict[str, Any]]:
+    from xlperf.cli.table_files import values_of
+
+    headers = [column.header for column, _ in block]
+    for row in zip(*(values_of(column, values) for column, values in block), strict=True):
+        yield dict(zip(headers, row, strict=True))
 
 
 def deliver(

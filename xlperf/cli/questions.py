@@ -9,18 +9,20 @@ import click
 
 from xlperf.catalog.schema import Column, first_words, results_of, table_schema
 from xlperf.cli.options import Command, catalog_of, catalog_option, examples, output_option
-from xlperf.cli.output import Front, deliver, parts, rounded, say, took
+from xlperf.cli.output import Front, deliver, is_json, is_workbook, parts, rounded, say, took
 
 if TYPE_CHECKING:
-    pass
+    from xlperf.catalog.table import Table
 
 Words = Mapping[str, str | None]
 _WITHOUT = {"request_rate": "users", "deadline": "num_accelerators"}
 """Entries that ask for what another one else states: the other one has no default beside them."""
 _SHOWN = {
     "serve": (
-        "accelerators", "servers", "copies", "copy_size", "tensor_parallel", "expert_parallel",
-        "data_parallel_attention", "concurrency", "request_rate", "tokens_per_second_per_accelerator", "ttft", "tpot",
+        "accelerators", "accelerators_sure", "servers", "copies", "copy_size", "tensor_parallel", "expert_parallel",
+        "data_parallel_attention", "prefill_accelerators", "prefill_tensor_parallel", "prefill_expert_parallel",
+        "prefill_data_parallel_attention", "expert_dispatch", "two_batch_overlap", "prefill_tokens",
+        "redundant_experts", "concurrency", "request_rate", "tokens_per_second_per_accelerator", "ttft", "tpot",
         "fleet_cost_per_million_output_tokens", "cost_per_million_output_tokens",
         "cost_per_million_output_tokens_all_in", "monthly_cost", "hour_price", "power", "memory_used", "head_room",
         "precision",
@@ -70,22 +72,79 @@ def _question(kind: str, short: str, words: str, *lines: str) -> click.Command:
 
 def _answered(kind: str, given: Words, output: str | None, catalog: str | None) -> int:
     """Answer a form and say or write it; 1 where there is no answer."""
-    from xlperf.explore.forms import evaluate_forms, form_of
+    import numpy as np
+
+    from xlperf.engine import evaluate
+    from xlperf.explore.forms import evaluate_forms, form_of, ways_of
 
     values = {name: words for name, words in given.items() if words is not None}
     dropped = {other for name, other in _WITHOUT.items() if name in values}
     form = {name: value for name, value in first_words(kind).items() if name not in dropped} | values
     table = form_of(kind, form, lambda _, column: f"--{column.replace('_', '-')}")
-    results = evaluate_forms(table, catalog_of(catalog, None))
+    known = catalog_of(catalog, None)
+    results = evaluate_forms(table, known)
     answer = {name: values[0] for name, values in results.columns.items()}
-    if output is not None:
-        own = [part for part in parts(table) if part[0].name not in answer]
-        deliver(output, kind, own + parts(results), "answer", front=Front(said=[str(answer["answer"])]))
-    else:
+    plans, ways = ways_of(table, known) if kind == "serve" else (None, None)
+    if output is None:
         card = _card(kind, answer)
-        say(str(answer["answer"]), "", *card, *([""] if card else []), *_notes(form, answer))
+        notes = _notes(form, answer)
+        shown = [] if ways is None else _ways(ways)
+        say(str(answer["answer"]), "", *card, *([""] if card else []), *shown, *([""] if shown else []), *notes)
         took(1, "answer")
+    elif plans is not None and len(plans) and not is_json(output) and not is_workbook(output):
+        chosen = plans.take([int(np.nan_to_num(answer["way"], nan=1.0)) - 1])
+        deliver(output, chosen.kind, parts(chosen, evaluate(chosen, known)), "plan")
+    else:
+        own = [part for part in parts(table) if part[0].name not in answer]
+        nested = {} if ways is None else {"ways": [part for part in parts(ways) if part[0].name in _WAY]}
+        whole = own + parts(results)
+        deliver(output, kind, whole, "answer", front=Front(said=[str(answer["answer"])], nested=nested))
     return 1 if str(answer["answer"]).startswith("No ") else 0
+
+
+_WAY = (
+    "way", "software", "mode", "copy_size", "prefill_accelerators", "accelerators", "accelerators_low",
+    "accelerators_high", "accelerators_sure", "fleet_cost_per_million_output_tokens", "tokens_per_second_per_user",
+    "ttft", "tpot", "trust",
+)  # fmt: skip
+"""Results of a way that a table of ways shows."""
+
+
+def _ways(ways: Table) -> list[str]:
+    """Lines of the ways to serve, the cheapest first."""
+    from xlperf.base.units import MILLION
+    from xlperf.explore.serving_engines import engine_title
+
+    if not len(ways):
+        return []
+    heads = ("way", "engine", "pools", "copy", "number", "80 %", "$/M", "trust")
+    lines = [heads]
+    for row in range(len(ways)):
+        size, prefill = (float(ways.number(name)[row]) for name in ("copy_size", "prefill_accelerators"))
+        count, low, high, cost = (
+            float(ways.number(name)[row])
+            for name in (
+                "accelerators",
+                "accelerators_low",
+                "accelerators_high",
+                "fleet_cost_per_million_output_tokens",
+            )
+        )
+        pools = prefill == prefill
+        lines.append((
+            f"{row + 1}", engine_title(str(ways["software"][row])), "two" if pools else "one",
+            f"{prefill:,.0f} + {size - prefill:,.0f}" if pools else f"{size:,.0f}", f"{count:,.0f}",
+            f"{low:,.0f} to {high:,.0f}", rounded(cost * MILLION), str(ways["trust"][row]),
+        ))  # fmt: skip
+    left = (False, True, True, False, False, False, False, True)
+    wide = [max(len(line[at]) for line in lines) for at in range(len(heads))]
+    return [
+        "  ".join(
+            word.ljust(width) if to_left else word.rjust(width)
+            for word, width, to_left in zip(line, wide, left, strict=True)
+        ).rstrip()
+        for line in lines
+    ]
 
 
 def _card(kind: str, answer: Mapping[str, Any]) -> list[str]:
@@ -125,10 +184,12 @@ def _priced(answer: Mapping[str, Any]) -> str:
 serve = _question(
     "serve",
     "What it takes to serve a model to so many users.",
-    "The smallest fleet that serves so many users at their speed: accelerators, mapping, cost, power, what limits. "
-    "The sheet Serve in a line; what is not given is as there, and said below the answer.",
+    "The cheapest fleet that serves so many users at their speed: engine, one pool or two, mapping, cost, power, what "
+    "limits; then every way to serve them. The sheet Serve in a line; what is not given is as there, and said below "
+    "the answer. -o plan.csv writes the plan of a copy, which xlperf evaluate takes; --json the answer with all ways.",
     "xlperf serve --model DeepSeek-V3 --accelerator H200 --users 10000 --speed-per-user 20",
     "xlperf serve --model Llama3-70B --accelerator B200 --request-rate 50 --prompt-length 8000 --json",
+    "xlperf serve --model Llama3-70B --accelerator H100 --software vllm --mode continuous -o plan.csv",
 )
 train = _question(
     "train",

@@ -20,7 +20,9 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import FORMS, first_words, results_of, table_schema
 from xlperf.catalog.table import Place, Table, nowhere
 from xlperf.engine.devices import TOO_LARGE_DIE, accelerators_of, device_cost_parts, evaluate_devices
+from xlperf.explore.fleet_plans import ONE, with_columns
 from xlperf.explore.mappings import MOST_ACCELERATORS, server_sizes, sold_counts
+from xlperf.explore.search import stacked
 from xlperf.explore.search_results import (
     GOOD,
     Answer,
@@ -31,7 +33,7 @@ from xlperf.explore.search_results import (
     short_name,
     slower,
 )
-from xlperf.explore.serve import serve_answer
+from xlperf.explore.serve import serve_answer, serving_ways
 from xlperf.explore.space import divides, divisors, powers_of_two
 from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
 
@@ -93,6 +95,20 @@ def answer_of(form: Table, catalog: Catalog) -> Answer:
         cached[key] = _SOLVERS[form.kind](form, part)
     answer = dict(cached[key])
     return answer | {"answer": " ".join([str(answer["answer"]), *taken])} if taken else answer
+
+
+def ways_of(form: Table, catalog: Catalog) -> tuple[Table, Table]:
+    """All ways to serve what a form asks for: plans of their copies as they are evaluated, and their answers.
+
+    ``form``: one row of kind ``serve``. Returns one row for each way, the cheapest first.
+    """
+    form, _ = _with_exact_names(form, catalog)
+    part = part_of(catalog, form)
+    fleets = serving_ways(form, part)
+    if not fleets:
+        return Table("inference", {}), answers_table(form, [])
+    ways = [with_columns(form, way=float(number)) for number in range(1, len(fleets) + 1)]
+    return stacked([fleet.plan for fleet in fleets]), answers_table(form, [answer_of(way, part) for way in ways])
 
 
 def _with_exact_names(form: Table, catalog: Catalog) -> tuple[Table, list[str]]:
@@ -314,6 +330,8 @@ CHIP_PARTS = {
 MARGIN = 0.02
 """Stacks beyond those asked for that the edge has room for, so that rounding loses none. [-]"""
 USERS = 1000.0
+_JUDGED_WITH = str(table_schema("inference").by_name["software"].default)
+"""Serving engine that chips are judged with, in one pool: the kernels of a chip are assumed, its engine as well."""
 
 
 def chip_answer(form: Table, catalog: Catalog) -> Answer:
@@ -400,6 +418,7 @@ def _served(form: Table, accelerator: str, catalog: Catalog) -> Answer:
     columns: dict[str, Any] = {"model": form.text("model"), "precision": form.filled("precision"), "accelerator": name}
     columns |= {"users": np.array([USERS]), "prompt_length": form.number("prompt_length")}
     columns |= {"output_length": form.number("output_length"), "speed_per_user": form.filled("speed_per_user")}
+    columns |= {"software": np.array([_JUDGED_WITH], dtype=object), "mode": np.array([ONE], dtype=object)}
     served = answer_of(Table("serve", columns, form.place), catalog)
     every = accelerators_of(catalog)
     row = int(catalog.rows("accelerators", name, form, "accelerator")[0])

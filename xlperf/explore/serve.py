@@ -1,35 +1,33 @@
-"""Fleet sizing: the fewest accelerators that serve a model to all users at the speed asked for, and the cost.
+"""Fleet sizing: the cheapest way to serve a model to all users at the speed asked for, and the ways next to it.
 
-A form (a row of the table ``serve``) says what is asked; every mapping of a copy of the model is evaluated at the
-largest load that keeps the targets, and the one that needs the fewest accelerators for all users is the answer.
+A form (a row of the table ``serve``) says what is asked. :mod:`xlperf.explore.fleets` finds the smallest fleet of each
+serving engine with one pool and with two; the one with the fewest accelerators is the answer.
 """
 
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import MILLION
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.launch_rules import checkpoint_format
-from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
 from xlperf.equations.plan.records import PRECISIONS
-from xlperf.explore.candidates import candidates, load_steps, replicas
+from xlperf.explore.fleet_plans import DEGREES, ONE, TWO, Demand, Fleet, in_slices, with_columns
+from xlperf.explore.fleets import FleetSearch
 from xlperf.explore.mappings import server_sizes
+from xlperf.explore.objectives import DECILE, band_factor
 from xlperf.explore.search import stacked
-from xlperf.explore.search_results import Answer, dollars, one_plan, price_words, short_name, slower
+from xlperf.explore.search_results import Answer, dollars, price_words, short_name, slower
+from xlperf.explore.serving_engines import engine_title, engines_of
+from xlperf.explore.vary import normal_scores
 
-COPY_SIZES = tuple(2.0**power for power in range(8))
-"""Accelerators of a copy that are tried. [-]"""
-SEARCHED = ("num_accelerators", "tensor_parallel", "expert_parallel", "data_parallel_attention")
-EQUAL = 0.01
-"""Fleets that are larger than the smallest by no more than this share count as equal: the smaller copy wins. [-]"""
 _FLEET_COST = "fleet_cost_per_million_output_tokens"
 _COPY_COSTS = ("cost_per_million_output_tokens", "cost_per_million_output_tokens_all_in")
 """Costs of a copy at full load, as the engine has them; the fleet pays for head room and whole servers too."""
@@ -38,38 +36,58 @@ _LIMITS = {
     "speed_used": "the speed per user is the limit",
     "ttft_used": "the time to the first token is the limit",
 }
+SURE = 0.8
+"""Probability with which a fleet is to be large enough. [-]"""
+_FAR = "EXTRAPOLATED"
+_found: WeakKeyDictionary[Catalog, dict[object, list[Fleet]]] = WeakKeyDictionary()
+"""Ways to serve the questions that were asked, by the part of the catalog that they name."""
 
 
 def serve_answer(form: Table, catalog: Catalog) -> Answer:
-    """The smallest fleet that serves what a form asks for.
+    """The cheapest fleet that serves what a form asks for, or the way that the form names.
 
     ``form``: one row of kind ``serve``. Returns results of the kind ``serve_results``. Raises InputError where a name
-    is unknown, or neither users nor a request rate is given.
+    is unknown, an engine does not run on the accelerator, or neither users nor a request rate is given.
     """
-    if np.isnan(form.number("users")[0]) and np.isnan(form.number("request_rate")[0]):
+    fleets = serving_ways(form, catalog)
+    if not fleets:
+        return _refused(form, catalog)
+    way = float(np.nan_to_num(form.number("way")[0], nan=1.0))
+    if way != int(way) or way > len(fleets):
+        each = "s are" if len(fleets) > 1 else " is"
+        reason = f"way {way:g} is asked for, and {len(fleets)} way{each} known"
+        return {"reason": reason, "answer": f"No answer: {reason}."}
+    return _answer(form, fleets, int(way), catalog)
+
+
+def serving_ways(form: Table, catalog: Catalog) -> list[Fleet]:
+    """Ways to serve what a form asks for, the cheapest first: each engine with one pool and with two.
+
+    ``form``: one row of kind ``serve``. Raises InputError as :func:`serve_answer`.
+    """
+    demand = _demand(form)
+    key = tuple((name, str(values[0])) for name, values in sorted(form.columns.items()) if name != "way")
+    cached = _found.setdefault(catalog, {})
+    if key not in cached:
+        mode = str(form.text("mode")[0])
+        search = FleetSearch(_plans(form, catalog), engines_of(form, catalog), demand, catalog)
+        cached[key] = search.fleets((mode,) if mode else (ONE, TWO))
+    return cached[key]
+
+
+def _demand(form: Table) -> Demand:
+    users, rate = form.number("users")[0] * form.filled("active_share")[0], form.number("request_rate")[0]
+    if np.isnan(users) and np.isnan(rate):
         raise InputError(Fault(form.place(0, "users"), "users or request rate must be given"))
-    plans = _plans(form, catalog)
-    loads = [_largest_loads(plan, form, catalog) for plan in plans]
-    tried, results = (stacked(tables) for tables in zip(*loads, strict=True))
-    target = 1.0 / form.filled("speed_per_user")[0]
-    ttft = form.number("ttft_target")[0]
-    kept = (results.number("fits") == 1.0) & ~(results.number("tpot") > target * (1.0 + 1e-9))
-    kept &= ~(results.number("ttft") > ttft)
-    if not kept.any():
-        return _refused(plans, catalog)
-    rows = np.flatnonzero(kept)
-    tried, results = tried.take(rows), results.take(rows)
-    best = _smallest(form, tried, results)
-    return _fleet(form, tried.take([best]), results.take([best]), catalog)
+    size, load = (float(form.number(name)[0]) for name in ("num_accelerators", "concurrency"))
+    tpot, ttft = 1.0 / float(form.filled("speed_per_user")[0]), float(form.number("ttft_target")[0])
+    return Demand(float(users), float(rate), tpot, ttft, size, load)
 
 
 _PRECISIONS = ("fp8", "bf16", "fp16")
 """Precisions of a form that states none: the first that the accelerator has a peak rate of."""
 _WIDE = "bf16"
 """Precision of the products of weights in a precision that the accelerator has no peak rate of."""
-_OTHER_ENGINE = "vllm"
-"""Serving engine of accelerators of other vendors than that of the default engine, which runs on its own alone."""
-_VENDOR = "nvidia"
 
 
 def _formats(form: Table, catalog: Catalog) -> list[dict[str, Any]]:
@@ -97,64 +115,18 @@ def _formats(form: Table, catalog: Catalog) -> list[dict[str, Any]]:
     return found
 
 
-def _software(form: Table, catalog: Catalog) -> str:
-    """Serving engine that runs on a form's accelerator."""
-    row = catalog.rows("accelerators", form.text("accelerator"), form, "accelerator")
-    vendor = str(catalog.tables["accelerators"].text("vendor")[row][0]).casefold()
-    return _OTHER_ENGINE if vendor not in ("", _VENDOR) else str(table_schema("inference").by_name["software"].default)
-
-
-def _plans(form: Table, catalog: Catalog) -> list[Table]:
-    """Inference plans of one replica, one for each format; columns that the form leaves blank say ``auto``."""
+def _plans(form: Table, catalog: Catalog) -> Table:
+    """Inference plans of one replica, a row for each format; degrees that the form leaves open are blank."""
     columns: dict[str, Any] = {name: form[name] for name in ("model", "accelerator", "prompt_length", "output_length")}
-    columns |= {"kv_precision": form.text("kv_precision")}
-    columns["software"] = np.array([_software(form, catalog)], dtype=object)
-    columns |= {"mode": np.array(["continuous"], dtype=object), "pipeline_parallel": np.ones(1)}
-    columns["tpot_target"] = 1.0 / form.filled("speed_per_user")
-    columns["ttft_target"] = form.number("ttft_target")
-    columns |= {name: form.number(name) for name in SEARCHED}
-    return [one_plan("inference", columns | own, SEARCHED, form) for own in _formats(form, catalog)]
+    columns |= {name: form.number(name) for name in DEGREES}
+    columns["kv_precision"] = form.text("kv_precision")
+    formats = [Table("inference", columns | own, form.place) for own in _formats(form, catalog)]
+    return with_columns(stacked([with_columns(plan) for plan in formats]))
 
 
-def _mapped(plan: Table, catalog: Catalog) -> Table:
-    """Every legal mapping of a replica."""
-    values = {}
-    if np.isnan(plan.number("num_accelerators")[0]):
-        largest = server_sizes(plan, catalog)[1][0]
-        values["num_accelerators"] = np.array([size for size in COPY_SIZES if size <= largest])
-    return candidates(plan, catalog, values).plans
-
-
-def _largest_loads(plan: Table, form: Table, catalog: Catalog) -> tuple[Table, Table]:
-    """Mappings that keep the targets, each at its largest load, and their results."""
-    mapped = _mapped(plan, catalog)
-    index, batches, copies = load_steps(mapped, catalog, 2)
-    last = np.ones(len(index), dtype=bool)
-    last[:-1] = index[1:] != index[:-1]
-    loaded = mapped.take(index[last])
-    users = (batches * copies)[last]
-    given = form.number("concurrency")[0]
-    columns = {**loaded.columns, "concurrency": users if np.isnan(given) else np.full(len(users), given)}
-    loaded = Table("inference", {n: v for n, v in columns.items() if not n.endswith("_target")}, loaded.place)
-    return loaded, evaluate(loaded, catalog)
-
-
-def _users(form: Table, results: Table) -> Array:
-    """Requests in flight: as asked, or by Little's law from the request rate and the latency."""
-    asked = form.number("users")[0]
-    flying = form.number("request_rate")[0] * results.number("latency")
-    return np.full(len(results), asked) if asked == asked else flying
-
-
-def _smallest(form: Table, tried: Table, results: Table) -> int:
-    size, load = tried.number("num_accelerators"), tried.number("concurrency")
-    fleet = np.ceil(_users(form, results) / load) * size
-    near = np.flatnonzero(fleet <= (1.0 + EQUAL) * fleet.min())
-    order = np.lexsort((fleet[near], -results.number("tokens_per_second_per_accelerator")[near], size[near]))
-    return int(near[order[0]])
-
-
-def _fleet(form: Table, plan: Table, results: Table, catalog: Catalog) -> Answer:
+def _answer(form: Table, fleets: list[Fleet], way: int, catalog: Catalog) -> Answer:
+    fleet = fleets[way - 1]
+    plan, results = fleet.plan, fleet.results
     found: Answer = {
         name: float(results.number(name)[0])
         for name in (
@@ -166,28 +138,32 @@ def _fleet(form: Table, plan: Table, results: Table, catalog: Catalog) -> Answer
     longer = slower(results, "tpot", catalog)  # a copy that is slower serves fewer users at the speed asked for
     load /= longer
     found["tokens_per_second_per_accelerator"] /= longer
-    users = float(_users(form, results)[0])
-    server = size if _in_slices(plan, catalog) else float(server_sizes(plan, catalog)[0][0])
+    users, slices = fleet.users, in_slices(plan, catalog)
+    server = (1.0 if _pooled(plan) else size) if slices else float(server_sizes(plan, catalog)[0][0])
     hour = float(form.number("hour_price")[0])
     listed = float(results.number("accelerator_hour_cost")[0])
     price = hour if hour == hour else listed
 
-    def servers(copies: float) -> float:
-        return float(np.ceil(copies * size / server))
+    def whole(further: float) -> tuple[float, float]:
+        """Copies and servers if a copy takes so many times as long; pools grow by replicas, not by copies."""
+        copies = users / load * further
+        copies = copies if _pooled(plan) and further * longer != 1.0 else float(np.ceil(copies * (1.0 - 1e-9)))
+        return copies, float(np.ceil(copies * size / server * (1.0 - 1e-9)))
 
-    copies = float(np.ceil(users / load))
-    found |= {name: float(plan.filled(name)[0]) for name in SEARCHED[1:]}
-    found |= {"copies": copies, "copy_size": size, "concurrency": load, "users": users, "server_size": server}
+    copies, servers = whole(1.0)
+    found |= {name: float(plan.number(name)[0]) for name in DEGREES}
+    found |= {"copies": float(np.ceil(copies)), "copy_size": size, "concurrency": load, "users": users}
+    found |= {"server_size": server, "servers": servers, "way": float(way), "num_ways": float(len(fleets))}
     found["request_rate"] = users / float(results.number("latency")[0])
     rate = users / load * float(results.number("tokens_per_second")[0]) / longer
-    count = servers(copies) * server
-    fleets = {"": count}
-    for end in ("low", "high"):
-        further = found[f"tpot_{end}"] / found["tpot"] / longer
-        fleets[f"_{end}"] = servers(np.ceil(users / load * further)) * server
-    found |= {f"accelerators{end}": number for end, number in fleets.items()}
-    found["servers"] = servers(copies)
-    cost = {end: number * price / rate for end, number in fleets.items()}
+    fleet_sizes = {"": servers * server}
+    scores = {"low": -DECILE, "high": DECILE, "sure": float(normal_scores(np.array([SURE]))[0])}
+    for end, score in scores.items():
+        further = float(band_factor(results, "tpot", score)[0]) / longer
+        fleet_sizes[f"_{end}"] = whole(further)[1] * server
+    count = fleet_sizes[""]
+    found |= {f"accelerators{end}": number for end, number in fleet_sizes.items()}
+    cost = {end: number * price / rate for end, number in fleet_sizes.items()}
     found |= {_FLEET_COST: cost[""], "cost_low": cost["_low"], "cost_high": cost["_high"]}
     found |= {name: float(results.number(name)[0]) * (hour / listed if hour == hour else 1.0) for name in _COPY_COSTS}
     found |= {"tokens_per_second": rate, "hour_price": price}
@@ -202,22 +178,29 @@ def _fleet(form: Table, plan: Table, results: Table, catalog: Catalog) -> Answer
     found["users_used"] = users / found["users_that_fit"]
     found["limit"] = _LIMITS[max(_LIMITS, key=lambda name: float(found[name]))]
     found["price_basis"] = price_words(hour, str(results["cost_basis"][0]))
-    found["answer"] = _sentence(found, short_name(plan.text("accelerator")[0]), _in_slices(plan, catalog))
-    found |= {name: str(plan.filled(name)[0]) for name in ("precision", "software")}
+    found |= {name: str(plan.filled(name)[0]) for name in ("precision", "software", "mode")}
+    found |= {name: float(plan.number(name)[0]) for name in _CHOSEN if name in plan}
+    found["expert_dispatch"] = str(plan.text("expert_dispatch")[0])
+    found |= {name: str(results[name][0]) for name in ("trust", "trust_reason")}
+    accelerator = short_name(plan.text("accelerator")[0])
+    found["answer"] = _sentence(found, accelerator, slices) + _nearer(fleets, way, accelerator)
     products = str(plan.text("activation_precision")[0]) or found["precision"]
     found["answer"] += _format_words(str(plan.text("model")[0]), found["precision"], PRECISIONS[products].peak)
     found["kv_precision"] = str(plan.text("kv_precision")[0]) or PRECISIONS[products].cache
-    found |= {name: str(results[name][0]) for name in ("trust", "trust_reason")}
     found["defaults_used"] = _defaults(plan)
     return found
 
 
-def _in_slices(plan: Table, catalog: Catalog) -> bool:
-    """Whether accelerators are sold in slices of any size, as on a torus, which has no servers."""
-    accelerators, networks = catalog.tables["accelerators"], catalog.tables["networks"]
-    row = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
-    tiers = catalog.network_tiers(str(accelerators.text("default_network")[row][0]))
-    return len(tiers) > 0 and str(networks.text("topology")[tiers[0]]) == "torus"
+_CHOSEN = (
+    "prefill_accelerators", *(f"prefill_{name}" for name in DEGREES), "two_batch_overlap", "prefill_tokens",
+    "redundant_experts",
+)  # fmt: skip
+"""Numbers of a plan that a way chooses beside its degrees."""
+
+
+def _pooled(plan: Table) -> bool:
+    """Whether a plan has separate pools."""
+    return str(plan["mode"][0]) == TWO
 
 
 _MANY = 1.5
@@ -232,7 +215,33 @@ def _sentence(found: Answer, accelerator: str, slices: bool) -> str:
     speed = f"{found['users']:,.0f} users at {found['tokens_per_second_per_user']:,.0f} tokens/s each"
     price = found[_FLEET_COST] * MILLION
     cost = f" for {dollars(price)} per million output tokens" if price == price else ""
-    return f"{many} serve {speed}{cost}; {found['limit']}."
+    way = way_words(found["software"], found["mode"], found)
+    return f"{many} serve {speed}{cost} with {way}; {found['limit']}."
+
+
+def way_words(software: str, mode: str, found: Answer) -> str:
+    """Engine and pools of a way: ``SGLang, 96 prefill and 64 decode``."""
+    if mode != TWO:
+        return f"{engine_title(software)} in one pool"
+    prefill = found["prefill_accelerators"]
+    return f"{engine_title(software)}, {prefill:,.0f} prefill and {found['copy_size'] - prefill:,.0f} decode"
+
+
+def _nearer(fleets: list[Fleet], way: int, accelerator: str) -> str:
+    """The cheapest way that is not extrapolated, where the one that is shown is."""
+    own = fleets[way - 1]
+    if str(own.results["trust"][0]) != _FAR:
+        return ""
+    near = next((one for one in fleets if str(one.results["trust"][0]) != _FAR), None)
+    if near is None:
+        return " It is extrapolated, as is every other way."
+    sizes = {name: float(near.plan.number(column)[0]) for name, column in _SIZES.items()}
+    words = way_words(str(near.plan["software"][0]), str(near.plan["mode"][0]), sizes)
+    trust = str(near.results["trust"][0]).lower()
+    return f" It is extrapolated; {near.accelerators:,.0f} {accelerator} with {words} are {trust}."
+
+
+_SIZES = {"copy_size": "num_accelerators", "prefill_accelerators": "prefill_accelerators"}
 
 
 def _format_words(model: str, weights: str, products: str) -> str:
@@ -251,25 +260,39 @@ def _format_words(model: str, weights: str, products: str) -> str:
 
 
 def _defaults(plan: Table) -> str:
+    pools = "separate pools" if _pooled(plan) else "continuous batching in one pool"
     engine = str(plan.filled("software")[0])
-    return f"{engine}, continuous batching, no shared prefixes, no speculative decoding, no spare servers"
+    return f"{engine}, {pools}, no shared prefixes, no speculative decoding, no spare servers"
 
 
-def _refused(plans: list[Table], catalog: Catalog) -> Answer:
-    """Why no mapping meets the targets: the nearest one, or the reason given for the largest replica."""
-    accelerator, model = short_name(plans[0].text("accelerator")[0]), str(plans[0].text("model")[0])
-    tried = stacked([_mapped(plan, catalog) for plan in plans])
-    columns = {name: values for name, values in tried.columns.items() if not name.endswith("_target")}
-    tried = Table("inference", {**columns, "concurrency": replicas(tried)}, tried.place)
+def _refused(form: Table, catalog: Catalog) -> Answer:
+    """Why nothing meets the targets: which limit, by how much, and what would help."""
+    plans, demand = _plans(form, catalog), _demand(form)
+    search = FleetSearch(plans, engines_of(form, catalog), demand, catalog)
+    tried = search.single_users()
+    accelerator, model = short_name(plans.text("accelerator")[0]), str(plans.text("model")[0])
     results = evaluate(tried, catalog)
     good = results.number("fits") == 1.0
-    if good.any():
-        fastest = float(np.nanmax(results.number("tokens_per_second_per_user")[good]))
-        soonest = float(np.nanmin(results.number("ttft")[good]))
-        reason = (
-            f"no copy of {model} on up to {tried.number('num_accelerators').max():.0f} {accelerator} keeps these "
-            f"targets: alone, a user gets {fastest:,.0f} tokens/s at most and the first token after {soonest:,.2f} s"
-        )
-    else:
-        reason = str(results["reason"][-1]).split(";")[0] or f"no mapping of {model} fits on {accelerator}"
+    size = tried.number("num_accelerators").max()
+    if not good.any():
+        lacks = ~np.isnan(results.number("memory"))
+        row = int(np.flatnonzero(lacks)[-1]) if lacks.any() else -1
+        reason = str(results["reason"][row]).split(";")[0] or f"no mapping of {model} fits on {accelerator}"
+        remedy = "; larger copies or weights of fewer bits need less" if lacks.any() else ""
+        return {"reason": reason + remedy, "answer": f"No answer: {reason}{remedy}."}
+    fastest = float(np.nanmax(results.number("tokens_per_second_per_user")[good]))
+    soonest = float(np.nanmin(results.number("ttft")[good]))
+    reason = (
+        f"no copy of {model} on up to {size:,.0f} {accelerator} keeps these targets: alone, a user gets "
+        f"{fastest:,.0f} tokens/s at most and the first token after {soonest:,.2f} s"
+    )
+    beyond = []
+    if 1.0 / demand.tpot > fastest:
+        beyond.append(f"{1.0 / demand.tpot:,.0f} tokens/s are {1.0 / demand.tpot / fastest:,.1f} times as many")
+    if demand.ttft < soonest:
+        beyond.append(f"a first token within {demand.ttft:,.2f} s is {soonest / demand.ttft:,.1f} times as soon")
+    if not beyond and demand.load == demand.load:
+        beyond.append(f"{demand.load:,.0f} users of one copy are too many")
+    beyond = beyond or ["both together, or with all prompts, they are not reached"]
+    reason += f"; {' and '.join(beyond)}: ask for less, or take a faster accelerator"
     return {"reason": reason, "answer": f"No answer: {reason}."}

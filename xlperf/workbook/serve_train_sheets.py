@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from xlperf.catalog.schema import table_schema
@@ -49,60 +50,41 @@ def serve_sheet(sheet: Any, data: Any, live: Live, others: list[str]) -> None:
     page(sheet, "What does it take to serve this model?", live)
     area, cells = form(sheet, "serve", live)
     r = results(data, "serve", area, live)
-    limits(data, r, live)
     curve(data, cells, r, live)
     compared(data, cells, r, others, live)
+    ways(data, cells, live)
     beside(sheet, "serve", live, r)
     _answers(sheet, r, live)
-    _charts(sheet, data, r, live)
+    _charts(sheet, data, live)
+    _ways(sheet, data, live)
     _others(sheet, data, r, live)
     _notes(sheet, r, live)
 
 
-def limits(data: Any, r: dict[str, str], live: Live) -> None:
-    """Shares of the budgets in use, the fullest in a series of its own; columns D to G, rows 2 to 6."""
-    for letter, words in zip("DEFG", ("budget", "used", "share in use", "the limit"), strict=True):
-        live.put(data[f"{letter}2"], words)
-    names = (
-        ("memory", "memory_used"),
-        ("speed per user", "speed_used"),
-        ("first token", "ttft_used"),
-        ("users", "users_used"),
-    )
-    for row, (words, name) in enumerate(names, start=3):
-        live.put(data[f"D{row}"], words)
-        live.put(data[f"E{row}"], f"=IFERROR({r[name]},0)")
-    for row in range(3, 7):
-        full = f"AND({int(row < 6)}=1,E{row}=MAX($E$3:$E$5))"
-        live.put(data[f"F{row}"], f"=IF({full},0,E{row})")
-        live.put(data[f"G{row}"], f"=IF({full},E{row},0)")
+_CARD = (
+    "num_accelerators", "prefill_accelerators", "tensor_parallel", "expert_parallel", "data_parallel_attention",
+    "prefill_tensor_parallel", "prefill_expert_parallel", "prefill_data_parallel_attention", "expert_dispatch",
+    "two_batch_overlap", "prefill_tokens", "redundant_experts", "precision", "mode", "software",
+)  # fmt: skip
+"""Columns of the plan of a copy that a way chooses."""
 
 
 def curve(data: Any, cells: dict[str, str], r: dict[str, str], live: Live) -> None:
-    """Throughput against speed per user of copies of the chosen size, any mapping and load; columns D to I."""
-    card = (
-        ("model", given(cells["model"])),
-        ("accelerator", given(cells["accelerator"])),
-        ("num accelerators", f"={r['copy_size']}"),
-        ("tensor parallel", given(cells["tensor_parallel"])),
-        ("expert parallel", given(cells["expert_parallel"])),
-        ("data parallel attention", given(cells["data_parallel_attention"])),
-        ("prompt length", given(cells["prompt_length"])),
-        ("output length", given(cells["output_length"])),
-        ("precision", f"={r['precision']}"),
-        ("kv precision", f'=IF({cells["kv_precision"]}="auto","",{cells["kv_precision"]})'),
-        ("mode", "continuous"),
-        ("software", f"={r['software']}"),
-    )
+    """Throughput against speed per user of the copy that is shown, at any load; its plan in columns K and L."""
+    card = [(name, given(cells[name])) for name in ("model", "accelerator", "prompt_length", "output_length")]
+    card.append(("kv_precision", f'=IF({cells["kv_precision"]}="auto","",{cells["kv_precision"]})'))
+    for name in _CARD:
+        cell = r["copy_size" if name == "num_accelerators" else name]
+        card.append((name, f'=IF({cell}=1,"yes","no")' if name == "two_batch_overlap" else f'=IFERROR({cell},"")'))
     for row, (name, value) in enumerate(card, start=10):
-        live.put(data[f"D{row}"], name)
-        live.put(data[f"E{row}"], value)
+        live.put(data[f"K{row}"], name.replace("_", " "))
+        live.put(data[f"L{row}"], value)
     live.put(data["D24"], "speed per user")
-    live.put(data["E24"], "best mappings")
+    live.put(data["E24"], "this way")
     shown = '"tokens per second per user, tokens per second per accelerator"'
     for row in range(25, 25 + CURVE):
         for letter, column in (("D", 1), ("E", 2)):
-            spilled = f"XLPERF_FRONTIER($D$10:$E$21,,{shown},catalog)"
+            spilled = f"XLPERF_FRONTIER($K$10:$L${9 + len(card)},,{shown},catalog)"
             live.put(data[f"{letter}{row}"], f"=IFERROR(INDEX({spilled},{row - 23},{column}),NA())")
     points: tuple[tuple[str, Any], ...] = (
         ("G24", "x"),
@@ -120,29 +102,57 @@ def curve(data: Any, cells: dict[str, str], r: dict[str, str], live: Live) -> No
     data["H25"].number_format = "#,##0"
 
 
-def compared(data: Any, cells: dict[str, str], r: dict[str, str], others: list[str], live: Live) -> None:
-    """The same question on other accelerators, each mapped anew; from row 68, the answers in columns from S on."""
+WAYS = 6
+"""Ways to serve that the sheet lists: three engines, one pool or two. [-]"""
+_ANSWERS = ("X", "Y", "Z", "AA", "AB", "AC", "AD")
+"""Columns of answers beside the forms of the same question."""
+
+
+def asked_again(data: Any, cells: dict[str, str], rows: Sequence[int], changed: Mapping[str, Sequence[Any]],
+                live: Live) -> tuple[str, str]:  # fmt: skip
+    """The form of the sheet once more in some rows below its headers, columns changed; its first and last column."""
     names = [column.name for column in table_schema("serve").columns]
-    mapping = ("hour_price", "num_accelerators", "tensor_parallel", "expert_parallel", "data_parallel_attention",
-               "concurrency")  # fmt: skip
     letters = [chr(ord("A") + number) for number in range(len(names))]
-    last = letters[-1]
     for letter, name in zip(letters, names, strict=True):
-        live.put(data[f"{letter}68"], table_schema("serve").by_name[name].header)
+        live.put(data[f"{letter}{rows[0] - 1}"], table_schema("serve").by_name[name].header)
+        for number, row in enumerate(rows):
+            own = changed[name][number] if name in changed else given(cells[name])
+            live.put(data[f"{letter}{row}"], own)
+    return letters[0], letters[-1]
+
+
+def ways(data: Any, cells: dict[str, str], live: Live) -> None:
+    """Every way to serve, the cheapest first; from row 79, the answers in columns from X on."""
+    rows = range(79, 79 + WAYS)
+    first, last = asked_again(data, cells, rows, {"way": [float(row - 78) for row in rows]}, live)
+    wanted = ("software", "prefill accelerators", "copy size", "accelerators", "accelerators sure",
+              "fleet cost per million output tokens", "trust")  # fmt: skip
+    for letter, words in zip(_ANSWERS, wanted, strict=True):
+        live.put(data[f"{letter}78"], words)
+        for row in rows:
+            asked = f'XLPERF_SERVE(${first}{row}:${last}{row},"{words}",catalog,${first}$78:${last}$78)'
+            live.put(data[f"{letter}{row}"], f'=IFERROR({asked},"")')
+
+
+def compared(data: Any, cells: dict[str, str], r: dict[str, str], others: list[str], live: Live) -> None:
+    """The same question on other accelerators, each mapped anew; from row 68, the answers in columns from X on."""
+    mapping = ("software", "mode", "hour_price", "num_accelerators", "tensor_parallel", "expert_parallel",
+               "data_parallel_attention", "concurrency", "way")  # fmt: skip
+    rows = range(69, 69 + len(others))
+    changed: dict[str, Sequence[Any]] = {name: ["auto"] * len(others) for name in mapping}
+    changed["accelerator"] = others
+    first, last = asked_again(data, cells, rows, changed, live)
     wanted = ("accelerators", "fleet cost per million output tokens", "power")
-    for letter, words in zip("SUVW", ("name", *wanted), strict=True):
+    name, rank, number, cost, power = _ANSWERS[:5]
+    for letter, words in zip((name, rank, number, cost, power), ("name", "rank", *wanted), strict=True):
         live.put(data[f"{letter}68"], words)
-    live.put(data["T68"], "rank")
-    for row, accelerator in enumerate(others, start=69):
-        for letter, name in zip(letters, names, strict=True):
-            value = accelerator if name == "accelerator" else "auto" if name in mapping else given(cells[name])
-            live.put(data[f"{letter}{row}"], value)
-        live.put(data[f"S{row}"], accelerator.split("-")[0])
-        for letter, words in zip("UVW", wanted, strict=True):
-            asked = f'XLPERF_SERVE($A{row}:${last}{row},"{words}",catalog,$A$68:${last}$68)'
+    for row, accelerator in zip(rows, others, strict=True):
+        live.put(data[f"{name}{row}"], accelerator.split("-")[0])
+        for letter, words in zip((number, cost, power), wanted, strict=True):
+            asked = f'XLPERF_SERVE(${first}{row}:${last}{row},"{words}",catalog,${first}$68:${last}$68)'
             live.put(data[f"{letter}{row}"], f"=IFERROR({asked},0)")
         own = f"{cells['accelerator']}=$D{row}"
-        live.put(data[f"T{row}"], f"=IF(OR({own},V{row}=0),999999,V{row})+{row}/1000000")
+        live.put(data[f"{rank}{row}"], f"=IF(OR({own},{cost}{row}=0),999999,{cost}{row})+{row}/1000000")
 
 
 def _answers(sheet: Any, r: dict[str, str], live: Live) -> None:
@@ -168,7 +178,7 @@ def _answers(sheet: Any, r: dict[str, str], live: Live) -> None:
     )
 
 
-def _charts(sheet: Any, data: Any, r: dict[str, str], live: Live) -> None:
+def _charts(sheet: Any, data: Any, live: Live) -> None:
     heading(sheet, "F13", "Throughput against speed per user", "K", live)
     chart: Any = scatter(
         data,
@@ -181,14 +191,23 @@ def _charts(sheet: Any, data: Any, r: dict[str, str], live: Live) -> None:
     axis(chart.x_axis, "token/s for a user", "0")
     axis(chart.y_axis, "token/s per accelerator", "#,##0", grid=True)
     place(chart, sheet, "F14:K27", live, (0.14, 0.03, 0.83, 0.80), (0.56, 0.04, 0.40, 0.24))
-    heading(sheet, "M13", "What limits: share of each budget in use", "R", live)
-    chart = bars(data, "D", (2, 6), "F G", (SKY, ORANGE), "0%", gap=45)
-    for series, colour in zip(chart.series, (INK, ORANGE), strict=True):
-        label(series, "outEnd", colour, True)
-    axis(chart.x_axis)
-    axis(chart.y_axis, number="0%", hidden=True)
-    chart.y_axis.scaling.max = 1.15
-    place(chart, sheet, "M14:R19", live, (0.26, 0.02, 0.72, 0.94))
+
+
+def _ways(sheet: Any, data: Any, live: Live) -> None:
+    heading(sheet, "M13", "Ways to serve this, cheapest first", "R", live)
+    for letter, words in zip("OPQR", ("number", "80 % sure", "$/M out", "trust"), strict=True):
+        put(sheet, f"{letter}14", words, "head")
+    source = f"'{data.title}'!"
+    for row in range(15, 15 + WAYS):
+        engine, prefill, size, number, sure, cost, trust = (f"{source}${letter}${row + 64}" for letter in _ANSWERS)
+        pools = f'IF({prefill}="",{size},{prefill}&" + "&({size}-{prefill}))'
+        words = f'=IF({number}="","",{engine}&" "&{pools})'
+        put(sheet, f"M{row}", words, "cell left", live=live)
+        for letter, cell, look in (("O", number, "#,##0"), ("P", sure, "#,##0"), ("Q", cost, "0.00")):
+            put(sheet, f"{letter}{row}", f"={cell}", "cell", look, live=live)
+        short = f'IF({trust}="MEASURED","measured",IF({trust}="INTERPOLATED","interpol.","extrapol."))'
+        put(sheet, f"R{row}", f'=IF({trust}="","",{short})', "cell", live=live)
+        border(sheet, f"M{row}:R{row}", bottom=("hair", RULE))
 
 
 def _others(sheet: Any, data: Any, r: dict[str, str], live: Live) -> None:
@@ -197,11 +216,11 @@ def _others(sheet: Any, data: Any, r: dict[str, str], live: Live) -> None:
         put(sheet, f"{letter}22", words, "head")
     for row in range(23, 28):
         source = f"'{data.title}'!"
-        ranks = f"{source}$T$69:$T$74"
+        ranks = f"{source}${_ANSWERS[1]}$69:${_ANSWERS[1]}$74"
         at = f"MATCH(SMALL({ranks},{row - 22}),{ranks},0)"
         shown = f"SMALL({ranks},{row - 22})<999999"
-        for letter, column, look, number in (("M", "S", "cell left", ""), ("O", "U", "cell", "#,##0"),
-                                             ("P", "V", "cell", "0.00"), ("R", "W", "cell", "0.00")):  # fmt: skip
+        for letter, column, look, number in (("M", "X", "cell left", ""), ("O", "Z", "cell", "#,##0"),
+                                             ("P", "AA", "cell", "0.00"), ("R", "AB", "cell", "0.00")):  # fmt: skip
             value = f'=IFERROR(IF({shown},INDEX({source}${column}$69:${column}$74,{at}),""),"")'
             put(sheet, f"{letter}{row}", value, look, number, live=live)
         change = f'=IFERROR(P{row}/{r["fleet_cost_per_million_output_tokens"]}-1,"")'
@@ -211,9 +230,16 @@ def _others(sheet: Any, data: Any, r: dict[str, str], live: Live) -> None:
     in_colour(sheet, "Q23:Q27", "=AND(ISNUMBER($Q23),$Q23>0)", ORANGE)
 
 
+def _sure(r: dict[str, str]) -> str:
+    """How many accelerators are enough with 80 % probability, and what share of each budget is in use."""
+    shares = (("memory", "memory_used"), ("speed", "speed_used"), ("first token", "ttft_used"))
+    used = '&", '.join(f'{words} "&TEXT({r[name]},"0 %")' for words, name in shares)
+    return f'"To be 80 % sure: "&TEXT({r["accelerators_sure"]},"#,##0")&"; in use: {used}'
+
+
 def _notes(sheet: Any, r: dict[str, str], live: Live) -> None:
     band = f'"80 % band of a token: "&TEXT({r["tpot_low"]},"0")&" to "&TEXT({r["tpot_high"]},"0")&" ms"'
-    how_sure(sheet, 29, r["trust"], (f'{r["trust_reason"]}&""', band), live)
+    how_sure(sheet, 29, r["trust"], (f'{r["trust_reason"]}&""', band, _sure(r)), live)
     texts(
         sheet,
         29,

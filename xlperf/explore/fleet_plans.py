@@ -1,0 +1,164 @@
+"""Plans of fleets: the demand on them, a fleet of copies of a plan, and plans with the accelerators that they need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import table_schema
+from xlperf.catalog.table import Table
+from xlperf.explore.search import stacked
+
+ONE, TWO = "continuous", "disaggregated"
+TP, EP, DPA = DEGREES = ("tensor_parallel", "expert_parallel", "data_parallel_attention")
+COUNT, LOAD = "num_accelerators", "concurrency"
+CHUNK = "prefill_tokens"
+OPTIONS = ("expert_dispatch", "two_batch_overlap")
+"""How tokens are sent to experts, where ranks have attention replicas of their own."""
+EQUAL = 0.005
+"""Fleets that are larger than the smallest by no more than this share count as equal. [-]"""
+NEVER = 3e8
+"""A time that every request keeps: ten years. [s]"""
+ROUND = 1e-9
+DISTINCT = (
+    "software", "precision", COUNT, "prefill_accelerators", *DEGREES, *(f"prefill_{name}" for name in DEGREES), CHUNK,
+    LOAD, *OPTIONS,
+)  # fmt: skip
+"""Columns in which no two plans that are tried are the same."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Demand on a fleet, in the units used inside; NaN for what is not stated.
+
+    ``users``: requests in flight; NaN: ``rate`` x latency. ``tpot``, ``ttft``: targets. ``size``, ``load``:
+    accelerators and users of one copy where they are given.
+    """
+
+    users: float
+    rate: float
+    tpot: float
+    ttft: float
+    size: float = float("nan")
+    load: float = float("nan")
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether requests arrive at a rate."""
+        return self.users != self.users
+
+    @property
+    def first(self) -> float:
+        """Target of the first token, or a time that every request keeps. [s]"""
+        return self.ttft if self.ttft == self.ttft else NEVER
+
+    def kept(self, results: Table) -> np.ndarray:
+        """Rows that fit and keep the targets."""
+        kept = (results.number("fits") == 1.0) & ~(results.number("tpot") > self.tpot * (1.0 + ROUND))
+        return np.asarray(kept & ~(results.number("ttft") > self.ttft * (1.0 + ROUND)))
+
+
+class Fleet(NamedTuple):
+    """A way to serve a demand: the plan of a copy at its largest load, its results, users in flight, accelerators.
+
+    ``used`` are the accelerators of whole copies, ``accelerators`` of whole servers. [-]
+    """
+
+    plan: Table
+    results: Table
+    users: float
+    used: float
+    accelerators: float
+
+
+class Probed(NamedTuple):
+    """Plans that serve, with the accelerators of a fleet of each and their share per user or request rate, (rows,)."""
+
+    plans: Table
+    fleet: Array
+    need: Array
+
+    @staticmethod
+    def of(plans: Table, fleet: Array, need: Array) -> Probed:
+        """Those of some plans that serve at all."""
+        rows = np.flatnonzero(np.isfinite(fleet) & (fleet > 0.0))
+        return Probed(plans.take(rows), fleet[rows], need[rows])
+
+    @staticmethod
+    def joined(parts: Sequence[Probed]) -> Probed:
+        """Distinct plans of several probes."""
+        own = [part for part in parts if len(part.plans)]
+        if not own:
+            return parts[0]
+        plans, fleets, needs = zip(*own, strict=True)
+        every = Probed(stacked(plans), np.concatenate(fleets), np.concatenate(needs))
+        names = [name for name in DISTINCT if name in every.plans]
+        keys = list(zip(*(every.plans[name].tolist() for name in names), strict=True))
+        return every.take(first_of_keys(np.arange(len(keys)), keys, 1))
+
+    def smallest(self) -> Probed:
+        """The plans by their copies; fleets hardly larger than the smallest of their engine count as equal."""
+        least = least_of_keys(self.fleet, self.plans["software"]) if len(self.fleet) else self.fleet
+        fleet = np.where(self.fleet <= (1.0 + EQUAL) * least, least, self.fleet)
+        return Probed(self.plans, fleet, self.plans.number(COUNT))
+
+    def take(self, rows: np.ndarray) -> Probed:
+        """Some of the plans."""
+        return Probed(self.plans.take(rows), self.fleet[rows], self.need[rows])
+
+    def best(self, each: int, column: str) -> Probed:
+        """The cheapest plans of each value of a column; the smallest copy of equal ones comes first."""
+        order = np.lexsort((self.plans.number(COUNT), self.need, self.fleet))
+        return self.take(first_of_keys(order, self.plans[column][order].tolist() if len(order) else [], each))
+
+
+def with_columns(plans: Table, **columns: object) -> Table:
+    """Plans with some columns replaced, in the order of the schema; one value counts for all rows."""
+    known = table_schema(plans.kind).by_name
+    own = dict(plans.columns)
+    for name, value in columns.items():
+        kind = object if known[name].is_text else np.float64
+        own[name] = np.array(np.broadcast_to(np.asarray(value, dtype=kind), len(plans)))
+    return Table(plans.kind, {name: own[name] for name in known if name in own}, plans.place)
+
+
+def crossed(plans: Table, name: str, values: Sequence[object]) -> Table:
+    """Every plan with each value of a column."""
+    kind = object if plans.schema.by_name[name].is_text else np.float64
+    every = np.tile(np.array(values, dtype=kind), len(plans))
+    return with_columns(plans.take(np.repeat(np.arange(len(plans)), len(values))), **{name: every})
+
+
+def first_of_keys(order: np.ndarray, keys: Sequence[object], each: int) -> np.ndarray:
+    """The first rows of an order of each key."""
+    number: dict[object, int] = {}
+    rows = []
+    for row, key in zip(order.tolist(), keys, strict=True):
+        number[key] = number.get(key, 0) + 1
+        rows += [row] * (number[key] <= each)
+    return np.array(rows, dtype=np.int64)
+
+
+def least_of_keys(values: Array, keys: np.ndarray) -> Array:
+    """The smallest value of the rows of the same key, for each row."""
+    names, index = np.unique(keys.astype(str), return_inverse=True)
+    least = np.full(len(names), np.inf)
+    np.minimum.at(least, index, values)
+    return np.asarray(least[index])
+
+
+def network_tiers_of(plans: Table, catalog: Catalog) -> np.ndarray:
+    """Rows of the network tiers of the accelerator of plans, the innermost first."""
+    row = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")[0]
+    return np.asarray(catalog.network_tiers(str(catalog.tables["accelerators"].text("default_network")[row])))
+
+
+def in_slices(plans: Table, catalog: Catalog) -> bool:
+    """Whether accelerators are sold in slices of any size, as on a torus, which has no servers."""
+    tiers = network_tiers_of(plans, catalog)
+    return len(tiers) > 0 and str(catalog.tables["networks"].text("topology")[tiers[0]]) == "torus"

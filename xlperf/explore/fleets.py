@@ -1,0 +1,530 @@
+"""Cheapest fleets that serve a demand: engines, one pool or two, mappings, dispatch, overlap and chunks.
+
+Coarse first: every mapping of halves of halves with one engine. The best then get the other engines and options, and
+sizes between their neighbours. One pool: each mapping at the largest load within the targets. Two pools: the request
+rates of a decoding replica and of a prefill replica within their own targets are found separately, the cheapest pairs
+are combined, and the numbers of replicas of both are tried around the rate of the demand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
+from xlperf.engine.tables import fitting
+from xlperf.engine.trust import BADGES
+from xlperf.explore.fleet_plans import (
+    CHUNK,
+    COUNT,
+    DEGREES,
+    DPA,
+    EP,
+    LOAD,
+    NEVER,
+    ONE,
+    OPTIONS,
+    ROUND,
+    TP,
+    TWO,
+    Demand,
+    Fleet,
+    Probed,
+    crossed,
+    first_of_keys,
+    in_slices,
+    network_tiers_of,
+    with_columns,
+)
+from xlperf.explore.mappings import server_sizes, sold_counts
+from xlperf.explore.search import stacked
+from xlperf.explore.space import divisors
+from xlperf.explore.started import refused_reasons
+
+WHOLE, DECODE, PREFILL = "copy", "decode", "prefill"
+"""Parts of a fleet whose mappings are sought: a copy with one pool, and a replica of each of two pools."""
+COPY_SIZES = tuple(2.0**power for power in range(9))
+"""Accelerators of a replica that are tried first. [-]"""
+MOST_DENSE, MOST_RANKS = 64.0, 320.0
+"""Largest replicas that are tried: of models without experts or to prefill, and others (EP 320 of DeepSeek-V3). [-]"""
+WIDE, PARTS = 32.0, 8.0
+"""Ranks from which on attention replicas and expert groups of fewer than this part of them are not tried. [-]"""
+CHUNKS = (8192.0, 2048.0, 4096.0, 16384.0, 32768.0)
+"""Tokens of a prefill pass to try, the default of plans first. [-]"""
+AROUND, MOST_AROUND = 2.0, 6
+"""Sizes around the best replica that are tried next, as they are sold: up to this ratio, and how many. [-]"""
+OF_SIZE, EACH = 2, 4
+"""Mappings that are refined: of each size, and of each engine. [-]"""
+PAIRS, SMALL = 4, 2
+"""Pairs of a prefill and a decoding mapping of each engine whose pools are sized: the cheapest, and the cheapest whose
+replicas have room in one server. [-]"""
+LARGEST = 1024.0
+"""Accelerators of one deployment with separate pools at the most: larger fleets are several of them. [-]"""
+_PROBE = 255.0
+"""Replicas of the other pool beside the replica of one pool whose rate is sought. [-]"""
+_ROOMY = CHUNKS[:2]
+"""Tokens of a prefill pass of which the first that fits is tried first. [-]"""
+_COUNTS, _MORE, _NEXT = 9, 1.05, (-2.0, -1.0, 0.0, 1.0)
+"""Numbers of replicas of a pool that are tried, up to how many of those that its rate asks for, and around the best."""
+_QUEUED = (0.1, 0.4, 1.0)
+"""Times to the first token, over their target, for which requests in flight follow from a rate. [-]"""
+_LOADS, _FILLED, _SIZED = 12, (1.0, 1.15), (0.5, 1.3)
+"""Loads that are tried at once, and their range over a load that is kept or estimated. [-]"""
+
+
+class _Pairs(NamedTuple):
+    """Plans with a decoding and a prefill mapping, and what a replica of each does, (rows,).
+
+    ``prefill``, ``decode``: request rates [request/s]. ``batch``: requests that a replica decodes together [-].
+    """
+
+    plans: Table
+    prefill: Array
+    decode: Array
+    batch: Array
+
+    def take(self, rows: np.ndarray) -> _Pairs:
+        return _Pairs(self.plans.take(rows), self.prefill[rows], self.decode[rows], self.batch[rows])
+
+
+class FleetSearch:
+    """The search for fleets of one demand; degrees that the form gives are fixed."""
+
+    def __init__(self, formats: Table, engines: Sequence[str], demand: Demand, catalog: Catalog) -> None:
+        """``formats``: plans of one replica, a row for each format of the weights. ``engines``: to compare."""
+        self.formats, self.engines, self.demand, self.catalog = formats, engines, demand, catalog
+        self.unit, self.most = (float(sizes[0]) for sizes in server_sizes(formats, catalog))
+        self.server = 1.0 if in_slices(formats, catalog) else self.unit
+        rows = catalog.rows("models", formats.text("model"), formats, "model")
+        self.experts = float(catalog.tables["models"].number("num_experts", 0.0)[rows][0])
+        self.prompt, self.output = (float(formats.number(f"{name}_length")[0]) for name in ("prompt", "output"))
+        self.given = {name: value for name in DEGREES if (value := float(formats.number(name)[0])) == value}
+
+    def fleets(self, modes: Sequence[str]) -> list[Fleet]:
+        """The cheapest fleet of each engine and mode that serves the demand, the cheapest first."""
+        pools = TWO in modes and self.output > 1.0
+        parts = self.refined([WHOLE] * (ONE in modes) + [DECODE, PREFILL] * pools)
+        found = []
+        if WHOLE in parts:
+            own = [parts[WHOLE].best(EACH, "software"), parts[WHOLE].smallest().best(2, "software")]
+            found.append(self.queued(Probed.joined(own).plans))
+        if DECODE in parts and PREFILL in parts:
+            found.append(self.two_pools(parts[DECODE], parts[PREFILL]))
+        found = [plans for plans in found if len(plans)]
+        if not found:
+            return []
+        plans = stacked(found)
+        results = evaluate(plans, self.catalog)
+        kept = np.flatnonzero(self.demand.kept(results)).tolist()
+        best: dict[tuple[str, str], Fleet] = {}
+        for one in sorted((self.fleet(plans.take([row]), results.take([row])) for row in kept), key=_order):
+            best.setdefault((str(one.plan["software"][0]), str(one.plan["mode"][0])), one)
+        return list(best.values())
+
+    def fleet(self, plan: Table, results: Table) -> Fleet:
+        """The fleet of copies of a plan."""
+        size, load = (float(plan.number(name)[0]) for name in (COUNT, LOAD))
+        users = self.demand.users
+        users = users if users == users else self.demand.rate * float(results.number("latency")[0])
+        used = float(np.ceil(users / load * (1.0 - ROUND))) * size
+        return Fleet(plan, results, users, used, float(np.ceil(used / self.server) * self.server))
+
+    def single_users(self) -> Table:
+        """All mappings of copies with one pool, with one user on each replica."""
+        size = self.demand.size
+        plans = self.mapped([self.given[TP]] if TP in self.given else self.sizes(WHOLE), self.given)
+        plans = with_columns(plans, mode=ONE, num_accelerators=size if size == size else plans.number(TP))
+        return with_columns(plans, concurrency=np.maximum(np.floor(plans.number(COUNT) / plans.number(TP)), 1.0))
+
+    # --- mappings
+
+    def sizes(self, part: str) -> list[float]:
+        """Sizes of a replica to try first."""
+        size, most = self.demand.size, MOST_RANKS if self.experts and part != PREFILL else max(MOST_DENSE, self.unit)
+        most = min(self.most, MOST_RANKS, most)
+        sizes = sorted({one for one in (*COPY_SIZES, self.unit, MOST_RANKS) if one <= most})
+        if size != size:
+            return sizes
+        if part != WHOLE:
+            return [one for one in sizes if one < size]
+        return [one for one in divisors(size) if one <= most] or [size]
+
+    def mapped(self, sizes: Sequence[float], given: Mapping[str, float], every: bool = False) -> Table:
+        """Mappings of replicas of some sizes, of every format; tokens are sent to experts by node where that differs.
+
+        ``given``: degrees that are fixed. ``every``: all divisors, not halves of halves alone.
+        """
+        rows: list[tuple[float, float, float]] = []
+        for size in sizes:
+            degrees = _degrees(size, every)
+            attention = [given[DPA]] if DPA in given else degrees
+            experts = [given[EP]] if EP in given else degrees if self.experts else [1.0]
+            rows += [(size, replicas, group) for replicas in attention for group in experts]
+        index = np.repeat(np.arange(len(self.formats)), len(rows))
+        size, replicas, group = np.tile(np.array(rows, dtype=np.float64).reshape(-1, 3).T, len(self.formats))
+        columns = {TP: size, DPA: replicas, EP: group, COUNT: size, "pipeline_parallel": 1.0, CHUNK: CHUNKS[0]}
+        plans = with_columns(self.formats.take(index), software=self.engines[0], **columns)
+        if not self.experts:
+            return plans
+        copied = np.maximum(group - self.experts, 0.0)
+        by_node = np.where((replicas > 1.0) & (size > self.inner), "nodes", "ranks")
+        return with_columns(plans, redundant_experts=copied, expert_dispatch=by_node, two_batch_overlap=0.0)
+
+    @cached_property
+    def inner(self) -> float:
+        """Accelerators that the innermost tier of the network joins. [-]"""
+        tiers = network_tiers_of(self.formats, self.catalog)
+        return float(self.catalog.tables["networks"].number("size")[tiers[0]]) if len(tiers) else np.inf
+
+    def legal(self, plans: Table) -> Table:
+        """Plans that are legal, that their engine starts and that fit in memory."""
+        return plans.take(np.flatnonzero(self.fits(plans)))
+
+    def fits(self, plans: Table) -> np.ndarray:
+        """Which plans are legal, start and fit in memory."""
+        known = fitting(plans, self.catalog) if len(plans) else None
+        found = np.ones(len(plans), dtype=bool) if known is None else np.asarray(known["fits"] == 1.0)
+        rows = np.flatnonzero(found)
+        found[rows] = [not words for words in refused_reasons(plans.take(rows), self.catalog)]
+        return found
+
+    def roomy(self, part: str, plans: Table, engines: Sequence[str], each: bool) -> Table:
+        """Plans with the first engine whose memory has room for them, or with each, and the largest pass that fits."""
+        every = crossed(crossed(plans, "software", engines), CHUNK, _ROOMY)
+        fits = self.fits(self.stated(part, every)).reshape(-1, len(_ROOMY) * (1 if each else len(engines)))
+        rows = np.flatnonzero(fits.any(axis=1))
+        return every.take(rows * fits.shape[1] + fits[rows].argmax(axis=1))
+
+    def on_engines(self, part: str, known: Probed) -> Table:
+        """The best plans of each size with each engine, and options; without attention replicas, or with as many as
+        ranks, for engines that start some of them in no other way.
+        """
+        best = known.best(OF_SIZE, TP).plans
+        plans = [self.roomy(part, self.with_options(best), self.engines, each=True)]
+        named = crossed(best, "software", self.engines)
+        lost = np.array([words != "" for words in refused_reasons(self.stated(part, named), self.catalog)], dtype=bool)
+        engines = [name for name in self.engines if lost[named.text("software") == name].any()]
+        replicas, size = known.plans.number(DPA), known.plans.number(TP)
+        for rows in (np.flatnonzero(replicas == 1.0), np.flatnonzero((replicas == size) & (size > 1.0))):
+            own = known.take(rows).best(1, TP).plans
+            if engines and len(own):
+                plans.append(self.roomy(part, self.with_options(own), engines, each=True))
+        return stacked(plans)
+
+    def with_options(self, plans: Table) -> Table:
+        """Plans and, of those that send tokens to experts, also those with two-batch overlap and sent rank by rank."""
+        if not self.experts:
+            return plans
+        sent = plans.take(np.flatnonzero(plans.number(DPA) > 1.0))
+        direct = sent.take(np.flatnonzero(sent.text("expert_dispatch") == "nodes"))
+        others = with_columns(sent, two_batch_overlap=1.0), with_columns(direct, expert_dispatch="ranks")
+        return stacked([plans, *(own for own in others if len(own))])
+
+    def refined(self, parts: Sequence[str]) -> dict[str, Probed]:
+        """Mappings of copies and pools, coarse first: with one engine; then all engines; then options and neighbours.
+
+        ``parts``: copies with one pool, decoding and prefill replicas. Returns what each needs.
+        """
+        given = {part: {} if part == PREFILL else self.given for part in parts}
+        sizes = {part: [given[part][TP]] if TP in given[part] else self.sizes(part) for part in parts}
+        mapped = {part: self.mapped(sizes[part], given[part]) for part in parts}
+        found = self.probed({part: self.roomy(part, plans, self.engines, each=False) for part, plans in mapped.items()})
+        tried = {part: self.on_engines(part, own) for part, own in found.items() if len(own.plans)}
+        more = self.probed(tried)
+        found = {part: Probed.joined([found[part], more[part]]) for part in tried}
+        tried = {}
+        for part, known in found.items():
+            near = known.best(EACH, "software").plans
+            parted = [] if part == DECODE else [crossed(near, CHUNK, CHUNKS[1:])]
+            if TP not in given[part]:
+                parted += [self.between(near, engine, sizes[part], given[part]) for engine in self.engines]
+            parted = [plans for plans in parted if len(plans)]
+            if parted:
+                tried[part] = stacked(parted)
+        more = self.probed(tried)
+        return {part: Probed.joined([own, more[part]]) if part in more else own for part, own in found.items()}
+
+    def between(self, near: Table, engine: str, sizes: Sequence[float], given: Mapping[str, float]) -> Table:
+        """Mappings of sizes between those of the best of an engine and their neighbours."""
+        own = near.take(np.flatnonzero(near.text("software") == engine)[:1])
+        if not len(own):
+            return own
+        best = float(own.number(TP)[0])
+        sold = sold_counts(self.unit, self.most, min(AROUND * best, MOST_RANKS))
+        between = sold[(sold > best / AROUND) & ~np.isin(sold, sizes)]
+        if self.demand.size == self.demand.size:
+            between = between[between < self.demand.size]
+        if not len(between):
+            return own.take(slice(0))
+        between = between[np.unique(np.linspace(0, len(between) - 1, MOST_AROUND).round().astype(np.int64))]
+        options = {name: own[name][0] for name in ("software", *OPTIONS) if name in own}
+        return with_columns(self.mapped(between.tolist(), given, every=True), **options)
+
+    def probed(self, tried: Mapping[str, Table]) -> dict[str, Probed]:
+        """What plans of each part need: all are evaluated together at their largest loads within the targets."""
+        plans = {part: self.legal(self.stated(part, own)) for part, own in tried.items()}
+        some = {part: own for part, own in plans.items() if len(own)}
+        if not some:
+            return {part: Probed(own, np.zeros(0), np.zeros(0)) for part, own in plans.items()}
+        results = evaluate(stacked([self.targeted(part, own) for part, own in some.items()]), self.catalog)
+        found, start = {}, 0
+        for part, own in plans.items():
+            found[part] = self.scored(part, own, results.take(slice(start, start + len(own))))
+            start += len(own)
+        return found
+
+    def stated(self, part: str, plans: Table) -> Table:
+        """Plans of copies with one pool, or of a replica of a pool beside as many of the other as never limit it."""
+        size = plans.number(TP)
+        if part == WHOLE:
+            given = self.demand.size
+            return with_columns(plans, mode=ONE, num_accelerators=given if given == given else size)
+        others = np.clip(np.floor(self.most / size) - 1.0, 1.0, _PROBE)
+        own = size if part == PREFILL else size * others
+        return with_columns(plans, mode=TWO, num_accelerators=size * (others + 1.0), prefill_accelerators=own)
+
+    def targeted(self, part: str, plans: Table) -> Table:
+        """Plans with the targets of their part."""
+        first = NEVER if part == DECODE else self.demand.first
+        return with_columns(plans, ttft_target=first, tpot_target=NEVER if part == PREFILL else self.demand.tpot)
+
+    def scored(self, part: str, plans: Table, results: Table) -> Probed:
+        """Accelerators that plans of a part need. Their load becomes the largest that keeps the targets: of a copy, or
+        the batch of a decoding replica.
+        """
+        demand, size = self.demand, plans.number(COUNT if part == WHOLE else TP)
+        batch = np.nan_to_num(results.number("batch_at_targets"))
+        rate = np.nan_to_num(results.number("tokens_per_second_at_targets")) / self.output
+        if part != WHOLE:
+            with np.errstate(divide="ignore"):
+                need = size / rate
+            return Probed.of(with_columns(plans, concurrency=np.maximum(batch, 1.0)), need, need)
+        load, share = batch * size / plans.number(TP), np.ones(len(batch))
+        if demand.load == demand.load:
+            share = np.where(load >= demand.load, demand.load / np.maximum(load, 1.0), 0.0)
+        with np.errstate(divide="ignore"):
+            copies = demand.rate / (rate * share) if demand.is_rate else demand.users / (load * share)
+        plans = with_columns(plans, concurrency=np.maximum(np.round(load * share), 1.0))
+        return Probed.of(plans, np.ceil(copies * (1.0 - ROUND)) * size, copies * size)
+
+    def queued(self, plans: Table) -> Table:
+        """Plans of copies at the largest load that keeps the targets, requests that wait for memory included."""
+        wait = self.demand.first / ((self.output - 1.0) * self.demand.tpot) if self.output > 1.0 else 0.0
+        if self.demand.first >= NEVER or self.demand.load == self.demand.load or not len(plans):
+            return plans
+        return self.filled(plans, plans.number(LOAD), (1.0, 1.0 + min(wait, 1.0)))
+
+    # --- two pools
+
+    def two_pools(self, decode: Probed, prefill: Probed) -> Table:
+        """Plans of two pools at their largest loads, the cheapest of each engine."""
+        pairs = self.paired(decode, prefill)
+        if not len(pairs.batch):
+            return pairs.plans
+        if self.demand.size == self.demand.size:
+            return self.divided(pairs).best(2, "software").plans
+        tried = self.sized(pairs)
+        if not len(tried.plans):
+            return tried.plans
+        near = self.resized(tried.best(PAIRS, "software"))
+        best = Probed.joined([tried, near]).best(2, "software").plans
+        return best if self.demand.load == self.demand.load else self.filled(best, best.number(LOAD), _FILLED)
+
+    def paired(self, decode: Probed, prefill: Probed) -> _Pairs:
+        """The cheapest pairs of a decoding and a prefill mapping of each engine that one plan can state."""
+        one, other = (part.plans for part in (decode, prefill))
+        rows, columns = (index.ravel() for index in np.indices((len(one), len(other))))
+        same = np.ones(len(rows), dtype=bool)
+        for name in ("software", "precision", "activation_precision", "wide_attention"):
+            if name in one:
+                same &= _same(one[name][rows], other[name][columns])
+        alone = (one.number(DPA)[rows] == 1.0) | (other.number(DPA)[columns] == 1.0)
+        for name in OPTIONS if self.experts else ():
+            same &= alone | _same(one[name][rows], other[name][columns])
+        rows, columns = rows[same], columns[same]
+        rates = one.number(TP) / decode.need, other.number(TP) / prefill.need
+        plans = one.take(rows)
+        chosen = {f"prefill_{name}": other.number(name)[columns] for name in DEGREES}
+        chosen[CHUNK] = other.number(CHUNK)[columns]
+        if self.experts:
+            mine = one.number(DPA)[rows] > 1.0
+            for name in OPTIONS:
+                chosen[name] = np.where(mine, plans[name], other[name][columns])
+            copied = plans.number("redundant_experts"), other.number("redundant_experts")[columns]
+            chosen["redundant_experts"] = np.maximum(*copied)
+        pairs = _Pairs(with_columns(plans, **chosen), rates[1][columns], rates[0][rows], one.number(LOAD)[rows])
+        rate = self.most_rate(pairs)
+        size, other_size = (pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
+        need = rate * (size / pairs.decode + other_size / pairs.prefill)
+        whole = np.ceil(rate / pairs.decode) * size + np.ceil(rate / pairs.prefill) * other_size
+        order = np.lexsort((need, np.where(need < LARGEST, np.maximum(whole, need), need)))
+        engines = pairs.plans["software"]
+        cheap = first_of_keys(order, engines[order].tolist(), PAIRS)
+        small = order[np.maximum(size, other_size)[order] <= self.unit]
+        return pairs.take(np.union1d(cheap, first_of_keys(small, engines[small].tolist(), SMALL)))
+
+    def most_rate(self, pairs: _Pairs) -> Array:
+        """Requests per second of the demand if the first token took no time. [request/s]"""
+        if self.demand.is_rate:
+            return np.full(len(pairs.batch), self.demand.rate)
+        return np.asarray(self.demand.users * pairs.decode / pairs.batch)
+
+    def sized(self, pairs: _Pairs) -> Probed:
+        """Pools of pairs in whole replicas around what the demand asks for, those that keep the targets."""
+        demand = self.demand
+        decode_time = pairs.batch / pairs.decode
+        first = np.where(demand.first < NEVER, demand.first, 0.0)
+        share = np.ones(len(decode_time)) if demand.is_rate else decode_time / (decode_time + first)
+        rate, size, other = self.most_rate(pairs), *(pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
+        need = rate * share * (size / pairs.decode + other / pairs.prefill)
+        copies = np.ceil(need / LARGEST)
+        if demand.load == demand.load and not demand.is_rate:
+            copies = np.full(len(need), np.ceil(demand.users / demand.load))
+        wait = first if demand.first < NEVER else 1.0
+        found = []
+        for queued in _QUEUED if demand.is_rate and demand.load != demand.load else (0.0,):
+            flying = rate * (decode_time + queued * wait) if demand.is_rate else np.full(len(need), demand.users)
+            rows, decoders, prefillers = [], [], []
+            for row in range(len(need)):
+                each = rate[row] / copies[row]
+                mine, theirs = (_numbers(each / one[row], share[row]) for one in (pairs.decode, pairs.prefill))
+                grid = np.array(np.meshgrid(mine, theirs)).reshape(2, -1)
+                rows.append(np.full(grid.shape[1], row))
+                decoders.append(grid[0])
+                prefillers.append(grid[1])
+            index = np.concatenate(rows)
+            numbers = np.concatenate(decoders), np.concatenate(prefillers)
+            found.append(self.serving(pairs.plans.take(index), *numbers, flying[index], copies[index]))
+        return Probed.joined(found)
+
+    def serving(self, plans: Table, decoders: Array, prefillers: Array, users: Array, copies: Array) -> Probed:
+        """Fleets that serve so many users with copies of so many replicas of both pools.
+
+        A copy is divided into as many smaller ones of the same share of both pools as there are.
+        """
+        given = self.demand.load
+        parts = np.gcd(decoders.astype(np.int64), prefillers.astype(np.int64)) if given != given else 1
+        copies = copies * parts
+        load = np.ceil(users / copies * (1.0 - ROUND)) if given != given else given
+        plans = with_columns(_pools(plans, decoders / parts, prefillers / parts), concurrency=load)
+        results = evaluate(plans, self.catalog)
+        good = self.demand.kept(results) & self.held(plans, results)
+        if self.demand.is_rate:
+            served = results.number("tokens_per_second") / self.output * copies
+            good &= served >= self.demand.rate * (1.0 - ROUND)
+        used = np.where(good, copies * plans.number(COUNT), np.inf)
+        found = Probed.of(plans, np.ceil(used / self.server) * self.server, used)
+        return found.smallest()
+
+    def held(self, plans: Table, results: Table) -> np.ndarray:
+        """Where all requests in flight are decoded or prefilled; with a target of the first token some may wait."""
+        if self.demand.first < NEVER:
+            return np.ones(len(plans), dtype=bool)
+        prefill = plans.number("prefill_accelerators")
+        places = results.number("max_batch_size") * (plans.number(COUNT) - prefill) / plans.number(TP)
+        prompts = np.maximum(plans.number(CHUNK) / self.prompt, 1.0)
+        return np.asarray(plans.number(LOAD) <= places + prompts * prefill / plans.number(f"prefill_{TP}"))
+
+    def resized(self, tried: Probed) -> Probed:
+        """Fleets of pools whose numbers of replicas are next to those of some fleets."""
+        plans, prefill = tried.plans, tried.plans.number("prefill_accelerators")
+        copies = np.maximum(np.round(tried.fleet / plans.number(COUNT)), 1.0)
+        if not self.demand.is_rate:
+            copies = np.ceil(self.demand.users / plans.number(LOAD) * (1.0 - ROUND))
+        apart = copies if self.demand.load == self.demand.load else np.ceil(copies * plans.number(COUNT) / LARGEST)
+        decoders = np.round((plans.number(COUNT) - prefill) / plans.number(TP) * copies / apart)
+        prefillers = np.round(prefill / plans.number(f"prefill_{TP}") * copies / apart)
+        more, further = (np.tile(grid.ravel(), len(plans)) for grid in np.meshgrid(_NEXT, _NEXT))
+        index = np.repeat(np.arange(len(plans)), len(_NEXT) ** 2)
+        decoders, prefillers = decoders[index] + more, prefillers[index] + further
+        rows = np.flatnonzero((decoders >= 1.0) & (prefillers >= 1.0))
+        index, users = index[rows], (plans.number(LOAD) * copies)[index[rows]]
+        users = users if self.demand.is_rate else np.full(len(rows), self.demand.users)
+        return self.serving(plans.take(index), decoders[rows], prefillers[rows], users, apart[index])
+
+    def divided(self, pairs: _Pairs) -> Probed:
+        """Pools that share a given number of accelerators, at their largest loads."""
+        total, rows, decoders, prefillers, loads = self.demand.size, [], [], [], []
+        size, other = (pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
+        for row in range(len(size)):
+            number = np.arange(1.0, total // size[row] + 1.0)
+            left = (total - number * size[row]) / other[row]
+            whole = (left >= 1.0) & (left == np.floor(left))
+            number, left = number[whole], left[whole]
+            rate = np.minimum(number * pairs.decode[row], left * pairs.prefill[row])
+            near = np.argsort(-rate, kind="stable")[:PAIRS]
+            rows += [row] * len(near)
+            decoders += number[near].tolist()
+            prefillers += left[near].tolist()
+            loads += (rate[near] * pairs.batch[row] / pairs.decode[row]).tolist()
+        plans = _pools(pairs.plans.take(np.array(rows, dtype=np.int64)), np.array(decoders), np.array(prefillers))
+        if not len(plans):
+            return Probed(plans, np.zeros(0), np.zeros(0))
+        plans = self.filled(plans, np.array(loads), _SIZED)
+        fleets = [self.fleet(plans.take([row]), evaluate(plans.take([row]), self.catalog)) for row in range(len(plans))]
+        used = np.array([one.used for one in fleets])
+        return Probed.of(plans, used, used)
+
+    def filled(self, plans: Table, loads: Array, ends: tuple[float, float]) -> Table:
+        """Plans at the largest load that keeps the targets, within a range around given loads.
+
+        Plans that keep them at none of these loads are left out.
+        """
+        if self.demand.load == self.demand.load:
+            loads, ends = np.full(len(plans), self.demand.load), (1.0, 1.0)
+        low, high = ends[0] * loads, ends[1] * loads
+        best = np.zeros(len(plans))
+        for _ in range(2):
+            steps = np.maximum(np.floor(np.linspace(low, high, _LOADS)), 1.0)
+            index = np.tile(np.arange(len(plans)), _LOADS)
+            tried = with_columns(plans.take(index), concurrency=steps.ravel())
+            results = evaluate(tried, self.catalog)
+            good = (self.demand.kept(results) & self.held(tried, results)).reshape(steps.shape)
+            best = np.maximum(best, np.where(good, steps, 0.0).max(axis=0))
+            width = (high - low) / (_LOADS - 1.0)
+            low, high = np.maximum(best, 1.0), np.maximum(best + width, 1.0)
+        rows = np.flatnonzero(best >= 1.0)
+        return with_columns(plans.take(rows), concurrency=best[rows])
+
+
+def _order(fleet: Fleet) -> tuple[float, float, float, float, float]:
+    """Sort key of fleets: whole servers, then how near published runs are, then accelerators in use, then the smaller
+    copy, then throughput.
+    """
+    each = float(fleet.results.number("tokens_per_second_per_accelerator")[0])
+    badge = BADGES.index(str(fleet.results["trust"][0])) if fleet.results["trust"][0] else len(BADGES)
+    return fleet.accelerators, badge, fleet.used, float(fleet.plan.number(COUNT)[0]), -each
+
+
+def _degrees(size: float, every: bool) -> list[float]:
+    """Degrees to try of attention replicas and expert groups of a replica: its divisors, or halves of halves of it."""
+    found = set(divisors(size))
+    if not every:
+        halves = {size / 2.0**power for power in range(9)}
+        found = {one for one in found if one in halves or one in COPY_SIZES}
+    if size >= WIDE:
+        found = {one for one in found if one * PARTS >= size or one == 1.0}
+    return sorted(found)
+
+
+def _numbers(number: float, share: float) -> Array:
+    """Replicas of a pool to try, from a share of a number to a little more."""
+    ends = np.linspace(np.floor(max(share, 0.25) * number), np.ceil(_MORE * number) + 1.0, _COUNTS)
+    return np.unique(np.maximum(np.round(ends), 1.0))
+
+
+def _pools(plans: Table, decoders: Array, prefillers: Array) -> Table:
+    """Plans with pools of so many replicas."""
+    prefill = prefillers * plans.number(f"prefill_{TP}")
+    return with_columns(plans, num_accelerators=decoders * plans.number(TP) + prefill, prefill_accelerators=prefill)
+
+
+def _same(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Where values are equal, or both blank."""
+    return np.asarray((one == other) | ((one != one) & (other != other)))
