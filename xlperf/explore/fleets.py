@@ -66,7 +66,7 @@ PAIRS, SMALL = 4, 2
 replicas have room in one server. [-]"""
 LARGEST = 1024.0
 """Accelerators of one deployment with separate pools at the most: larger fleets are several of them. [-]"""
-_PROBE = 255.0
+_PROBE = 31.0
 """Replicas of the other pool beside the replica of one pool whose rate is sought. [-]"""
 _ROOMY = CHUNKS[:2]
 """Tokens of a prefill pass of which the first that fits is tried first. [-]"""
