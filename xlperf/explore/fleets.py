@@ -213,7 +213,9 @@ class FleetSearch:
         given = {part: {} if part == PREFILL else self.given for part in parts}
         sizes = {part: [given[part][TP]] if TP in given[part] else self.sizes(part) for part in parts}
         found = self.probed({part: self.roomy(part, self.mapped(sizes[part], given[part]), 1) for part in parts})
-        tried = {part: self.with_options(own.best(OF_SIZE, TP).plans) for part, own in found.items() if len(own.plans)}
+        tried = {
+            part: self.with_options(own.near().best(OF_SIZE, TP).plans) for part, own in found.items() if len(own.plans)
+        }
         more = self.probed({part: self.roomy(part, plans, len(self.engines)) for part, plans in tried.items()})
         found = {part: Probed.joined([found[part], more[part]]) for part in tried}
         tried = {}
