@@ -22,6 +22,8 @@ OPTIONS = ("expert_dispatch", "two_batch_overlap")
 """How tokens are sent to experts, where ranks have attention replicas of their own."""
 EQUAL = 0.005
 """Fleets that are larger than the smallest by no more than this share count as equal. [-]"""
+FAR = 2.5
+"""Ratio to the least need beyond which no engine and no option makes a mapping the best. [-]"""
 NEVER = 3e8
 """A time that every request keeps: ten years. [s]"""
 ROUND = 1e-9
@@ -100,6 +102,11 @@ class Probed(NamedTuple):
         names = [name for name in DISTINCT if name in every.plans]
         keys = list(zip(*(every.plans[name].tolist() for name in names), strict=True))
         return every.take(first_of_keys(np.arange(len(keys)), keys, 1))
+
+    def near(self) -> Probed:
+        """The plans whose fleets or needs are not far beyond the least of all."""
+        near = (self.fleet <= FAR * self.fleet.min()) | (self.need <= FAR * self.need.min())
+        return self.take(np.flatnonzero(near))
 
     def smallest(self) -> Probed:
         """The plans by their copies; fleets hardly larger than the smallest of their engine count as equal."""

@@ -205,7 +205,7 @@ class FleetSearch:
         """The best plans of each size with each engine, and options; without attention replicas, or with as many as
         ranks, for engines that start some of them in no other way.
         """
-        best = known.best(OF_SIZE, TP).plans
+        best = known.near().best(OF_SIZE, TP).plans
         plans = [self.roomy(part, self.with_options(best), self.engines, each=True)]
         named = crossed(best, "software", self.engines)
         lost = np.array([words != "" for words in refused_reasons(self.stated(part, named), self.catalog)], dtype=bool)
