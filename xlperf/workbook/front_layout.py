@@ -51,7 +51,7 @@ _AS_TYPED = "[<1000]General;#,##0"
 _INPUT_FILL, _INPUT_RULE = "FFF9DF", "E5D9A6"
 _WIDTHS = {"A": 1.5, "B": 25, "C": 21, "D": 15, "E": 2, "L": 2, "S": 1} | dict.fromkeys("FGHIJKMNOPQR", 9.5)
 _LAST_ROW = 33
-_HEIGHTS = {1: 4.0, 2: 26.0, 3: 15.0, 4: 6.0, 30: 17.0, 31: 17.0}
+_HEIGHTS = {1: 4.0, 2: 26.0, 3: 15.0, 4: 6.0, 5: 23.0, 6: 23.0, 30: 17.0, 31: 17.0}
 """Heights of rows; with all others the sheet is as high as a window of 900 pixels shows. [pt]"""
 
 
@@ -73,7 +73,7 @@ _LOOKS: Mapping[str, _Look] = {
     "subtitle": _Look(colour=MUTED),
     "tab": _Look(10, True, MUTED, CARD, "center"),
     "tab here": _Look(10, True, "FFFFFF", NAVY, "center"),
-    "answer": _Look(13, True, NAVY, TINT, wrapped=True, indent=1),
+    "answer": _Look(12, True, NAVY, TINT, wrapped=True, indent=1),
     "answer small": _Look(11, True, NAVY, TINT, indent=1),
     "group": _Look(8, True, MUTED, CARD, indent=1),
     "label": _Look(fill=CARD, indent=1),

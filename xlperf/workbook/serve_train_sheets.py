@@ -37,6 +37,8 @@ from xlperf.workbook.front_layout import (
 from xlperf.workbook.style import INK, MUTED, RULE
 
 MONEY = '[>=1000000]"$"0.00,,"M";[>=1000]"$"0,"k";"$"0'
+_ENGINES = {"sglang": "SGLang", "vllm": "vLLM", "tensorrt-llm": "TensorRT-LLM"}
+"""Names of engines as their makers write them."""
 CURVE = 40
 """Points of the curve of throughput against speed per user, at the most. [-]"""
 
@@ -200,8 +202,9 @@ def _ways(sheet: Any, data: Any, live: Live) -> None:
     source = f"'{data.title}'!"
     for row in range(15, 15 + WAYS):
         engine, prefill, size, number, sure, cost, trust = (f"{source}${letter}${row + 64}" for letter in _ANSWERS)
-        pools = f'IF({prefill}="",{size},{prefill}&" + "&({size}-{prefill}))'
-        words = f'=IF({number}="","",{engine}&" "&{pools})'
+        pools = f'IF({prefill}="",{size},{prefill}&"+"&({size}-{prefill}))'
+        known = "".join(f'IF({engine}="{name}","{title}",' for name, title in _ENGINES.items())
+        words = f'=IF({number}="","",{known}{engine}{")" * len(_ENGINES)}&" "&{pools})'
         put(sheet, f"M{row}", words, "cell left", live=live)
         for letter, cell, look in (("O", number, "#,##0"), ("P", sure, "#,##0"), ("Q", cost, "0.00")):
             put(sheet, f"{letter}{row}", f"={cell}", "cell", look, live=live)
