@@ -37,8 +37,8 @@ from xlperf.workbook.front_layout import (
 from xlperf.workbook.style import INK, MUTED, RULE
 
 MONEY = '[>=1000000]"$"0.00,,"M";[>=1000]"$"0,"k";"$"0'
-_ENGINES = {"sglang": "SGLang", "vllm": "vLLM", "tensorrt-llm": "TensorRT-LLM"}
-"""Names of engines as their makers write them."""
+_ENGINES = {"sglang": "SGLang", "vllm": "vLLM", "tensorrt-llm": "TRT-LLM"}
+"""Names of engines as people write them, short enough for a column."""
 CURVE = 40
 """Points of the curve of throughput against speed per user, at the most. [-]"""
 
