@@ -165,7 +165,7 @@ def test_what_is_beyond_the_limits_is_refused_quickly(name: str, tmp_path: Path)
     assert path.stat().st_size < 2 * MIB
     code, said, seconds, size = measured("evaluate", path)
     assert (code, said) == (2, words)
-    assert seconds < 2.0 and size < 300.0, f"{seconds:.2f} s, {size:.0f} MiB"
+    assert seconds < 5.0 and size < 300.0, f"{seconds:.2f} s, {size:.0f} MiB"
 
 
 def test_many_cells_that_do_not_pack_are_refused_too(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_many_cells_that_do_not_pack_are_refused_too(tmp_path: Path) -> None:
     path = workbook(tmp_path / "bad.xlsx", scattered(7_200_000), level=1)
     code, said, seconds, size = measured("evaluate", path)
     assert code == 2 and "holds more than 14,000,000 elements; split the sheet" in said
-    assert seconds < 2.0 and size < 300.0, f"{seconds:.2f} s, {size:.0f} MiB"
+    assert seconds < 5.0 and size < 300.0, f"{seconds:.2f} s, {size:.0f} MiB"
 
 
 @pytest.mark.parametrize("reference", ["A1:XFD1048576", "A1:XFD20001", ""])
@@ -212,7 +212,7 @@ def test_published_rows_beyond_the_limit_are_refused(tmp_path: Path) -> None:
     assert (code, said) == (
         2, "bad.xlsx [training]: holds 2,000 rows of 6,004 columns; 10,000,000 values are the most\n"
     )  # fmt: skip
-    assert seconds < 2.0 and size < 300.0, f"{seconds:.2f} s, {size:.0f} MiB"
+    assert seconds < 5.0 and size < 300.0, f"{seconds:.2f} s, {size:.0f} MiB"
 
 
 def test_rows_beyond_the_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +233,7 @@ def test_a_list_of_parts_without_end_is_refused(tmp_path: Path) -> None:
             package.writestr(zipfile.ZipInfo(f"p{number}"), b"")
     code, said, seconds, size = measured("evaluate", path)
     assert (code, said) == (2, "bad.xlsx: holds more than 10,000 parts; xlperf does not open it\n")
-    assert seconds < 2.0 and size < 300.0, f"{seconds:.2f} s, {size:.0f} MiB"
+    assert seconds < 5.0 and size < 300.0, f"{seconds:.2f} s, {size:.0f} MiB"
 
 
 def test_what_commands_write_is_within_the_limits(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_lines_and_columns_of_csv_files_are_bounded(content: bytes, words: str, 
     path.write_bytes(content)
     code, said, seconds, size = measured("evaluate", path)
     assert code == 2 and said.startswith(f"bad.csv {words}") and said.count("\n") == 1
-    assert seconds < 2.0 and size < 300.0, f"{seconds:.2f} s, {size:.0f} MiB"
+    assert seconds < 5.0 and size < 300.0, f"{seconds:.2f} s, {size:.0f} MiB"
 
 
 def test_lines_below_the_limit_are_read(tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_rows_that_a_parquet_file_repeats_are_bounded(pa: Any, tmp_path: Path) -
     assert said == (
         "bad.parquet: holds 30,000,000 rows of 3 columns of plans; 64,000,000 values are the most: split it\n"
     )
-    assert seconds < 2.0 and size < 300.0, f"{seconds:.2f} s, {size:.0f} MiB"
+    assert seconds < 5.0 and size < 300.0, f"{seconds:.2f} s, {size:.0f} MiB"
 
 
 def test_a_long_text_that_a_parquet_file_repeats_is_held_once(pa: Any, tmp_path: Path) -> None:
