@@ -203,12 +203,13 @@ def _ways(sheet: Any, data: Any, live: Live) -> None:
     for row in range(15, 15 + WAYS):
         engine, prefill, size, number, sure, cost, trust = (f"{source}${letter}${row + 64}" for letter in _ANSWERS)
         pools = f'IF({prefill}="",{size},{prefill}&"+"&({size}-{prefill}))'
-        known = "".join(f'IF({engine}="{name}","{title}",' for name, title in _ENGINES.items())
+        # In LibreOffice a text of an add-in's function equals no other; one that LEFT makes of it does.
+        known = "".join(f'IF(LEFT({engine},20)="{name}","{title}",' for name, title in _ENGINES.items())
         words = f'=IF({number}="","",{known}{engine}{")" * len(_ENGINES)}&" "&{pools})'
         put(sheet, f"M{row}", words, "cell left", live=live)
         for letter, cell, look in (("O", number, "#,##0"), ("P", sure, "#,##0"), ("Q", cost, "0.00")):
             put(sheet, f"{letter}{row}", f"={cell}", "cell", look, live=live)
-        short = f'IF({trust}="MEASURED","measured",IF({trust}="INTERPOLATED","interpol.","extrapol."))'
+        short = f'IF(LEFT({trust},8)="MEASURED","measured",IF(LEFT({trust},8)="INTERPOL","interpol.","extrapol."))'
         put(sheet, f"R{row}", f'=IF({trust}="","",{short})', "cell", live=live)
         border(sheet, f"M{row}:R{row}", bottom=("hair", RULE))
 
