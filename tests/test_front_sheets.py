@@ -185,7 +185,7 @@ def test_what_cannot_be_served_says_why(catalog: Catalog) -> None:
     assert np.isnan(large["accelerators"]) and large["answer"].startswith("No answer: needs ")
 
 
-FEW = {"users": 10.0, "prompt length": 1000.0, "output length": 500.0, "ttft target": None}
+FEW = {"mode": "continuous", "users": 10.0, "prompt length": 1000.0, "output length": 500.0, "ttft target": None}
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import unicodedata
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -226,8 +227,15 @@ def series(seed: int, numbers: range) -> int:
                 for line in said.getvalue().splitlines()
                 if line.strip().startswith("File") and "xlperf" in line
             ]
-            if said.getvalue() and not problem:
-                problem = f"says {said.getvalue()[-200:]!r}"
+            # The log has the words of an error value, a line for each, with nothing that a terminal would obey.
+            other = [
+                line
+                for line in said.getvalue().splitlines()
+                if not line.startswith(f"{name}: ")
+                or {unicodedata.category(mark) for mark in line} & {"Cc", "Cf", "Cs"}
+            ]
+            if other and not problem:
+                problem = f"says {other[-1][-200:]!r}"
             took = time.perf_counter() - start
             slowest = max(slowest, (took, number))
             if took > SECONDS:

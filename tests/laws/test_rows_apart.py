@@ -14,12 +14,13 @@ from serving_plans import columns_of, plans_of, spiced
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_columns, table_from_rows
 from xlperf.catalog.table import Table, nowhere
-from xlperf.engine import evaluate, evaluate_designs
+from xlperf.engine import evaluate, evaluate_designs, join
 from xlperf.engine.devices import evaluate_devices
 from xlperf.engine.ownership import evaluate_ownership
 from xlperf.workbook.data_sheets import table_of
 
-_UNTARGETED = {name: np.full(9000, np.nan) for name in ("ttft_target", "tpot_target")}
+_MORE = 1_200
+_UNTARGETED = {name: np.full(_MORE, np.nan) for name in ("ttft_target", "tpot_target")}
 Evaluate = Callable[[Table], Table]
 
 
@@ -90,12 +91,13 @@ def test_plans_with_any_cell_of_the_sheet_changed(catalog: Catalog, kind: str) -
     check_apart(partial(evaluate, catalog=catalog), plans, (9, 200))
 
 
-def test_more_plans_than_go_through_the_equations_together(catalog: Catalog) -> None:
-    plans = table_from_columns("inference", {**columns_of(9000, seed=5), **_UNTARGETED}, nowhere)
+def test_more_plans_than_go_through_the_equations_together(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join, "BATCH", 1_000)
+    plans = table_from_columns("inference", {**columns_of(_MORE, seed=5), **_UNTARGETED}, nowhere)
     evaluated = partial(evaluate, catalog=catalog)
-    whole, order = evaluated(plans), np.random.default_rng(8).permutation(9000)
+    whole, order = evaluated(plans), np.random.default_rng(8).permutation(_MORE)
     assert differing(evaluated, plans, whole, order) == {}
-    assert differing(evaluated, plans, whole, order[:1000]) == {}
+    assert differing(evaluated, plans, whole, order[:400]) == {}
 
 
 def test_costs_to_an_owner(catalog: Catalog) -> None:

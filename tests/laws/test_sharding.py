@@ -46,7 +46,7 @@ def test_each_stage_of_zero_in_a_pipeline_holds_less_and_takes_no_less_time() ->
 def test_without_replicas_every_stage_is_the_same_to_the_last_bit() -> None:
     one = {"num_accelerators": 16, "global_batch_size": 16}
     found = trained({**one, "zero_stage": 1}, {**one, "zero_stage": 2})
-    for column in found.columns:
+    for column in set(found.columns) - {"reason"}:  # Megatron-Core starts one of them alone
         values = found[column]
         assert values[0] == values[1] or values[0] != values[0], column
 
