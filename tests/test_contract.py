@@ -20,6 +20,7 @@ NOT_DRAWN = {
     "training.adapters.frozen_products": "names of products",
     "hardware.roofline.stack_constants": "the constants of all kernels by family",
     "hardware.bounds.ideal_constants": "constants of any family",
+    "serving.phases.on_machine": "factors of the speed of a machine, of one or of each",
     "hardware.bounds.limiting_resources": "takes a function",
     "hardware.bounds.most_saved": "any number of arguments",
     "serving.queueing.spread_quantiles": "the wait for a place is optional",

@@ -263,7 +263,7 @@ def _run(form: Table, found: Search, catalog: Catalog) -> Answer:
     chosen = results_of("train").by_name
     for name in (*SEARCHED, *FOLLOWING, "precision"):
         answer[name] = str(plan.filled(name)[0]) if chosen[name].is_text else float(plan.filled(name)[0])
-    answer["recompute_modules"] = answer["recompute_modules"] if answer["recompute"] == "selective" else ""
+    answer["recompute_modules"] = answer["recompute_modules"] if answer["recompute"] == "selective" else "none"
     count = float(plan.number("num_accelerators")[0])
     pieces = plan.filled("tensor_parallel") * plan.filled("pipeline_parallel") * plan.filled("context_parallel")
     answer |= {"accelerators": count, "data_parallel": count / float(pieces[0])}
