@@ -60,9 +60,9 @@ def test_one_dict_a_list_and_a_generator_are_plans() -> None:
 
 def test_auto_is_resolved_and_search_lists_the_best() -> None:
     asked = {**PLAN, "tensor parallel": "auto", "global batch size": 128}
-    best = xlperf.search(asked, limits=["memory<=70"], top=3)
+    best = xlperf.search(asked, limits=["memory<=75"], top=3)
     assert best["step time (s)"].is_monotonic_increasing and len(best) <= 3
-    assert (best["memory (GiB)"] <= 70).all()
+    assert (best["memory (GiB)"] <= 75).all()
     resolved = xlperf.evaluate(asked)["step time (s)"].item()
     assert resolved == xlperf.search(asked)["step time (s)"].iloc[0]
 
