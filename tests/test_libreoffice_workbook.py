@@ -108,7 +108,7 @@ def test_front_sheets_compute_what_the_file_shows_and_follow_an_entry(office, sh
             different.append((place, stored, computed))
     assert different == []
     first = office.value("Serve", "F5")
-    office("enter", sheet="Serve", area="C11", value=20000)
+    office("enter", sheet="Serve", area="C10", value=20000)
     assert office.value("Serve", "F5") != first and "20,000 users" in office.value("Serve", "F5")
     office("enter", sheet="Serve", area="C6", value="DeepSek-V3")
     line = office.value("Serve", "F5")
