@@ -182,6 +182,8 @@ def test_block_and_uniform_recomputation(catalog: Catalog) -> None:
          "recompute modules mlp bias must be of core_attention, mlp, moe, norm, activation, latent, products, "
          "attention_output, with spaces between"),
         ({"recompute": "full", "recompute_modules": "mlp"}, "recompute modules mlp need recompute selective"),
+        ({"recompute": "selective", "recompute_modules": "none"}, "recompute selective needs modules: recompute "
+         "modules are none"),
         ({"recompute": "selective", "recompute_modules": "moe"}, "the model has no experts to recompute"),
         ({"recompute": "selective", "recompute_modules": "latent"}, "the model has no latent attention to recompute"),
         ({"recompute": "none", "recompute_layers": 2}, "recompute layers 2 need recompute selective or full"),

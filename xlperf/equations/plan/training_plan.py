@@ -41,6 +41,8 @@ UNLIMITED = ("dispatch_nodes", "dispatch_ranks", "zero_group_size", "recompute_l
 PLACEHOLDERS = 2.0
 """Layer-equivalents of embedding and output projection together when layers are split over stages. [-]"""
 RECOMPUTE_MODULES = ("core_attention", "mlp", "moe", "norm", "activation", "latent", "products", "attention_output")
+NO_MODULES = "none"
+"""What the recompute modules of a plan without selective recomputation may say."""
 DIMENSIONS = ("tp", "cp", "ep", "dp", "pp")
 LAYOUTS = 2.0
 """Copies of a quantized tensor: products read it by rows in one pass and by columns in the other. [-]"""
@@ -331,6 +333,12 @@ class TrainingPlan(PlanColumns):
         codes, modules = self._modules
         return np.asarray(np.array([not names <= set(RECOMPUTE_MODULES) for names in modules], dtype=bool)[codes])
 
+    @property
+    def names_modules(self) -> np.ndarray:
+        """Where the plan names modules to recompute. [-]"""
+        words = self.words("recompute_modules")
+        return np.asarray((words != "") & (words != NO_MODULES))
+
     @derived
     def more_modules(self) -> np.ndarray:
         """Where selective recomputation covers more than the core of the attention. [-]"""
@@ -427,8 +435,8 @@ def _distinct(plan: TrainingPlan, name: str) -> tuple[np.ndarray, list[str]]:
 
 @lru_cache(maxsize=1024)
 def _names(text: str) -> frozenset[str]:
-    """Modules that a text names, with spaces or commas between."""
-    return frozenset(text.replace(",", " ").split())
+    """Modules that a text names, with spaces or commas between; no modules for the word ``none``."""
+    return frozenset() if text == NO_MODULES else frozenset(text.replace(",", " ").split())
 
 
 BLANKS: Mapping[str, Callable[[TrainingPlan, Array], Array | float]] = {

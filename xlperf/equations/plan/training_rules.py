@@ -17,6 +17,7 @@ from xlperf.equations.plan.records import (
 from xlperf.equations.plan.training_plan import (
     DIMENSIONS,
     FP32_SIZE,
+    NO_MODULES,
     PLACEHOLDERS,
     RECOMPUTE_MODULES,
     TrainingPlan,
@@ -274,8 +275,13 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
         "recompute_modules",
     ),
     Rule(
-        lambda plan, _: (plan.words("recompute_modules") != "") & (plan.recompute != Recompute.SELECTIVE),
+        lambda plan, _: plan.names_modules & (plan.recompute != Recompute.SELECTIVE),
         "recompute modules {words.recompute_modules} need recompute selective",
+        "recompute_modules",
+    ),
+    Rule(
+        lambda plan, _: (plan.words("recompute_modules") == NO_MODULES) & (plan.recompute == Recompute.SELECTIVE),
+        "recompute selective needs modules: recompute modules are none",
         "recompute_modules",
     ),
     Rule(
