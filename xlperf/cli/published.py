@@ -36,6 +36,7 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
         "xlperf validate --conditions                     formats, layers, engines, sources left out beside models",
         "xlperf validate --kernels --leave-out blackwell  kernels of a generation by those of the others",
         "xlperf validate --choice                         is the plan ranked first the right one, as measured",
+        "xlperf validate --deployments                    published fleets beside the answers of xlperf serve",
         "xlperf validate --pairs                          two engines of one publisher: predicted and measured ratio",
         "xlperf validate --baseline                       beside one constant MFU per accelerator and precision",
     ),
@@ -96,6 +97,11 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
     "pair and number.",
 )
 @click.option(
+    "--deployments",
+    is_flag=True,
+    help="Instead of errors: published deployments, and the fleet that xlperf serve answers for the same load.",
+)
+@click.option(
     "--baseline",
     is_flag=True,
     help="Show, as a baseline, the error of one constant MFU per accelerator and precision, fitted on the same rows.",
@@ -117,6 +123,7 @@ def validate(
     conditions: bool,
     choice: bool,
     pairs: bool,
+    deployments: bool,
     baseline: bool,
     readme: str | None,
     catalog: str | None,
@@ -136,11 +143,13 @@ def validate(
 
     if baseline and (leave_out or output == STANDARD):
         raise click.UsageError("--baseline goes with neither --leave-out nor -o -")
-    own = (cross_validate, kernels, machines, conditions).count(True)
+    own = (cross_validate, kernels, machines, conditions, deployments).count(True)
     refused = files or baseline or output or own > 1 or (leave_out and (own > kernels or readme))
     if own and refused:
-        raise click.UsageError("--cross-validate, --kernels, --machines and --conditions take the shipped measurements "
-                               "and no other option but --readme and --catalog, or --kernels --leave-out")  # fmt: skip
+        raise click.UsageError(
+            "--cross-validate, --kernels, --machines, --conditions and --deployments take the shipped measurements "
+            "and no other option but --readme and --catalog, or --kernels --leave-out"
+        )
     if choice + pairs > 1 or ((choice or pairs) and (leave_out or baseline or own)):
         raise click.UsageError(f"--{'pairs' if pairs else 'choice'} goes with files, -o, --readme and --catalog only")
     if len(leave_out) > 1 and output is not None:
@@ -152,6 +161,8 @@ def validate(
         return _machines(known, readme)
     if conditions:
         return _conditions(known, readme)
+    if deployments:
+        return _deployments(known, readme)
     if kernels:
         return _kernels_left_out(known, leave_out) if leave_out else _kernels(known, readme)
     if choice or pairs:
@@ -376,6 +387,16 @@ def _machines(catalog: Catalog, readme: str | None) -> int:
     measured = read_measured()
     table = machines_table(errors_left_out(measured.machines, catalog, measured.kernels), measured, catalog)
     _show("Machines beyond NVIDIA, sources left out of the fit", "machines", table, readme)
+    return 0
+
+
+def _deployments(catalog: Catalog, readme: str | None) -> int:
+    """Show published deployments beside the answers of the form Serve."""
+    from xlperf.calibrate.deployments import deployment_table, deployments
+
+    with progress(0, "published deployments") as done:
+        table = deployment_table(deployments(catalog, done))
+    _show("Published deployments", "deployments", table, readme)
     return 0
 
 

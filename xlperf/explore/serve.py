@@ -39,6 +39,8 @@ _LIMITS = {
 SURE = 0.8
 """Probability with which a fleet is to be large enough. [-]"""
 _FAR = "EXTRAPOLATED"
+REPEATED = ("prefix_hit_rate", "draft_tokens", "acceptance_rate")
+"""Columns of a form that every plan repeats: they are a matter of the load and of the model."""
 _found: WeakKeyDictionary[Catalog, dict[object, list[Fleet]]] = WeakKeyDictionary()
 """Ways to serve the questions that were asked, by the part of the catalog that they name."""
 
@@ -119,6 +121,7 @@ def _plans(form: Table, catalog: Catalog) -> Table:
     """Inference plans of one replica, a row for each format; degrees that the form leaves open are blank."""
     columns: dict[str, Any] = {name: form[name] for name in ("model", "accelerator", "prompt_length", "output_length")}
     columns |= {name: form.number(name) for name in DEGREES}
+    columns |= {name: form.filled(name) for name in REPEATED}
     columns["kv_precision"] = form.text("kv_precision")
     formats = [Table("inference", columns | own, form.place) for own in _formats(form, catalog)]
     return with_columns(stacked([with_columns(plan) for plan in formats]))
@@ -262,7 +265,10 @@ def _format_words(model: str, weights: str, products: str) -> str:
 def _defaults(plan: Table) -> str:
     pools = "separate pools" if _pooled(plan) else "continuous batching in one pool"
     engine = str(plan.filled("software")[0])
-    return f"{engine}, {pools}, no shared prefixes, no speculative decoding, no spare servers"
+    hits, drafts = (float(plan.filled(name)[0]) for name in ("prefix_hit_rate", "draft_tokens"))
+    prefixes = f"{hits:.0%} of the prompts cached" if hits else "no shared prefixes"
+    drafted = f"{drafts:g} tokens drafted a step" if drafts else "no speculative decoding"
+    return f"{engine}, {pools}, {prefixes}, {drafted}, no spare servers"
 
 
 def _refused(form: Table, catalog: Catalog) -> Answer:
