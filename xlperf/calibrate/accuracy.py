@@ -52,6 +52,7 @@ MARKERS = {
         "conditions",
         "choice",
         "pairs",
+        "deployments",
         "unseen",
     )
 }
