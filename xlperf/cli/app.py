@@ -167,7 +167,7 @@ def _say(*lines: str) -> int:
 
 def _usage(error: click.UsageError) -> str:
     command = error.ctx.command_path if error.ctx is not None else "xlperf"
-    problem = error.format_message().rstrip(".")
+    problem = " ".join(error.format_message().split()).rstrip(".")
     stop = "" if problem.endswith("?") else ";"
     return f'{command}: {problem[:1].lower()}{problem[1:]}{stop} see "{command} --help"'
 

@@ -226,6 +226,7 @@ def _added(output: str, kind: str, row: Row) -> tuple[str, list[str]]:
 
 
 _WRITTEN = ["megatron", "nemo", "torchtitan", "vllm", "sglang", "trtllm"]
+_OF_SOFTWARE = {"tensorrt-llm": "trtllm", "nemo-bridge": "nemo"}
 _STACKS = click.Choice(_WRITTEN)
 _READ = click.Choice([*_WRITTEN, "nanotron", "maxtext", "automodel", "llama-factory", "axolotl", "deepspeed", "bridge"])
 
@@ -239,9 +240,9 @@ _READ = click.Choice([*_WRITTEN, "nanotron", "maxtext", "automodel", "llama-fact
     ),
 )
 @click.argument("plans", type=InputFile())
-@click.option("--for", "stack", type=_STACKS, required=True, help="Whose arguments.")
+@click.option("--for", "stack", type=_STACKS, help="Whose arguments; default: the software of the plan.")
 @chosen_options("the first")
-def launch(plans: str, stack: str, chosen: Chosen) -> None:
+def launch(plans: str, stack: str | None, chosen: Chosen) -> None:
     """Print the commands that start one plan of PLANS in a stack, an argument per line.
 
     The first line names the version that the flags are of. What the stack has no flag for stands in comment lines, so
@@ -261,6 +262,7 @@ def launch(plans: str, stack: str, chosen: Chosen) -> None:
         from xlperf.explore.auto import resolve
 
         plan = resolve(plan, catalog).plans
+    stack = stack or _stack_of(plan)
     fitting = plan.kind == ("inference" if stack in ("vllm", "sglang", "trtllm") else "training")
     results = evaluate(plan, catalog)
     illegal = str(results.text("reason")[0]) if results.number("memory")[0] != results.number("memory")[0] else ""
@@ -268,6 +270,16 @@ def launch(plans: str, stack: str, chosen: Chosen) -> None:
     if refused:
         raise InputError(Fault(plan.place(0, "model"), f"{refused}; xlperf search finds a mapping that starts"))
     say(*launch_lines(plan, stack, shape_of(plan, catalog) if fitting else None))
+
+
+def _stack_of(plan: Table) -> str:
+    """The stack that starts a plan by its software."""
+    software = str(plan.filled("software")[0])
+    stack = _OF_SOFTWARE.get(software, software)
+    if stack not in _WRITTEN:
+        known = ", ".join(_WRITTEN)
+        raise InputError(Fault(plan.place(0, "software"), f"{software} has no launch line; give --for one of {known}"))
+    return stack
 
 
 @click.command(

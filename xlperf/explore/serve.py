@@ -39,8 +39,6 @@ _LIMITS = {
 SURE = 0.8
 """Probability with which a fleet is to be large enough. [-]"""
 _FAR = "EXTRAPOLATED"
-REPEATED = ("prefix_hit_rate", "draft_tokens", "acceptance_rate")
-"""Columns of a form that every plan repeats: they are a matter of the load and of the model."""
 _found: WeakKeyDictionary[Catalog, dict[object, list[Fleet]]] = WeakKeyDictionary()
 """Ways to serve the questions that were asked, by the part of the catalog that they name."""
 
@@ -121,7 +119,10 @@ def _plans(form: Table, catalog: Catalog) -> Table:
     """Inference plans of one replica, a row for each format; degrees that the form leaves open are blank."""
     columns: dict[str, Any] = {name: form[name] for name in ("model", "accelerator", "prompt_length", "output_length")}
     columns |= {name: form.number(name) for name in DEGREES}
-    columns |= {name: form.filled(name) for name in REPEATED}
+    hits, drafts = form.filled("prefix_hit_rate"), form.filled("draft_tokens")
+    columns["prefix_hit_rate"] = np.where(hits > 0.0, hits, np.nan)
+    columns["draft_tokens"] = np.where(drafts > 0.0, drafts, np.nan)
+    columns["acceptance_rate"] = np.where(drafts > 0.0, form.filled("acceptance_rate"), np.nan)
     columns["kv_precision"] = form.text("kv_precision")
     formats = [Table("inference", columns | own, form.place) for own in _formats(form, catalog)]
     return with_columns(stacked([with_columns(plan) for plan in formats]))
