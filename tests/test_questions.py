@@ -171,3 +171,26 @@ def test_an_engine_that_does_not_run_there_is_one_line(command: Command) -> None
     assert found.err.strip() == (
         "--software: TensorRT-LLM does not run on MI300X; engines that do: sglang, vllm; or auto for all"
     )
+
+
+@pytest.mark.parametrize(
+    ("question", "result"),
+    [
+        (("serve", "--model", "Llama3-8B", "--accelerator", "H100", "--users", "200"), "tpot (ms)"),
+        (("train", "--model", "Llama3-8B", "--accelerator", "H100", "--num-accelerators", "64"), "step time (s)"),
+    ],
+    ids=["serve", "train"],
+)  # fmt: skip
+def test_an_answer_hands_its_plan_to_the_other_commands(
+    command: Command, tmp_path: Path, question: tuple[str, ...], result: str
+) -> None:
+    path = tmp_path / "plan.csv"
+    (answer,) = json.loads(command(*question, "--json").out)
+    assert command(*question, "-o", path).code == 0
+    found = command("evaluate", path, "--json")
+    assert found.code == 0, found.err
+    (row,) = json.loads(found.out)
+    assert row[result] == pytest.approx(answer[result], rel=1e-9)
+    for other in (("launch",), ("explain",), ("worth",), ("uncertainty", "--result", result.partition(" (")[0])):
+        done = command(*other, path)
+        assert done.code == 0 and done.out, (other, done.err)

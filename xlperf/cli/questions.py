@@ -76,6 +76,7 @@ def _answered(kind: str, given: Words, output: str | None, catalog: str | None) 
 
     from xlperf.engine import evaluate
     from xlperf.explore.forms import evaluate_forms, form_of, ways_of
+    from xlperf.explore.plan_of_run import plan_of_run
 
     values = {name: words for name, words in given.items() if words is not None}
     dropped = {other for name, other in _WITHOUT.items() if name in values}
@@ -85,6 +86,8 @@ def _answered(kind: str, given: Words, output: str | None, catalog: str | None) 
     results = evaluate_forms(table, known)
     answer = {name: values[0] for name, values in results.columns.items()}
     plans, ways = ways_of(table, known) if kind == "serve" else (None, None)
+    if kind == "train":
+        plans = plan_of_run(table, answer)
     if output is None:
         card = _card(kind, answer)
         notes = _notes(form, answer)
@@ -92,7 +95,7 @@ def _answered(kind: str, given: Words, output: str | None, catalog: str | None) 
         say(str(answer["answer"]), "", *card, *([""] if card else []), *shown, *([""] if shown else []), *notes)
         took(1, "answer")
     elif plans is not None and len(plans) and not is_json(output) and not is_workbook(output):
-        chosen = plans.take([int(np.nan_to_num(answer["way"], nan=1.0)) - 1])
+        chosen = plans.take([int(np.nan_to_num(answer.get("way", 1.0), nan=1.0)) - 1])
         deliver(output, chosen.kind, parts(chosen, evaluate(chosen, known)), "plan")
     else:
         own = [part for part in parts(table) if part[0].name not in answer]
@@ -195,7 +198,7 @@ train = _question(
     "train",
     "How long a training run takes, what it costs, and which mapping is best.",
     "The fastest mapping of a training run: time, cost, energy, memory. The sheet Train in a line; what is not given "
-    "is as there, and said below the answer.",
+    "is as there, and said below the answer. -o plan.csv writes the plan, which every command takes.",
     "xlperf train --model Llama3-70B --accelerator H100 --num-accelerators 256 --training-tokens 2",
     "xlperf train --model Llama3-8B --accelerator B200 --deadline 10",
 )
