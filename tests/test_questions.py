@@ -77,13 +77,12 @@ def _number(value: str) -> float | str:
         return value
 
 
-def test_a_deadline_chooses_the_number_of_accelerators(command: Command, tmp_path: Path) -> None:
-    out = tmp_path / "train.csv"
-    found = command("train", "--model", "Llama3-8B", "--training-tokens", "0.1", "--deadline", "10", "-o", out)
+def test_a_deadline_chooses_the_number_of_accelerators(command: Command) -> None:
+    found = command("train", "--model", "Llama3-8B", "--training-tokens", "0.1", "--deadline", "10", "--json")
     assert found.code == 0, found.err
-    (row,) = csv_rows(out.read_text(encoding="utf-8"))
-    assert 0.0 < float(row["run_time"]) <= 10.0
-    assert float(row["accelerators"]) >= 8.0
+    (row,) = json.loads(found.out)
+    assert 0.0 < row["run time (day)"] <= 10.0
+    assert row["accelerators"] >= 8.0
 
 
 @pytest.mark.parametrize(
