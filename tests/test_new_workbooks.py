@@ -11,9 +11,7 @@ import pytest
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import load_catalog
-from xlperf.catalog.schema import (
-    PLAN_TABLES,
-)
+from xlperf.catalog.schema import PLAN_TABLES, table_schema
 from xlperf.workbook.build import (
     KINDS,
     main,
@@ -22,6 +20,8 @@ from xlperf.workbook.build import (
 )
 from xlperf.workbook.data_sheets import header_row, plan_formula
 from xlperf.workbook.front_layout import SHEETS
+from xlperf.workbook.front_sheets import example_tables
+from xlperf.workbook.package import data_rows
 from xlperf.workbook.plan_card import NUMBERS as CARD_NUMBERS
 from xlperf.workbook.validation import PARTS, PREDICTED, read_parts, validation_package
 
@@ -39,6 +39,13 @@ def test_a_workbook_of_examples_is_small_and_all_of_it_answers(tmp_path: Path) -
     path = tmp_path / "small.xlsx"
     new_workbook(path, "examples")
     found = read_tables(path)
+    shipped = example_tables(read_tables(workbook()))
+    for kind, table in shipped.items():
+        stated = [column.name for column in table_schema(kind).columns if column.name in table]
+        again = [column.name for column in table_schema(kind).columns if column.name in found[kind]]
+        assert data_rows(found[kind], [table_schema(kind).by_name[name] for name in again]) == data_rows(
+            table, [table_schema(kind).by_name[name] for name in stated]
+        ), f"templates/study.xlsx is old in {kind}: python -m xlperf.workbook.build"
     sizes = {kind: len(table) for kind, table in found.items()}
     assert (sizes["training"], sizes["inference"], sizes["chiplets"], sizes["servers"]) == (3, 4, 1, 1)
     assert sizes["models"] <= 8 and sizes["accelerators"] <= 10 and sizes["prices"] <= sizes["accelerators"]

@@ -16,6 +16,7 @@ import click
 from xlperf import __version__
 from xlperf.base.errors import HostError, InputError
 from xlperf.cli.diagnose import diagnose
+from xlperf.cli.guide import guide
 from xlperf.cli.hardware import cost, device, optimise, time
 from xlperf.cli.output import say
 from xlperf.cli.plans import evaluate, explain, frontier, report
@@ -43,6 +44,7 @@ class _InOrder(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="\b\nStart here:\n"
     "  xlperf serve --model DeepSeek-V3 --accelerator H200 --users 10000     what it takes (also train, chip)\n"
+    "  xlperf guide planner              the first hour of a planner (also engineer, architect)\n"
     "  xlperf report -o report.xlsx      the shipped plans, computed, with charts\n"
     "  xlperf new study.xlsx             a workbook of your own to edit\n"
     "  xlperf report study.xlsx          ... and its report\n\n"
@@ -61,6 +63,7 @@ def cli(context: click.Context) -> None:
 
 
 for _command in (
+    guide,
     serve,
     train,
     chip,

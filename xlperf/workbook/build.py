@@ -144,16 +144,22 @@ def write_workbook(path: str | Path, tables: Mapping[str, Table | Rows], values:
 def new_workbook(path: str | Path, content: str = "all") -> None:
     """Write a workbook for a user to start from.
 
-    ``content``: ``all``: the shipped catalog and plans; ``examples``: one plan of each kind and what it refers to;
-    ``empty``: no rows but the calibration.
+    ``content``: ``all``: the shipped workbook; ``examples``: one plan of each kind and the rows that it refers to
+    (``templates/study.xlsx``); ``empty``: no rows but the calibration.
     """
-    shipped = read_tables(resources.workbook())
-    chosen: Mapping[str, Table | Rows] = shipped
-    if content == "examples":
-        chosen = example_tables(shipped)
-    elif content == "empty":
-        chosen = {"calibration": shipped["calibration"]}
-    replace_file(path, workbook_package(chosen, values=content != "empty", examples=content != "empty"))
+    if content == "empty":
+        calibration = read_tables(resources.workbook())["calibration"]
+        replace_file(path, workbook_package({"calibration": calibration}, values=False, examples=False))
+        return
+    source = resources.template("study.xlsx") if content == "examples" else resources.workbook()
+    replace_file(path, source.read_bytes())
+
+
+def build_examples() -> Path:
+    """Write ``templates/study.xlsx``: one plan of each kind of the shipped workbook and the rows that it refers to."""
+    target = resources.template("study.xlsx")
+    write_workbook(target, example_tables(read_tables(resources.workbook())))
+    return target
 
 
 def build(path: str | Path | None = None, replaced: Mapping[str, Table | Rows] | None = None) -> Path:
@@ -213,7 +219,7 @@ def build_checked(path: str | Path | None = None) -> list[Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Rebuild ``xlperf.xlsx``, or what an option names.
+    """Rebuild ``xlperf.xlsx`` and ``templates/study.xlsx``, or what an option names.
 
     validation.xlsx, the report template, workbooks of studies, or the calibration checked on models left out of its
     fit: its bands, and what was measured where.
@@ -237,7 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             targets = build_studies(*paths)
         else:
             path = paths[0] if paths else None
-            targets = [build_template(path) if options else build(path)]
+            targets = [build_template(path)] if options else [build(path), *([] if path else [build_examples()])]
     except InputError as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -113,7 +113,7 @@ _ANSWERS = ("X", "Y", "Z", "AA", "AB", "AC", "AD")
 def asked_again(data: Any, cells: dict[str, str], rows: Sequence[int], changed: Mapping[str, Sequence[Any]],
                 live: Live) -> tuple[str, str]:  # fmt: skip
     """The form of the sheet once more in some rows below its headers, columns changed; its first and last column."""
-    names = [column.name for column in table_schema("serve").columns]
+    names = [column.name for column in table_schema("serve").columns if column.name in cells]
     letters = [chr(ord("A") + number) for number in range(len(names))]
     for letter, name in zip(letters, names, strict=True):
         live.put(data[f"{letter}{rows[0] - 1}"], table_schema("serve").by_name[name].header)
