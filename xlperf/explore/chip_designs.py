@@ -169,14 +169,15 @@ def _with_stacks(devices: Table, own: _Forms) -> tuple[Table, Array]:
         if edge > left[row] * (1.0 + _ROUND):
             own.refuse(
                 row,
-                f"{wanted} take {edge:,.0f} mm of the edge, {edge - left[row]:,.0f} mm more than links leave: "
+                f"{wanted} take{'s' * (number == 1.0)} {edge:,.0f} mm of the edge, {edge - left[row]:,.0f} mm more than links leave: "
                 f"{room:,.0f} have room; more dies or larger ones have more edge",
             )
         elif drawn > fed * (1.0 + _ROUND):
+            fewer = f"{counted(fed // power[row], 'stack')} or " if fed >= power[row] else ""
             own.refuse(
                 row,
-                f"{wanted} draw {drawn:,.0f} W, {drawn - fed:,.0f} W more than the {share[row]:.0%} of the power "
-                f"budget for memory: {np.floor(fed / power[row]):,.0f} stacks keep it, or {drawn / share[row]:,.0f} W",
+                f"{wanted} draw{'s' * (number == 1.0)} {drawn:,.0f} W, {drawn - fed:,.0f} W more than the {100.0 * share[row]:.0f} % of the "
+                f"power budget for memory: {fewer}{drawn / share[row]:,.0f} W would do",
             )
     taken = np.minimum((asked + MARGIN) * memory.shoreline / perimeter, left / perimeter)
     if np.isnan(asked).all():
@@ -223,9 +224,16 @@ def _refuse_unbuilt(devices: Table, results: Table, own: _Forms) -> None:
     if not len(lost):
         return
     free = evaluate_devices(with_columns(devices, power_budget=np.nan), own.catalog, costs=False)
+    cache = own.number("cache")
     needed = sum(free.number(f"power_{part}") for part in ("static", "memory", "links"))
     for row in lost.tolist():
         words, budget = str(results.text("reason")[row]).split(";")[0], devices.number("power_budget")[row]
+        cores = devices.filled("compute_share")[row] * devices.number("num_dies")[row] * devices.number("die_area")[row]
+        if words.startswith("not one core") and cache[row] == cache[row]:
+            words = (
+                f"{cache[row] / _MB:,.0f} MB of cache leave {cores:,.1f} mm² for cores, and not one fits: less cache, "
+                "or larger dies"
+            )
         if needed[row] >= budget:
             words = (
                 f"memory, links and leakage draw {needed[row]:,.0f} W, {needed[row] - budget:,.0f} W more than the "
@@ -241,14 +249,16 @@ def _refuse_dear(devices: Table, results: Table, own: _Forms) -> None:
         if own.reasons[row] or cost[row] <= budget[row] * (1.0 + _ROUND):
             continue
         if np.isnan(cost[row]):
-            own.refuse(row, f"no cost to hold against the cost budget: {results.text('reason')[row]}")
+            why = str(results.text("reason")[row]) or "without a package no cost follows"
+            own.refuse(row, f"no cost to hold against the cost budget: {why}")
             continue
         helps = " or ".join(_cheaper(own.forms[row], devices.take([row]), results.take([row]), own.catalog))
+        helps = f"{helps} would keep it" if helps else "an older node, a cheaper memory or package, or a larger volume"
         over = cost[row] - budget[row]
         own.refuse(
             row,
-            f"a unit costs {dollars(cost[row])}, {dollars(over)} ({over / budget[row]:.0%}) more than the cost budget "
-            f"of {dollars(budget[row])}: {helps or 'an older node, a cheaper memory or package, or a larger volume'}",
+            f"a unit costs {dollars(cost[row])}, {dollars(over)} ({100.0 * over / budget[row]:,.0f} %) more than the "
+            f"cost budget of {dollars(budget[row])}: {helps}",
         )
 
 
@@ -289,7 +299,7 @@ def _chosen(devices: Table, results: Table, asked: Array, own: _Forms) -> list[s
         if not reason and np.isnan(asked[row]):
             room = float(np.floor(left[row] / memory[row] * (1.0 + _ROUND)))
             lacks = (room + 1.0) * memory[row] - left[row]
-            more = f"{room:,.0f} have room, one more lacks {lacks:,.1f} mm of edge"
+            more = f"the edge has room for {room:,.0f}; a further one lacks {lacks:,.1f} mm"
             power = "by power" in str(limited[row]).split(";")[0]
             said.append(
                 f"{counted(number[row], 'stack')} ({'all that their share of the power feeds' if power else more})"

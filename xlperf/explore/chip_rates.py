@@ -20,7 +20,7 @@ from xlperf.engine import evaluate
 from xlperf.explore.fleet_plans import CHUNK, COUNT, DPA, EP, NEVER, TP, Demand, crossed, with_columns
 from xlperf.explore.fleets import CHUNKS, WHOLE, FleetSearch
 from xlperf.explore.search import stacked
-from xlperf.explore.search_results import short_name, slower
+from xlperf.explore.search_results import slower
 from xlperf.explore.serve import replicas_of
 from xlperf.explore.started import refused_reasons
 
@@ -129,9 +129,9 @@ class _Search:
         load = np.nan_to_num(results.number("batch_at_targets")) * every.number(COUNT) / every.number(TP)
         made = np.nan_to_num(results.number("tokens_per_second_at_targets")) / every.number(COUNT)
         alone = np.nan_to_num(results.number("tokens_per_second_per_user")) * (results.number("fits") == 1.0)
-        need = np.nan_to_num(results.number("memory"), nan=np.inf)
+        need = np.nan_to_num(results.number("memory") - results.number("memory_capacity"), nan=np.inf)
         # Without a copy that keeps the speed the fastest one counts, without one that fits the smallest.
-        nearest = np.where(alone > 0.0, -1.0 / np.maximum(alone, 1e-9), -1e9 - need)
+        nearest = np.where(alone > 0.0, -1.0 / np.maximum(alone, 1e-9), -1e9 - np.maximum(need, 0.0))
         score = np.where((made > 0.0) & (load >= 1.0), made, nearest)
         return with_columns(every, ttft_target=np.nan, tpot_target=np.nan), score, np.round(load)
 
@@ -146,16 +146,12 @@ def _reason(found: Copies, row: int, speed: float) -> str:
     """Which limit the fastest copy misses, by how much, and what would help; "" where it keeps all."""
     results = found.results.take([row])
     model = str(found.plans.text("model")[row])
-    accelerator = short_name(str(found.plans.text("accelerator")[row]))
-    memory, capacity = (float(results.number(name)[0]) / 2.0**30 for name in ("memory", "memory_capacity"))
-    if np.isnan(memory):
-        return str(results.text("reason")[0])
+    said = str(results.text("reason")[0]).split(";")[0]
+    if np.isnan(results.number("memory")[0]):
+        return said
     if results.number("fits")[0] != 1.0:
         count = float(found.plans.number(COUNT)[row])
-        return (
-            f"{model} needs {memory:,.0f} GiB of each of {count:,.0f} {accelerator}, {memory - capacity:,.0f} GiB more "
-            "than it has: more stacks of memory, or weights of fewer bits"
-        )
+        return f"{model} on {count:,.0f} accelerators {said}: more stacks of memory, or weights of fewer bits"
     user = float(results.number("tokens_per_second_per_user")[0])
     if 1.0 / float(results.number("tpot")[0]) >= speed * (1.0 - 1e-6):
         return ""

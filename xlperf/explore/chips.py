@@ -68,27 +68,28 @@ def chip_answers(forms: Sequence[Table], catalog: Catalog) -> list[Answer]:
     return answers
 
 
-def chip_row(form: Table, catalog: Catalog) -> tuple[Table, Table]:
+def chip_row(form: Table, catalog: Catalog, derived: bool = False) -> tuple[Table, Table]:
     """The chip of a form as a row of the sheet ``accelerators``, and as one of the sheet ``devices``.
 
-    ``form``: one row of kind ``chip`` whose chip can be built. The first has every number filled and names no device:
-    without the second one it has no cost.
+    ``form``: one row of kind ``chip`` whose chip can be built. ``derived``: whether the first names the second, from
+    which its numbers and its cost follow; else it has every number and no cost.
     """
-    designs = designs_of([form], catalog)
-    known = _with_chips(designs, [0], [CHIP], catalog.with_tables([_without(catalog.tables[kind], CHIP) for kind in
-                                                                  ("devices", "accelerators")]))  # fmt: skip
-    row = int(known.known_rows("accelerators", np.array([CHIP], dtype=object))[0])
-    found = accelerators_of(known).table.take([row])
-    like = known.known_rows("accelerators", np.array([BESIDE], dtype=object))[0]
-    said = {
-        "source": "xlperf chip",
-        "kind": "assumption",
-        "notes": "kernels and network as of a B200" * bool(like >= 0),
-    }
-    columns = {**found.columns, **{name: np.array([words], dtype=object) for name, words in said.items()}}
-    columns["device"] = np.array([""], dtype=object)
-    filled = {name: values for name, values in columns.items() if values[0] == values[0] and values[0] != ""}
-    return Table("accelerators", filled), designs.devices
+    designs, known = designs_of([form], catalog), catalog.tables
+    own = catalog.with_tables([_without(known[kind], CHIP) for kind in ("devices", "accelerators")])
+    own = _with_chips(designs, [0], [CHIP], own)
+    at = int(own.known_rows("accelerators", np.array([CHIP], dtype=object))[0])
+    row = (own.tables["accelerators"] if derived else accelerators_of(own).table).take([at])
+    alike = str(row.text("generation")[0])
+    notes = "kernels and network as of a B200" if alike else ""
+    said = {"source": "xlperf chip", "kind": "assumption", "notes": notes} | ({} if derived else {"device": ""})
+    return _noted(row, said), _noted(designs.devices, {"source": "xlperf chip", "kind": "assumption"})
+
+
+def _noted(row: Table, words: dict[str, str]) -> Table:
+    """A row with words in some columns, and without its blank ones."""
+    columns = {**row.columns, **{name: np.array([said], dtype=object) for name, said in words.items()}}
+    filled = [name for name in row.schema.by_name if name in columns and columns[name][0] not in ("", np.nan)]
+    return Table(row.kind, {name: columns[name] for name in filled if columns[name][0] == columns[name][0]}, row.place)
 
 
 def _without(table: Table, name: str) -> Table:
@@ -207,7 +208,12 @@ def _chip_sentence(form: Table, answer: Answer, other: Answer | None) -> str:
         return f"No answer: {made}, and {answer['reason']}."
     if other is None or not other[_TOKENS] > 0.0:
         return f"{made}; one serves {tokens:,.0f} tokens/s."
-    worth = answer[_WORTH] / other[_WORTH]
-    per_dollar = f", {worth:.1f}× per dollar of its price" if worth == worth else ""
+    ratio, worth = tokens / other[_TOKENS], answer[_WORTH] / other[_WORTH]
+    per_dollar = f", {_times(worth)} per dollar of its price" if worth == worth else ""
     unpriced = "" if per_dollar else f" ({answer['reason'] or 'its price is not known'})"
-    return f"{made}; one serves {tokens / other[_TOKENS]:.1f}× the tokens of a B200{per_dollar}{unpriced}."
+    return f"{made}; one serves {_times(ratio)} the tokens of a B200{per_dollar}{unpriced}."
+
+
+def _times(ratio: float) -> str:
+    """A ratio in words: one decimal, two digits of a small one."""
+    return f"{ratio:.1f}×" if ratio >= 0.1 else f"{ratio:.2g}×"
