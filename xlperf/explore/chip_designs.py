@@ -163,20 +163,20 @@ def _with_stacks(devices: Table, own: _Forms) -> tuple[Table, Array]:
     for row in np.flatnonzero(~np.isnan(asked)).tolist():
         number, name = asked[row], str(own.text("memory")[row])
         rate = f" for {target[row] / _TB:,.1f} TB/s" if np.isnan(stacks[row]) else ""
-        wanted = f"{counted(number, 'stack')} of {name}{rate}"
+        wanted, verb = f"{counted(number, 'stack')} of {name}{rate}", "s" if number == 1.0 else ""
         edge, room = number * memory.shoreline[row], np.floor(left[row] / memory.shoreline[row] * (1.0 + _ROUND))
         drawn, fed = number * power[row], share[row] * budget[row]
         if edge > left[row] * (1.0 + _ROUND):
             own.refuse(
                 row,
-                f"{wanted} take{'s' * (number == 1.0)} {edge:,.0f} mm of the edge, {edge - left[row]:,.0f} mm more than links leave: "
-                f"{room:,.0f} have room; more dies or larger ones have more edge",
+                f"{wanted} take{verb} {edge:,.0f} mm of the edge, {edge - left[row]:,.0f} mm more than links "
+                f"leave: {room:,.0f} have room; more dies or larger ones have more edge",
             )
         elif drawn > fed * (1.0 + _ROUND):
             fewer = f"{counted(fed // power[row], 'stack')} or " if fed >= power[row] else ""
             own.refuse(
                 row,
-                f"{wanted} draw{'s' * (number == 1.0)} {drawn:,.0f} W, {drawn - fed:,.0f} W more than the {100.0 * share[row]:.0f} % of the "
+                f"{wanted} draw{verb} {drawn:,.0f} W, {drawn - fed:,.0f} W more than the {100.0 * share[row]:.0f} % of the "
                 f"power budget for memory: {fewer}{drawn / share[row]:,.0f} W would do",
             )
     taken = np.minimum((asked + MARGIN) * memory.shoreline / perimeter, left / perimeter)
