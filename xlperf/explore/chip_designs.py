@@ -176,8 +176,8 @@ def _with_stacks(devices: Table, own: _Forms) -> tuple[Table, Array]:
             fewer = f"{counted(fed // power[row], 'stack')} or " if fed >= power[row] else ""
             own.refuse(
                 row,
-                f"{wanted} draw{verb} {drawn:,.0f} W, {drawn - fed:,.0f} W more than the {100.0 * share[row]:.0f} % of the "
-                f"power budget for memory: {fewer}{drawn / share[row]:,.0f} W would do",
+                f"{wanted} draw{verb} {drawn:,.0f} W, {drawn - fed:,.0f} W more than the {100.0 * share[row]:.0f} % of "
+                f"the power budget for memory: {fewer}{drawn / share[row]:,.0f} W would do",
             )
     taken = np.minimum((asked + MARGIN) * memory.shoreline / perimeter, left / perimeter)
     if np.isnan(asked).all():

@@ -13,9 +13,9 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import parse_header
-from xlperf.catalog.schema import AUTO_COLUMNS, table_schema
+from xlperf.catalog.schema import AUTO_COLUMNS, first_words, table_schema
 from xlperf.catalog.table import Table
-from xlperf.explore.forms import answers_of, evaluate_forms
+from xlperf.explore.forms import answers_of, evaluate_forms, form_of
 from xlperf.explore.search_results import Answer
 from xlperf.explore.vary import read_variation
 
@@ -26,6 +26,13 @@ ALIKE = 1e-4
 RATE, COST, PRICE = "tokens_per_second_per_accelerator", "unit_cost", "capex"
 AREA_STEP, POWER_STEP, CACHE_STEP = 0.05, 0.05, 0.25
 """Changes of die area, power and cache whose worth is asked for, over what the chip has. [-]"""
+
+
+AXES: dict[str, tuple[str, ...]] = {
+    "technology": ("4 nm", "3 nm", "2 nm"), "memory_stacks": ("4", "6"), "cache": ("32", "128", "320"),
+    "num_dies": ("1", "2"),
+}  # fmt: skip
+"""Entries that vary in the table of the front sheet, with their first values."""
 
 
 class _Column(NamedTuple):
@@ -66,6 +73,14 @@ def varied_chips(form: Table, lines: Sequence[tuple[str, Sequence[str]]], place:
         auto[name] = np.array(column.auto, dtype=bool)[list(index)]
     known = [name for name in table_schema("chip").by_name if name in own]
     return Table("chip", {name: own[name] for name in known}, lambda _, column: form.place(0, column), auto), [*columns]
+
+
+def first_chips(each: int = 6) -> Iterator[Table]:
+    """Forms of the table of chips that the shipped workbook shows, in blocks of so many."""
+    lines = [(name.replace("_", " "), values) for name, values in AXES.items()]
+    forms, _ = varied_chips(form_of("chip", first_words("chip")), lines, "")
+    for start in range(0, len(forms), each):
+        yield forms.take(slice(start, start + each))
 
 
 def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[str, _Column]:
