@@ -38,7 +38,7 @@ from xlperf.workbook.front_layout import (
     texts,
     tiles,
 )
-from xlperf.workbook.style import NAVY, RULE, number_format
+from xlperf.workbook.style import NAVY, RULE
 
 SOLD = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB")
 """Accelerators that the chip is held against, those of them that the workbook has."""
@@ -167,7 +167,7 @@ def _axes(sheet: Any, live: Live) -> dict[str, list[str]]:
         put(sheet, f"B{row}", column.header, "label", live=live)
         for letter, last, value in zip("CDF", ("C", "D", "G"), values, strict=False):
             own = value if column.is_text else float(value)
-            look = "" if column.is_text else number_format(column)
+            look = "" if column.is_text else "#,##0"
             put(sheet, f"{letter}{row}", own, "input", look, last=f"{last}{row}", live=live)
             validation = column_validation(column, f"{letter}{row}")
             if validation is not None:
@@ -265,7 +265,8 @@ def _charts(sheet: Any, data: Any, live: Live) -> None:
     axis(chart.x_axis, size=7)
     axis(chart.y_axis, number="#,##0", hidden=True)
     place(chart, sheet, "F14:K20", live, (0.01, 0.03, 0.98, 0.74))
-    heading(sheet, "F21", "Chips around this one (table from row 35)", "K", live)
+    link = f'=HYPERLINK("#\'{sheet.title}\'!B35","Chips around this one (table below)")'
+    heading(sheet, "F21", link, "K", live)
     rows = _NUMBERS - 1, _NUMBERS - 1 + _number()
     chart = scatter(
         data,
@@ -278,7 +279,7 @@ def _charts(sheet: Any, data: Any, live: Live) -> None:
     for series in chart.series[:2]:
         series.dLbls, series.marker.size = None, 6
     chart.x_axis.scaling.min = None
-    axis(chart.x_axis, "USD a unit", "#,##0")
+    axis(chart.x_axis, "USD a unit", '#,##0,"k"')
     axis(chart.y_axis, "token/s", "#,##0", grid=True)
     place(chart, sheet, "F22:K28", live, (0.14, 0.03, 0.56, 0.66), (0.72, 0.05, 0.27, 0.6))
 
