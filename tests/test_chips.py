@@ -173,10 +173,10 @@ def test_a_table_of_chips_keeps_limits_or_names_the_nearest(command: Command, tm
     assert [(row["cache (MB)"], row["num dies"]) for row in rows] == [("32", "1"), ("64", "1")]
     assert rows[0]["frontier"] == "TRUE" and all(float(row["unit cost (USD)"]) <= 7500.0 for row in rows)
     done = command("chip", *vary, "--limit", "unit cost<=3000")
-    assert done.code == 1 and "Nearest: num dies" not in done.err.split("\n")[0]
-    assert re.search(r"Nearest: .*num dies 1.* unit cost is [\d,]+ USD, [\d,]+ more than 3000", done.err), done.err
+    assert done.code == 1
+    assert re.search(r"Nearest: .*num dies 1.* unit cost is [\d,]+ USD, [\d,]+ more than 3,000", done.err), done.err
     done = command("chip", "--limit", "thermal design power<=1000")
-    assert done.code == 1 and "Limit missed: thermal design power is 1355 W, 355.4 more than 1000." in done.out
+    assert done.code == 1 and "Limit missed: thermal design power is 1355 W, 355.4 more than 1,000." in done.out
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_a_table_of_chips_keeps_limits_or_names_the_nearest(command: Command, tm
         (["cache=0"], "cache must be a number above 0"),
         (["memories.energy=1,2"], "xlperf sweep varies the sheets"),
         (["cache=x2"], "cache is auto: write values"),
-        (["num dies=1..50", "die area=x0.1,x0.2,x0.3", "volume=1..20"], "2,000 at the most"),
+        (["num dies=1..50", "memory stacks=1,2,3,4,5,6,7", "cache=1,2,3,4,5,6"], "2,000 at the most"),
     ],
 )
 def test_what_cannot_vary_is_one_line(lines: list[str], words: str) -> None:

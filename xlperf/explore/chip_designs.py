@@ -225,7 +225,7 @@ def _refuse_unbuilt(devices: Table, results: Table, own: _Forms) -> None:
         return
     free = evaluate_devices(with_columns(devices, power_budget=np.nan), own.catalog, costs=False)
     cache = own.number("cache")
-    needed = sum(free.number(f"power_{part}") for part in ("static", "memory", "links"))
+    needed = np.sum([free.number(f"power_{part}") for part in ("static", "memory", "links")], axis=0)
     for row in lost.tolist():
         words, budget = str(results.text("reason")[row]).split(";")[0], devices.number("power_budget")[row]
         cores = devices.filled("compute_share")[row] * devices.number("num_dies")[row] * devices.number("die_area")[row]

@@ -50,8 +50,8 @@ def chip_answers(forms: Sequence[Table], catalog: Catalog) -> list[Answer]:
             answers[row] = _unbuilt(designs.reasons[number])
         catalog = _with_chips(designs, built, [names[own[number]] for number in built], catalog)
         for number, answer in zip(built, _of_devices(designs, built, catalog), strict=True):
-            asked = float(forms[own[number]].number("cache")[0])
-            answers[own[number]] = answer | ({"cache": asked} if asked == asked else {})  # the area rounds it
+            cache = float(forms[own[number]].number("cache")[0])
+            answers[own[number]] = answer | ({"cache": cache} if cache == cache else {})  # the area rounds it
     judged = [row for row, answer in enumerate(answers) if named[row] or not answer.get("reason")]
     beside = catalog.known_rows("accelerators", np.array([BESIDE], dtype=object))[0] >= 0
     asked = {row: _asked(forms[row], names[row]) for row in judged}
