@@ -17,11 +17,12 @@ from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
-from xlperf.catalog.schema import FORMS, PLAN_TABLES, results_of, table_schema
+from xlperf.catalog.schema import FORMS, PLAN_TABLES, first_words, results_of, table_schema
 from xlperf.engine import evaluate
 from xlperf.engine.devices import evaluate_devices
 from xlperf.explore.auto import evaluate_resolved
-from xlperf.explore.forms import evaluate_forms
+from xlperf.explore.chip_table import chip_worth
+from xlperf.explore.forms import answers_of, evaluate_forms, form_of
 from xlperf.explore.train import FOLLOWING, SEARCHED
 from xlperf.workbook import compare_sheet
 from xlperf.workbook.build import read_tables, workbook_package
@@ -354,11 +355,11 @@ def test_a_chip_is_the_device_of_its_budgets(catalog: Catalog) -> None:
     assert len(parts) == 8 and sum(parts) == pytest.approx(found["unit_cost"])
 
 
-def test_stacks_asked_for_are_what_it_has_where_they_have_room(catalog: Catalog) -> None:
+def test_stacks_asked_for_are_what_it_has_or_it_is_refused(catalog: Catalog) -> None:
     for stacks in (4.0, 6.0):
         assert answered(catalog, "chip", **CHIP, **{"memory stacks": stacks})["memory_stacks"] == stacks
     many = answered(catalog, "chip", **CHIP, **{"memory stacks": 40.0})
-    assert many["memory_stacks"] < 40.0 and "40 stacks asked for" in many["limited_by"]
+    assert np.isnan(many["memory_stacks"]) and many["answer"].startswith("No answer: 40 stacks of HBM4")
 
 
 def test_a_bandwidth_asked_for_takes_the_fewest_stacks(catalog: Catalog) -> None:
@@ -367,8 +368,6 @@ def test_a_bandwidth_asked_for_takes_the_fewest_stacks(catalog: Catalog) -> None
     assert asked["memory_bandwidth"] >= 9e12 > fewer["memory_bandwidth"]
     both = answered(catalog, "chip", **CHIP, **{"bandwidth target": 9.0, "memory stacks": 6.0})
     assert both["memory_stacks"] == 6.0
-    many = answered(catalog, "chip", **CHIP, **{"bandwidth target": 90.0})
-    assert many["memory_bandwidth"] < 90e12 and "stacks asked for" in many["limited_by"]
 
 
 def test_an_accelerator_in_the_place_of_the_chip_is_that_of_the_catalog(catalog: Catalog) -> None:
@@ -376,7 +375,8 @@ def test_an_accelerator_in_the_place_of_the_chip_is_that_of_the_catalog(catalog:
     judged = {"software": "tensorrt-llm", "mode": "continuous"}
     sold = answered(catalog, "serve", **{**ASKED, "ttft target": None}, **judged)
     each = "tokens_per_second_per_accelerator"
-    assert found[each] == pytest.approx(sold[each])
+    # The fewest whole servers for 1,000 users may take a copy that is a little slower.
+    assert sold[each] <= found[each] <= 1.06 * sold[each]
     assert found[each] * 1000.0 / found["capex"] == pytest.approx(found["tokens_per_thousand_dollars"])
 
 
@@ -425,6 +425,19 @@ def test_tables_and_curves_beside_the_answers_have_numbers(values: Any) -> None:
     assert sum(isinstance(own, float | int) for own in curve) >= 10
     assert all(isinstance(train[f"O{row}"].value, float) for row in range(22, 27))
     assert all(isinstance(chip[f"{letter}{row}"].value, float | int) for letter in "OPQR" for row in range(15, 22))
+    assert all(isinstance(chip[f"{letter}{row}"].value, float | int) for letter in "OPQ" for row in range(25, 29))
+    rates, costs, marks = ([chip[f"{letter}{row}"].value for row in range(42, 78)] for letter in "GHJ")
+    assert all(isinstance(value, float | int) for value in (*rates, *costs))
+    best = [row for row, mark in enumerate(marks) if mark]
+    assert 3 <= len(best) < 36 and rates.index(max(rates)) in best and costs.index(min(costs)) < 36
+
+
+def test_the_sheet_says_what_the_next_unit_is_worth_as_the_command_does(values: Any, catalog: Catalog) -> None:
+    asked = form_of("chip", first_words("chip"))
+    worth = chip_worth(asked, answers_of(asked, catalog)[0], catalog)
+    for letter, name in (("O", "rate"), ("P", "worth"), ("Q", "price")):
+        shown = [values["Build a chip"][f"{letter}{row}"].value for row in range(25, 29)]
+        assert shown == pytest.approx(worth.number(name).tolist(), rel=1e-9), name
 
 
 def test_every_entry_has_a_drop_down_or_bounds(book: Any) -> None:

@@ -469,11 +469,13 @@ def serve(
 
 def _ahead(session: Session, questions: Questions) -> Iterator[object]:
     """Answers to questions of earlier sessions, one at a time, then to those of the shipped workbook."""
+    from xlperf.explore.chip_table import first_chips
     from xlperf.explore.forms import first_forms
 
     yield from (answer(session, line) for line in [*questions])
     _, catalog = session.catalog(None)
     yield from (session.engine.evaluate(form, catalog) for form in first_forms(catalog))
+    yield from (session.engine.evaluate(forms, catalog) for forms in first_chips())
 
 
 def main() -> None:

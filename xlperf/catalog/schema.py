@@ -75,7 +75,16 @@ AUTO_COLUMNS: dict[str, tuple[str, ...]] = {
         "expert_accelerators",
         "ping_pong_batches",
     ),
-    "chip": ("power_budget", "memory_stacks", "bandwidth_target"),
+    "chip": (
+        "num_dies",
+        "die_area",
+        "area_budget",
+        "power_budget",
+        "cost_budget",
+        "cache",
+        "memory_stacks",
+        "bandwidth_target",
+    ),
     "train": (
         "num_accelerators",
         "deadline",

@@ -1,4 +1,4 @@
-"""Commands that answer a question as the front sheets do, in a line: ``serve``, ``train``, ``chip``."""
+"""Commands that answer a question as the front sheets do, in a line: ``serve``, ``train``."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _SHOWN = {
         "step_time", "mfu", "goodput", "memory_reserved", "memory_capacity", "largest_loss",
     ),
     "chip": (
-        "unit_cost", "capex", "peak_flop_rate_bf16", "peak_flop_rate_fp8", "memory_stacks", "memory_capacity",
+        "unit_cost", "capex", "peak_flop_rate_bf16", "peak_flop_rate_fp8", "cache", "memory_stacks", "memory_capacity",
         "memory_bandwidth", "num_multiprocessors", "thermal_design_power", "tokens_per_second_per_accelerator",
-        "tokens_per_thousand_dollars", "limited_by",
+        "tokens_per_thousand_dollars", "limited_by", "chosen",
     ),
 }  # fmt: skip
 """Results that a terminal shows below the answer."""
@@ -53,17 +53,29 @@ def _option(column: Column, value: str) -> Any:
     return click.option(f"--{column.name.replace('_', '-')}", column.name, metavar=metavar, help=words)
 
 
+def form_options(kind: str, function: Any) -> Any:
+    """Give a command an option for each entry of a form."""
+    first = first_words(kind)
+    for column in reversed(table_schema(kind).columns):
+        if column.name in first:
+            function = _option(column, first[column.name])(function)
+    return function
+
+
+def answer_lines(kind: str, form: Mapping[str, str], answer: Mapping[str, Any], shown: list[str]) -> list[str]:
+    """Lines of an answer on a terminal: the sentence, results, ``shown``, and what was taken for granted."""
+    card = _card(kind, answer)
+    blocks = [[str(answer["answer"])], card, shown, _notes(form, answer)]
+    return [line for block in blocks if block for line in (*block, "")][:-1]
+
+
 def _question(kind: str, short: str, words: str, *lines: str) -> click.Command:
     """The command of a form, with an option for each of its entries."""
 
     def asked(output: str | None, catalog: str | None, **given: str | None) -> int:
         return _answered(kind, given, output, catalog)
 
-    function: Any = output_option(catalog_option(asked))
-    first = first_words(kind)
-    for column in reversed(table_schema(kind).columns):
-        if column.name in first:
-            function = _option(column, first[column.name])(function)
+    function = form_options(kind, output_option(catalog_option(asked)))
     found: click.Command = click.command(kind, cls=Command, short_help=short, help=words, epilog=examples(*lines))(
         function
     )
@@ -89,10 +101,7 @@ def _answered(kind: str, given: Words, output: str | None, catalog: str | None) 
     if kind == "train":
         plans = plan_of_run(table, answer)
     if output is None:
-        card = _card(kind, answer)
-        notes = _notes(form, answer)
-        shown = [] if ways is None else _ways(ways)
-        say(str(answer["answer"]), "", *card, *([""] if card else []), *shown, *([""] if shown else []), *notes)
+        say(*answer_lines(kind, form, answer, [] if ways is None else _ways(ways)))
         took(1, "answer")
     elif plans is not None and len(plans) and not is_json(output) and not is_workbook(output):
         chosen = plans.take([int(np.nan_to_num(answer.get("way", 1.0), nan=1.0)) - 1])
@@ -172,7 +181,7 @@ def _card(kind: str, answer: Mapping[str, Any]) -> list[str]:
 def _notes(form: Mapping[str, str], answer: Mapping[str, Any]) -> list[str]:
     """Notes below an answer: its trust, the defaults used, and what was asked."""
     sure = f"{answer['trust']}: {answer['trust_reason']}" if answer.get("trust") else ""
-    asked = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in form.items() if value != "auto")
+    asked = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in form.items() if value not in ("", "auto"))
     taken = "; ".join(filter(None, [answer.get("defaults_used", ""), _priced(answer)]))
     return [
         f"{words}{said}" for words, said in (("", sure), ("taken for granted: ", taken), ("asked: ", asked)) if said
@@ -201,12 +210,4 @@ train = _question(
     "is as there, and said below the answer. -o plan.csv writes the plan, which every command takes.",
     "xlperf train --model Llama3-70B --accelerator H100 --num-accelerators 256 --training-tokens 2",
     "xlperf train --model Llama3-8B --accelerator B200 --deadline 10",
-)
-chip = _question(
-    "chip",
-    "What an accelerator of your own would cost and be worth.",
-    "An accelerator from node, dies, memory and budgets: peak rates, cost, power, and what it serves beside a B200. "
-    "The sheet Build a chip in a line; what is not given is as there, and said below the answer.",
-    "xlperf chip --technology '3 nm' --num-dies 4 --die-area 400 --bandwidth-target 9.6",
-    "xlperf chip --memory HBM4 --memory-stacks 8 --power-budget 1000 -o chip.csv",
 )

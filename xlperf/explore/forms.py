@@ -19,8 +19,8 @@ from xlperf.catalog.cells import number_of
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import FORMS, first_words, results_of, table_schema
 from xlperf.catalog.table import Place, Table, nowhere
-from xlperf.engine.devices import TOO_LARGE_DIE, accelerators_of, device_cost_parts, evaluate_devices
-from xlperf.explore.fleet_plans import ONE, with_columns
+from xlperf.explore.chips import BESIDE, chip_answers
+from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.mappings import MOST_ACCELERATORS, server_sizes, sold_counts
 from xlperf.explore.search import stacked
 from xlperf.explore.search_results import (
@@ -37,8 +37,6 @@ from xlperf.explore.serve import serve_answer, serving_ways
 from xlperf.explore.space import divides, divisors, powers_of_two
 from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
 
-BESIDE = "B200-SXM-180GB"
-"""Accelerator that a chip is compared with."""
 _known: WeakKeyDictionary[Catalog, dict[object, Answer]] = WeakKeyDictionary()
 
 
@@ -76,25 +74,47 @@ def evaluate_forms(forms: Table, catalog: Catalog) -> Table:
     searched. Returns the results of the kind, row by row; where there is no answer, numbers are NaN and ``reason`` says
     why. Raises InputError where a name is unknown or a form lacks what its question needs.
     """
-    return answers_table(forms, [answer_of(forms.take([row]), catalog) for row in range(len(forms))])
+    return answers_table(forms, answers_of(forms, catalog))
 
 
 def answer_of(form: Table, catalog: Catalog) -> Answer:
-    """Answer of one form, from a cache as long as the rows of the catalog that it names stay what they are.
+    """Answer of one form: one row."""
+    return answers_of(form, catalog)[0]
 
-    ``form``: one row.
+
+def answers_of(forms: Table, catalog: Catalog) -> list[Answer]:
+    """Answers of forms, from a cache as long as the rows of the catalog that they name stay what they are.
+
+    Chips that are not in the cache are evaluated together.
     """
-    form, taken = _with_exact_names(form, catalog)
-    is_built = form.kind == "chip" and not form.text("accelerator")[0]
-    part = part_of(catalog, form, (BESIDE,) if is_built else ())
-    given = ((name, str(values[0])) for name, values in sorted(form.columns.items()))
-    open_ = tuple(sorted(name for name, mask in form.auto.items() if mask[0]))
-    key = form.kind, open_, tuple((name, value) for name, value in given if value not in ("", "nan"))
-    cached = _known.setdefault(part, {})
-    if key not in cached:
-        cached[key] = _SOLVERS[form.kind](form, part)
-    answer = dict(cached[key])
-    return answer | {"answer": " ".join([str(answer["answer"]), *taken])} if taken else answer
+    exact = [_with_exact_names(forms.take([row]), catalog) for row in range(len(forms))]
+    places = []
+    for form, _ in exact:
+        is_built = form.kind == "chip" and not form.text("accelerator")[0]
+        part = part_of(catalog, form, (BESIDE,) if is_built else ())
+        given = ((name, str(values[0])) for name, values in sorted(form.columns.items()))
+        open_ = tuple(sorted(name for name, mask in form.auto.items() if mask[0]))
+        key = form.kind, open_, tuple((name, value) for name, value in given if value not in ("", "nan"))
+        places.append((_known.setdefault(part, {}), key, form, part))
+    lacking = [place for place in places if place[1] not in place[0]]
+    if lacking and forms.kind == "chip":
+        for (cached, key, *_), answer in zip(
+            lacking, _chips([form for _, _, form, _ in lacking], catalog), strict=True
+        ):
+            cached[key] = answer
+    for cached, key, form, part in lacking:
+        if key not in cached:
+            cached[key] = _SOLVERS[form.kind](form, part)
+    answers = []
+    for (cached, key, *_), (_, taken) in zip(places, exact, strict=True):
+        answer = dict(cached[key])
+        answers.append(answer | {"answer": " ".join([str(answer["answer"]), *taken])} if taken else answer)
+    return answers
+
+
+def _chips(forms: Sequence[Table], catalog: Catalog) -> list[Answer]:
+    """Answers of forms of chips, with the part of the catalog that they name."""
+    return chip_answers(forms, part_of(catalog, stacked(forms), (BESIDE,)))
 
 
 def ways_of(form: Table, catalog: Catalog) -> tuple[Table, Table]:
@@ -315,143 +335,4 @@ def _refused(form: Table, found: Search | None) -> Answer:
     return {"reason": reason, "answer": f"No answer: {reason}."}
 
 
-CHIP = "My chip"
-_NAMED = ("technology", "core", "memory", "link", "package")
-_BUDGETS = ("num_dies", "die_area", "power_budget", "margin_share", "volume")
-_RATES = (
-    "peak_flop_rate_bf16", "peak_flop_rate_fp8", "memory_capacity", "memory_bandwidth", "thermal_design_power",
-)  # fmt: skip
-_DEVICE = ("unit_cost", "capex", "memory_stacks", "num_multiprocessors", "power_compute")
-_LOSSES = ("package_defects", "wasted_dies", "wasted_memory")
-CHIP_PARTS = {
-    "cost_dies": "raw_dies", "cost_defects": "die_defects", "cost_package": "raw_package", "cost_memory": "memory",
-    "cost_test": "test", "cost_board": "board_cost", "cost_design": "nre_per_unit",
-}  # fmt: skip
-MARGIN = 0.02
-"""Stacks beyond those asked for that the edge has room for, so that rounding loses none. [-]"""
-USERS = 1000.0
-_JUDGED_WITH = str(table_schema("inference").by_name["software"].default)
-"""Serving engine that chips are judged with, in one pool: the kernels of a chip are assumed, its engine as well."""
-
-
-def chip_answer(form: Table, catalog: Catalog) -> Answer:
-    """What the chip of a form, or the accelerator that it names, costs and serves.
-
-    ``form``: one row of kind ``chip``. ``catalog``: technology, models and the accelerators to hold it against. Returns
-    results of the kind ``chip_results``. Raises InputError where a name is unknown.
-    """
-    named = str(form.text("accelerator")[0])
-    if named:
-        return _served(form, named, catalog)
-    device, asked = _device(form, catalog)
-    results = evaluate_devices(device, catalog)
-    if np.isnan(results.number("thermal_design_power")[0]):
-        reason = str(results["reason"][0])
-        return {"reason": reason, "answer": f"No answer: {reason}."}
-    unmade = str(results["reason"][0]) if np.isnan(results.number("unit_cost")[0]) else ""
-    if TOO_LARGE_DIE in unmade:
-        reason = f"a compute die of {device.number('die_area')[0]:,.0f} mm² is larger than the reticle: more dies"
-        return {"reason": reason, "answer": f"No answer: {reason}."}
-    own = catalog.with_tables([_appended(catalog.tables["devices"], device), _accelerators(catalog)])
-    answer = _served(form, CHIP, own)
-    answer |= {name: float(results.number(name)[0]) for name in _DEVICE}
-    answer["limited_by"] = str(results["limited_by"][0])
-    parts = device_cost_parts(device, catalog)
-    if parts is not None:
-        answer |= {name: float(parts.number(part)[0]) for name, part in CHIP_PARTS.items()}
-        answer["cost_losses"] = added(float(parts.number(part)[0]) for part in _LOSSES)
-    if asked > answer["memory_stacks"]:
-        answer["limited_by"] += f"; {asked:.0f} stacks asked for, {answer['memory_stacks']:.0f} have room"
-    answer["reason"] = "; ".join(filter(None, (answer["reason"], unmade)))
-    answer["answer"] = _chip_sentence(form, answer, catalog)
-    return answer
-
-
-def _device(form: Table, catalog: Catalog) -> tuple[Table, float]:
-    """The device of a form, and the stacks of memory that are asked for; NaN where any number will do."""
-    columns: dict[str, Any] = {"device": np.array([CHIP], dtype=object)}
-    columns |= {name: form.text(name) for name in _NAMED}
-    columns |= {name: form.filled(name) for name in _BUDGETS}
-    order = [column.name for column in table_schema("devices").columns]
-    device = Table("devices", {name: columns[name] for name in order if name in columns}, form.place)
-    stacks, target = form.number("memory_stacks"), form.number("bandwidth_target")
-    if np.isnan(stacks[0]) and np.isnan(target[0]):
-        return device, np.nan
-    free = evaluate_devices(device, catalog, costs=False)
-    if np.isnan(stacks[0]):
-        each = free.number("memory_bandwidth") / free.number("memory_stacks")
-        stacks = np.ceil(target / each * (1.0 - 1e-9))
-    row = catalog.rows("memories", form.text("memory"), form, "memory")
-    edge = (stacks + MARGIN) * catalog.tables["memories"].number("shoreline")[row]
-    most = 1.0 - device.filled("link_shoreline_share")
-    columns["memory_shoreline_share"] = np.minimum(edge / free.number("outer_perimeter"), most)
-    return Table("devices", {name: columns[name] for name in order if name in columns}, form.place), float(stacks[0])
-
-
-def _appended(table: Table, row: Table) -> Table:
-    """A table with one row more; columns that the row lacks are blank in it."""
-    columns = {}
-    for column in table.schema.columns:
-        if column.name in table or column.name in row:
-            values = [part.text(column.name) if column.is_text else part.number(column.name) for part in (table, row)]
-            columns[column.name] = np.concatenate(values)
-    return Table(table.kind, columns, table.place)
-
-
-def _accelerators(catalog: Catalog) -> Table:
-    """The sheet ``accelerators`` with the chip, of the kernels and the network of the accelerator beside it."""
-    table = catalog.tables["accelerators"]
-    like = int(catalog.known_rows("accelerators", np.array([BESIDE], dtype=object))[0])
-    columns = {
-        "accelerator": CHIP,
-        "generation": table.text("generation")[like] if like >= 0 else "",
-        "default_network": table.text("default_network")[like] if like >= 0 else "",
-        "device": CHIP,
-    }
-    row = {name: np.array([value], dtype=object) for name, value in columns.items()}
-    return _appended(table, Table("accelerators", row, table.place))
-
-
-def _served(form: Table, accelerator: str, catalog: Catalog) -> Answer:
-    """Rates of an accelerator and what it serves of the model of the form."""
-    name = np.array([accelerator], dtype=object)
-    columns: dict[str, Any] = {"model": form.text("model"), "precision": form.filled("precision"), "accelerator": name}
-    columns |= {"users": np.array([USERS]), "prompt_length": form.number("prompt_length")}
-    columns |= {"output_length": form.number("output_length"), "speed_per_user": form.filled("speed_per_user")}
-    columns |= {"software": np.array([_JUDGED_WITH], dtype=object), "mode": np.array([ONE], dtype=object)}
-    served = answer_of(Table("serve", columns, form.place), catalog)
-    every = accelerators_of(catalog)
-    row = int(catalog.rows("accelerators", name, form, "accelerator")[0])
-    answer: Answer = {rate: float(every.table.number(rate)[row]) for rate in _RATES}
-    price = int(catalog.price_rows[row])
-    listed = float(catalog.tables["prices"].number("capex")[price]) if price >= 0 else np.nan
-    capex = float(every.capex[row])
-    answer["capex"] = capex if capex == capex else listed
-    tokens = float(served.get("tokens_per_second_per_accelerator", np.nan))
-    answer["tokens_per_second_per_accelerator"] = tokens
-    answer["tokens_per_thousand_dollars"] = 1000.0 * tokens / answer["capex"]
-    answer["reason"] = str(served.get("reason", ""))
-    answer["answer"] = f"{accelerator}: {tokens:,.0f} tokens/s" if tokens == tokens else str(served["answer"])
-    return answer
-
-
-def _chip_sentence(form: Table, answer: Answer, catalog: Catalog) -> str:
-    dies, area = form.filled("num_dies")[0], form.filled("die_area")[0]
-    size = f"{dies:.0f} × {area:,.0f} mm² at {form.text('technology')[0]}"
-    cost = f" cost {dollars(answer['unit_cost'])} to make" if answer["unit_cost"] == answer["unit_cost"] else ""
-    rate = f"{answer['memory_bandwidth'] / TERA:.1f} TB/s"
-    made = f"{size} with {answer['memory_stacks']:.0f} stacks of {form.text('memory')[0]} ({rate}){cost}"
-    tokens = answer["tokens_per_second_per_accelerator"]
-    if tokens != tokens:
-        return f"{made}; it does not serve {form.text('model')[0]} this way: {answer['reason']}."
-    if catalog.known_rows("accelerators", np.array([BESIDE], dtype=object))[0] < 0:
-        return f"{made}; one serves {tokens:,.0f} tokens/s."
-    other = _served(form, BESIDE, catalog)
-    ratio = tokens / other["tokens_per_second_per_accelerator"]
-    worth = answer["tokens_per_thousand_dollars"] / other["tokens_per_thousand_dollars"]
-    per_dollar = f", {worth:.1f}× per dollar of its price" if worth == worth else ""
-    unpriced = "" if per_dollar else f" ({answer['reason'] or 'its price is not known'})"
-    return f"{made}; one serves {ratio:.1f}× the tokens of a B200{per_dollar}{unpriced}."
-
-
-_SOLVERS = {"serve": serve_answer, "train": train_answer, "chip": chip_answer}
+_SOLVERS = {"serve": serve_answer, "train": train_answer}

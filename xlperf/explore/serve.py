@@ -70,7 +70,7 @@ def serving_ways(form: Table, catalog: Catalog) -> list[Fleet]:
     cached = _found.setdefault(catalog, {})
     if key not in cached:
         mode = str(form.text("mode")[0])
-        search = FleetSearch(_plans(form, catalog), engines_of(form, catalog), demand, catalog)
+        search = FleetSearch(replicas_of(form, catalog), engines_of(form, catalog), demand, catalog)
         cached[key] = search.fleets((mode,) if mode else (ONE, TWO))
     return cached[key]
 
@@ -115,7 +115,7 @@ def _formats(form: Table, catalog: Catalog) -> list[dict[str, Any]]:
     return found
 
 
-def _plans(form: Table, catalog: Catalog) -> Table:
+def replicas_of(form: Table, catalog: Catalog) -> Table:
     """Inference plans of one replica, a row for each format; degrees that the form leaves open are blank."""
     columns: dict[str, Any] = {name: form[name] for name in ("model", "accelerator", "prompt_length", "output_length")}
     columns |= {name: form.number(name) for name in DEGREES}
@@ -274,7 +274,7 @@ def _defaults(plan: Table) -> str:
 
 def _refused(form: Table, catalog: Catalog) -> Answer:
     """Why nothing meets the targets: which limit, by how much, and what would help."""
-    plans, demand = _plans(form, catalog), _demand(form)
+    plans, demand = replicas_of(form, catalog), _demand(form)
     search = FleetSearch(plans, engines_of(form, catalog), demand, catalog)
     tried = search.single_users()
     accelerator, model = short_name(plans.text("accelerator")[0]), str(plans.text("model")[0])

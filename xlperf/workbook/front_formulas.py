@@ -328,6 +328,18 @@ def _indexed(area: Any, row: Any, column: Any = 1.0) -> Any:
         raise _Failed(CellError("#REF!", "")) from None
 
 
+def _counted(arguments: Sequence[Any]) -> float:
+    """Rows whose numbers keep every criterion, such as ``<=5``; a cell without a number keeps none."""
+    kept: list[bool] = []
+    for area, criterion in zip(arguments[::2], arguments[1::2], strict=True):
+        found = re.fullmatch(r"(<=|>=|<|>)(.+)", _words(_one(criterion)))
+        assert found is not None, criterion
+        compare, bound = _OPERATIONS[found[1]], float(found[2])
+        own = [isinstance(one, float | int) and bool(compare(one, bound)) for one in _flat(area)]
+        kept = [one and other for one, other in zip(kept or [True] * len(own), own, strict=True)]
+    return float(sum(kept))
+
+
 def _absent() -> Any:
     raise _Failed(_MISSING)
 
@@ -351,5 +363,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "AND": lambda *v: all(map(bool, v)),
     "OR": lambda *v: any(map(bool, v)),
     "HYPERLINK": lambda _, words: words,
+    "COUNTIFS": lambda *v: _counted(v),
     "COUNTIF": lambda area, value: float(sum(_same(own, value) for own in _flat(area) if own is not None)),
 }

@@ -128,6 +128,10 @@ def drawings(name: str, columns: Sequence[Column], rows: Rows, wanted: Sequence[
         found = _points(columns, rows, (SPEED, THROUGHPUT), "Throughput against speed per user")
         if found is not None and len(found.labels) > 2:
             return [found]
+    if name == "chips":
+        found = _points(columns, rows, ("unit_cost", THROUGHPUT), "Tokens per second against the cost of a unit")
+        if found is not None:
+            return [found]
     for kind in KINDS:
         if {*kind.values, *kind.labels, *filter(None, [kind.within])} <= set(place):
             found = _bars(kind, columns, rows)
@@ -268,6 +272,8 @@ def _points(
     series = [str(row[place["name"]] or "") if "name" in place else "" for row in kept]
     if len(set(series)) > 10:
         series = [""] * len(kept)
+    if "frontier" in place:
+        series = ["beaten by none" if row[place["frontier"]] else "others" for row in kept]
     order = sorted(range(len(kept)), key=lambda i: (series.index(series[i]), kept[i][along]))
     kept, series = [kept[i] for i in order], [series[i] or "plans" for i in order]
     own = [columns[along], columns[up]]

@@ -1,0 +1,228 @@
+"""Tables of chips: entries of a form that vary, which chips no other beats, and what more of each budget is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.base.errors import Fault, InputError
+from xlperf.base.units import UNITS
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.cells import parse_header
+from xlperf.catalog.schema import AUTO_COLUMNS, first_words, table_schema
+from xlperf.catalog.table import Table
+from xlperf.explore.forms import answers_of, evaluate_forms, form_of
+from xlperf.explore.search_results import Answer
+from xlperf.explore.vary import read_variation
+
+MOST_CHIPS = 2_000
+"""Chips of one table at the most. [-]"""
+ALIKE = 1e-4
+"""Share by which rates and costs of chips may differ and count as equal. [-]"""
+RATE, COST, PRICE = "tokens_per_second_per_accelerator", "unit_cost", "capex"
+AREA_STEP, POWER_STEP, CACHE_STEP = 0.05, 0.05, 0.25
+"""Changes of die area, power and cache whose worth is asked for, over what the chip has. [-]"""
+
+
+AXES: dict[str, tuple[str, ...]] = {
+    "technology": ("4 nm", "3 nm", "2 nm"), "memory_stacks": ("4", "6"), "cache": ("32", "128", "320"),
+    "num_dies": ("1", "2"),
+}  # fmt: skip
+"""Entries that vary in the table of the front sheet, with their first values."""
+
+
+class _Column(NamedTuple):
+    """Values of an entry of a form, and which of them say ``auto``."""
+
+    values: list[float | str]
+    auto: list[bool]
+
+
+def varied_chips(form: Table, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> tuple[Table, list[str]]:
+    """A form with every combination of values of some entries, the last of them changing fastest.
+
+    ``form``: one row of kind ``chip``. ``lines``: header of an entry, and its values: numbers, factors as ``x2``,
+    ``auto`` and names. ``place``: where the lines stand, for the messages. Returns the forms and the entries that vary.
+    Raises InputError with every fault.
+    """
+    columns: dict[str, _Column] = {}
+    faults: list[Fault] = []
+    for header, words in lines:
+        try:
+            name, column = _read(form, header, [word.strip() for word in words], place)
+            if name in columns:
+                raise InputError(Fault(place, f"{name.replace('_', ' ')} is given twice"))
+            columns[name] = column
+        except InputError as error:
+            faults += error.faults
+    if faults:
+        raise InputError(faults)
+    number = int(np.prod([len(column.values) for column in columns.values()], dtype=np.int64))
+    if number > MOST_CHIPS:
+        raise InputError(Fault(place, f"these are {number:,} chips; a table has {MOST_CHIPS:,} at the most"))
+    rows = list(product(*(range(len(column.values)) for column in columns.values())))
+    own = {name: np.repeat(values, number) for name, values in form.columns.items()}
+    auto = {name: np.repeat(mask, number) for name, mask in form.auto.items()}
+    for (name, column), index in zip(columns.items(), zip(*rows, strict=True), strict=True):
+        kind = object if table_schema("chip").by_name[name].is_text else np.float64
+        own[name] = np.array(column.values, dtype=kind)[list(index)]
+        auto[name] = np.array(column.auto, dtype=bool)[list(index)]
+    known = [name for name in table_schema("chip").by_name if name in own]
+    return Table("chip", {name: own[name] for name in known}, lambda _, column: form.place(0, column), auto), [*columns]
+
+
+def first_chips(each: int = 6) -> Iterator[Table]:
+    """Forms of the table of chips that the shipped workbook shows, in blocks of so many."""
+    lines = [(name.replace("_", " "), values) for name, values in AXES.items()]
+    forms, _ = varied_chips(form_of("chip", first_words("chip")), lines, "")
+    for start in range(0, len(forms), each):
+        yield forms.take(slice(start, start + each))
+
+
+def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[str, _Column]:
+    """An entry and its values."""
+    stated = [word for word in words if word.casefold() != "auto"]
+    if not stated:
+        field = next(iter(parse_header("chip", [header]).fields), None)
+        if field is None:
+            read_variation("chip", [(header, ["1"])], place)  # says which entries there are
+            raise InputError(Fault(place, f"unknown entry {header}"))
+        name, values = field.column.name, []
+    else:
+        asked = read_variation("chip", [(header, stated)], place)
+        for one in asked.varied:
+            if one.sheet != "chip" or one.shape:
+                problem = f"{one.column.name}: write values of an entry of the chip, as cache=64,128; xlperf sweep "
+                raise InputError(Fault(place, f"{problem}varies the sheets"))
+        if asked.varied:
+            name = asked.varied[0].name
+            first = float(form.filled(name)[0])
+            if np.isnan(first):
+                raise InputError(Fault(place, f"{name.replace('_', ' ')} is auto: write values, no factors"))
+            values = (first * asked.varied[0].values).tolist()
+        else:
+            name, numbers = next(iter(asked.values.items()))
+            values = numbers.tolist()
+    blank: float | str = "" if table_schema("chip").by_name[name].is_text else np.nan
+    if len(stated) < len(words) and name not in AUTO_COLUMNS["chip"]:
+        raise InputError(Fault(place, f"{name.replace('_', ' ')} cannot be auto: write values"))
+    auto = [False] * len(values)
+    if len(stated) < len(words):
+        place_of_auto = [word.casefold() for word in words].index("auto")
+        values.insert(place_of_auto, blank)
+        auto.insert(place_of_auto, True)
+    return name, _Column(values, auto)
+
+
+def frontier_of(results: Table) -> Array:
+    """Chips that no other beats: 1 where none makes more tokens for as little to make, or as many for less.
+
+    ``results``: of kind ``chip_results``. Differences within :data:`ALIKE` do not count. Returns 0 for a chip that
+    another beats, NaN for one without an answer.
+    """
+    rate, cost = results.number(RATE), results.number(COST)
+    more, less = 1.0 + ALIKE, 1.0 - ALIKE
+    better = (rate[None, :] > more * rate[:, None]) & (cost[None, :] <= more * cost[:, None])
+    cheaper = (rate[None, :] >= less * rate[:, None]) & (cost[None, :] < less * cost[:, None])
+    beaten = (better | cheaper).any(axis=1)
+    return np.where(np.isnan(rate + cost), np.nan, np.where(beaten, 0.0, 1.0))
+
+
+def evaluate_chips(forms: Table, catalog: Catalog, each: int = 100) -> Iterator[Table]:
+    """Results of forms of chips in blocks of so many."""
+    for start in range(0, len(forms), each):
+        yield evaluate_forms(forms.take(slice(start, start + each)), catalog)
+
+
+class _Step(NamedTuple):
+    """A change of one entry: what changes, its unit, by how many units, and the entry with its value before."""
+
+    words: str
+    unit: str
+    size: float
+    column: str
+    before: float
+    change: float
+
+
+def chip_worth(form: Table, answer: Answer, catalog: Catalog) -> Table:
+    """What the next mm2, stack, W and MB of cache are worth: more tokens at equal tokens per dollar of the price.
+
+    Finite differences of the answers of the form itself, with all else as it was chosen and without its budgets of
+    area and cost. Where more has no room, the worth of the last unit.
+
+    ``form``: one row of kind ``chip``. ``answer``: of the form; with a price. Returns ``chip_worth``.
+    """
+    held = {"num_dies": answer["num_dies"], "die_area": answer["die_area"], "cache": answer["cache"],
+            "memory_stacks": answer["memory_stacks"], "area_budget": np.nan, "cost_budget": np.nan}  # fmt: skip
+    limit = float(form.number("power_budget")[0])
+    limit = limit if limit == limit else float(answer["thermal_design_power"])
+    dies, area, cache = (float(answer[name]) for name in ("num_dies", "die_area", "cache"))
+    steps = (
+        _Step("silicon", "mm2", AREA_STEP * dies * area, "die_area", area, AREA_STEP * area),
+        _Step("memory", "stack", 1.0, "memory_stacks", float(answer["memory_stacks"]), 1.0),
+        _Step("power", "W", POWER_STEP * limit, "power_budget", limit, POWER_STEP * limit),
+        _Step("cache", "MB", CACHE_STEP * cache / UNITS["MB"].factor, "cache", cache, CACHE_STEP * cache),
+    )
+    changes: list[dict[str, float]] = [{}]
+    for step in steps:
+        changes += [{step.column: step.before + step.change}, {step.column: step.before - step.change}]
+    found = answers_of(_forms_with(form, [held | change for change in changes]), catalog)
+    base = found[0]
+    lines = [_line(step, base, found[2 * number + 1], found[2 * number + 2]) for number, step in enumerate(steps)]
+    known = table_schema("chip_worth").columns
+    columns = {
+        column.name: np.array([line[column.name] for line in lines], dtype=object if column.is_text else np.float64)
+        for column in known
+    }
+    return Table("chip_worth", columns)
+
+
+def _forms_with(form: Table, changes: Sequence[dict[str, float]]) -> Table:
+    """A form once for each set of changed numbers."""
+    number = len(changes)
+    columns = {name: np.repeat(values, number) for name, values in form.columns.items()}
+    for name in changes[0]:
+        columns[name] = np.array([change[name] for change in changes])
+    for row, change in enumerate(changes):
+        for name in change.keys() - changes[0].keys():
+            columns.setdefault(name, np.full(number, np.nan))
+            columns[name] = np.array([*columns[name][:row], change[name], *columns[name][row + 1 :]])
+    known = [name for name in table_schema("chip").by_name if name in columns]
+    return Table("chip", {name: columns[name] for name in known}, lambda _, column: form.place(0, column))
+
+
+def _line(step: _Step, base: Answer, more: Answer, less: Answer) -> dict[str, object]:
+    """What one more unit adds to the tokens and to the price, else what the last unit added."""
+
+    def rate(one: Answer) -> float:
+        return float(one.get(RATE, np.nan))
+
+    up = rate(more) == rate(more)
+    other, sign = (more, 1.0) if up else (less, -1.0)
+    added = sign * (rate(other) - rate(base)) / step.size
+    price = sign * (float(other.get(PRICE, np.nan)) - float(base[PRICE])) / step.size
+    price = price if abs(price * step.size) > ALIKE * float(base[PRICE]) else 0.0
+    worth = added / rate(base) * float(base[PRICE])
+    return {
+        "change": step.words, "step": sign * step.size, "unit": step.unit, "rate": added, "worth": worth,
+        "price": price, "verdict": verdict_of(worth, price, up),
+    }  # fmt: skip
+
+
+def verdict_of(worth: float, price: float, has_room: bool) -> str:
+    """Whether one more unit pays, in words.
+
+    >>> verdict_of(12.0, 3.0, True), verdict_of(-2.0, 0.0, True), verdict_of(1.0, 3.0, False)
+    ('pays', 'less of it pays', 'does not pay; more has no room')
+    """
+    if worth != worth:
+        return "no room for more or less"
+    words = (
+        "pays" if worth > price else "no use" if worth == 0.0 else "less of it pays" if worth < 0.0 else "does not pay"
+    )
+    return words if has_room else f"{words}; more has no room"
