@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import fsum
 from typing import NamedTuple
@@ -214,6 +214,7 @@ def diagnose(
     top: int = 10,
     progress: Progress | None = None,
     ranked: bool = False,
+    without: Collection[Change] = (),
 ) -> Diagnosis:
     """Rank the changes that would explain what was measured.
 
@@ -226,10 +227,10 @@ def diagnose(
 
     ``plan``: one plan without ``auto``. ``measured``: at least one. ``top``: explanations at the most. ``progress``:
     called with the number of plans of each block that is done. ``ranked``: whether changes are ranked although all
-    measurements are inside bands that are not wide. Returns readings, explanations and steps. Raises InputError if the
-    plan is illegal, or lacks a result that was measured.
+    measurements are inside bands that are not wide. ``without``: changes that the run excludes. Returns readings,
+    explanations and steps. Raises InputError if the plan is illegal, or lacks a result that was measured.
     """
-    variants = Variants.of(plan)
+    variants = Variants.of(plan, without)
     table, changed = variants.evaluated_on(catalog)
     results = evaluate(table, changed, progress)
     measured = [one for one in measured if not _absent(_predicted(variants, results, one)[0], one)]
