@@ -60,14 +60,14 @@ def test_benchmark_results(tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_the_log_and_each_byte_is_read_once(tmp_path: Path) -> None:
     """The time of 100 MB is in tests/benchmarks."""
     peaks = []
-    for count in (20_000, 80_000):
+    for count in (10_000, 30_000):
         path = megatron(tmp_path / "large.log", count)
         tracemalloc.start()
         assert read_log(path).results[0].value == 20_601.0
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert sum(len(block) for block in blocks(path)) == path.stat().st_size
-    assert peaks[1] < peaks[0] + 3 * 8 * 60_000 + 1e6  # the numbers kept, not the text
+    assert peaks[1] < peaks[0] + 3 * 8 * 20_000 + 1e6  # the numbers kept, not the text
     assert peaks[1] < 16e6
 
 
@@ -212,7 +212,8 @@ def test_a_log_of_another_run_is_reported(command: Command, tmp_path: Path) -> N
 
 
 def test_reading_is_linear_in_the_length_of_a_line(tmp_path: Path) -> None:
-    """Every pattern on 1 MiB of its own worst text: its literal beginning over and over, and long runs after it."""
+    """Every pattern on its own worst text: its literal beginning over and over, and long runs after it."""
+    from xlperf.catalog.log_text import _patterns
     from xlperf.catalog.logs import _EVENT, _compiled
 
     def worst(pattern: re.Pattern[bytes], stem: bytes, size: int) -> float:
@@ -227,6 +228,7 @@ def test_reading_is_linear_in_the_length_of_a_line(tmp_path: Path) -> None:
         return slowest
 
     patterns = [(_compiled(row["pattern"]), row["pattern"]) for row in rows("catalog/log_patterns.csv")]
+    patterns += [(re.compile(one.pattern.encode(), one.flags & re.M), one.pattern) for _, one, *_ in _patterns()]
     stems = [(pattern, re.sub(r"\\s\*|\\b|\(\?m\)|\^", "", text.split("{number}")[0])) for pattern, text in patterns]
     cases = [(pattern, re.sub(r"\\(.)", r"\1", re.split(r"\(\?:|\[\^|\\\.\+", stem)[0])) for pattern, stem in stems]
     cases += [
@@ -235,5 +237,5 @@ def test_reading_is_linear_in_the_length_of_a_line(tmp_path: Path) -> None:
         (_EVENT, '"name":"'),
     ]
     for pattern, stem in cases:
-        short, long = (worst(pattern, stem.encode(), size) for size in (1 << 18, 1 << 20))
+        short, long = (worst(pattern, stem.encode(), size) for size in (1 << 15, 1 << 17))
         assert long < 0.2 or long < 8.0 * short, pattern.pattern  # four times the text; sixteen if it were quadratic

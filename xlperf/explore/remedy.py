@@ -142,7 +142,7 @@ def _as_stated(plan: Table, like: Table) -> Table:
     blank = Table(plan.kind, {name: plan[name] for name in plan.columns if known[name].required})
 
     def needless(name: str) -> bool:
-        if known[name].required or name in like:
+        if known[name].required or not _blank(like, name):
             return False
         stated, default = plan.filled(name)[0], blank.filled(name)[0]
         return bool(stated == default or (stated != stated and default != default))
@@ -153,10 +153,15 @@ def _as_stated(plan: Table, like: Table) -> Table:
     return replace(plan, columns={name: columns[name] for name in known if name in columns})
 
 
+def _blank(plan: Table, name: str) -> bool:
+    """Whether a plan leaves a column blank."""
+    return name not in plan or bool(plan[name][0] == "" or plan[name][0] != plan[name][0])
+
+
 def _changes(plan: Table, better: Table) -> Iterator[str]:
     """``tensor parallel 8 -> 2`` for every column that differs."""
     for column in table_schema(plan.kind).columns:
-        stated = [column.name in table for table in (plan, better)]
+        stated = [not _blank(table, column.name) for table in (plan, better)]
         if not any(stated) or (column.name == "pipeline_schedule" and better.filled("pipeline_parallel")[0] == 1.0):
             continue
         old, new = (_shown(table, column.name) for table in (plan, better))

@@ -45,11 +45,11 @@ from xlperf.workbook.style import (
 )
 
 if TYPE_CHECKING:
-    from xlperf.catalog.table import Table
     from openpyxl import Workbook
     from openpyxl.worksheet.worksheet import Worksheet
 
     from xlperf.catalog.schema import Column
+    from xlperf.catalog.table import Table
     from xlperf.workbook.result_charts import Rows
 
 
