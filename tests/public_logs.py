@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class PublicLog(NamedTuple):
-    """A log, where it is from, what it does not say, and stacks and measurements that its excerpt has."""
+    """A log, where it is from, what it does not say, and the model and a measurement that a reader finds in it."""
 
     stack: str
     source: str
@@ -18,7 +18,7 @@ class PublicLog(NamedTuple):
 
 MEGATRON = PublicLog(
     "megatron",
-    "github.com/fixstars/mdk: run_7B.sh and the log of its first 100 steps on 16 H100; 4,096 tokens follow from TFLOP/s",
+    "github.com/fixstars/mdk: run_7B.sh and the log of 100 steps on 16 H100; 4,096 tokens follow from its TFLOP/s",
     """using world size: 16, data-parallel size: 16, tensor-model-parallel size: 1, pipeline-model-parallel size: 1
 ------------------------ arguments ------------------------
   ffn_hidden_size ................................. 10880
@@ -137,7 +137,7 @@ Mean TPOT (ms):                          12.05
 )
 TRTLLM = PublicLog(
     "trtllm",
-    "NVIDIA/TensorRT-LLM issue 6294: Llama-3.1-8B FP8 by TensorRT-LLM 0.20 on one H100 PCIe, 30,000 requests of 128 + 128",
+    "NVIDIA/TensorRT-LLM issue 6294: Llama-3.1-8B FP8 on one H100 PCIe, 30,000 requests of 128 and 128 tokens",
     """[07/24/2025-08:13:11] [TRT-LLM] [I] Creating CUDA graph instances for 14 batch sizes.
 ===========================================================
 = PYTORCH BACKEND
