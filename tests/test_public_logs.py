@@ -29,11 +29,6 @@ Command = Callable[..., Outcome]
 SEARCHED = {"training": "micro batch size=auto", "inference": "tensor parallel=auto"}
 
 
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load_catalog()
-
-
 def plan_of(**columns: str | float) -> Table:
     return table_from_rows("inference" if "prompt_length" in columns else "training", list(columns),
                            [list(columns.values())], lambda _, column: f"plan [{column}]")  # fmt: skip

@@ -149,8 +149,9 @@ def diagnose(
     A log whose settings, model or FLOP per token contradict the plan is reported. Causes that the arguments of the log
     exclude are not tried.
 
-    At the end stands a remedy: the best mapping of the same model on the same accelerators, with the same batch or load
-    and precision, that the stack starts. Its gain is the ratio of two predictions; flags that change are listed.
+    The last lines are a remedy: the best mapping of the same model on the same accelerators, with the same batch or
+    load and precision, that the stack starts, and settings that were off. Its gain is the ratio of two predictions;
+    flags that change are listed.
 
     Exit code 1 if nothing that is tried comes near the measurement: the first explanation leaves it outside its band.
     """
@@ -173,7 +174,7 @@ def diagnose(
         raise click.UsageError("give --measured 'step time=38', or a column measured step time in the plan")
     with progress(0, "variants of the plan") as done:
         found = diagnosed(plan, known, readings, top, done, every, excluded)
-        cure = remedy(plan, known, readings)
+        cure = remedy(plan, known, readings if found.near else ())
     say(*remarks, err=True)
     for reading in found.readings:
         say(reading.words, err=output is not None)
@@ -225,13 +226,14 @@ def _stated(paths: tuple[str, ...], plan: Table, catalog: Catalog) -> tuple[list
     from xlperf.catalog.log_plans import read_logged
     from xlperf.catalog.logs import read_log
     from xlperf.explore.causes import changes
-    from xlperf.explore.log_facts import contradictions, ruled_out
+    from xlperf.explore.log_facts import contradictions, ruled_out, too_slow
 
-    lines, excluded = [], set()
+    lines: list[str] = []
+    excluded: set[Change] = set()
     for path in paths:
-        name, logged = Path(path).name, read_logged(path)
-        lines += contradictions(plan, catalog, name, read_log(path), logged)
-        out = ruled_out(plan.kind, logged)
+        name, log, logged = Path(path).name, read_log(path), read_logged(path)
+        lines += contradictions(plan, catalog, name, log, logged)
+        out = ruled_out(plan.kind, logged) | too_slow(plan, catalog, log)
         left = {change.cause for change in changes(plan.kind) if change not in out}
         causes = [cause for cause in dict.fromkeys(change.cause for change in changes(plan.kind)) if cause not in left]
         lines += [f"{name}: excludes {', '.join(causes)}"] if causes else []

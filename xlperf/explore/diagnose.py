@@ -342,6 +342,19 @@ def _factors(name: str) -> tuple[float, float]:
     return next(known, (OF_CHANGE, REPEATED))
 
 
+def ratio_band(name: str, ratio: float) -> tuple[float, float]:
+    """Ends of the 80 % band of a ratio of two runs of one machine that is predicted.
+
+    ``name``: the result. ``ratio``: predicted, of two plans. Errors that both share cancel: :func:`_paired_widths`.
+
+    >>> [f"{end:.2f}" for end in ratio_band("step_time", 2.0)]
+    ['1.68', '2.38']
+    """
+    change, repeated = _factors(name)
+    width = float(log(repeated) + log(change) * abs(float(log(ratio))))
+    return ratio * float(exp(-width)), ratio * float(exp(width))
+
+
 def _floors(results: Table, measured: Sequence[Measured]) -> Array:
     """Times added to measured parts and to their predictions so that small parts carry no weight, (measured, 1)."""
     whole = SMALL_PART * results.number(BANDED[results.kind.removesuffix("_results")])[0]

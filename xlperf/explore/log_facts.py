@@ -17,12 +17,15 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.stack_rules import TITLES, stack_of_software
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
+from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.causes import EVEN, PLAN, Change, changes, with_exact_names
 from xlperf.explore.vary import read_values
 
 SAME, SAME_FLOP = 1.01, 1.35
 """Largest ratio of two settings, and of two counts of FLOP per token, that do not contradict each other: logs round,
 and stacks count attention in full or by half. [-]"""
+MOST_MFU = 0.75
+"""Share of a peak rate that no training run reaches (heuristic, this work: published runs stay below 0.65). [-]"""
 _OF_TENSOR = ("sequence_parallel", "tensor_overlap")
 """Columns that mean something with tensor parallelism only."""
 _ALIKE = ({"megatron", "nemo"},)
@@ -41,6 +44,25 @@ def ruled_out(kind: str, logged: Logged) -> frozenset[Change]:
         pairs = zip(change.columns, change.value.split("/"), strict=True)
         if any(text != "-" and _excluded(kind, name, text, logged) for name, text in pairs):
             found.add(change)
+    return frozenset(found)
+
+
+def too_slow(plan: Table, catalog: Catalog, log: Log) -> frozenset[Change]:
+    """Changes of the precision whose peak rate leaves no room for the FLOP per second that a log states.
+
+    ``plan``: one training plan. ``log``: its numbers.
+    """
+    rates = [one.value * UNITS[one.unit].factor for one in log.settings if one.result == "model flop rate"]
+    if plan.kind != "training" or not rates:
+        return frozenset()
+    machines = catalog.tables["accelerators"]
+    row = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
+    found = set()
+    for change in changes(plan.kind):
+        if "precision" in change.columns:
+            precision = change.value.split("/")[change.columns.index("precision")]
+            peak = float(machines.number(f"peak_flop_rate_{PRECISIONS[precision].peak}")[row][0])
+            found |= {change} if rates[0] > MOST_MFU * peak else set()
     return frozenset(found)
 
 

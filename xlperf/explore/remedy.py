@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,12 +17,13 @@ from xlperf.catalog.stack_rules import TITLES, stack_of_software
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.causes import with_exact_names
-from xlperf.explore.diagnose import Measured
+from xlperf.explore.diagnose import Measured, ratio_band
+from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.objectives import LARGER
 from xlperf.explore.search import search
 from xlperf.explore.search_results import GOOD, Search, short_name
 from xlperf.explore.space import TooMany
-from xlperf.explore.started import shape_of
+from xlperf.explore.started import refused_reasons, shape_of
 from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
 
 LEAST = 0.03
@@ -43,6 +44,14 @@ SERVING = (
 )  # fmt: skip
 POOLS = ("prefill_accelerators", "prefill_tensor_parallel", "prefill_expert_parallel",
          "prefill_data_parallel_attention")  # fmt: skip
+SWITCHES: Mapping[str, Mapping[str, float | str]] = {
+    "training": {"compiled": 1.0, "attention": "flash", "tensor_overlap": "all", "cross_entropy": "fused",
+                 "data_overlap": 1.0, "pipeline_overlap": 1.0},
+    "inference": {"graphs": 1.0},
+}  # fmt: skip
+"""Settings of a stack that a run may have off, as they are on."""
+WORTH = 0.005
+"""Share by which a setting must be faster to be switched on. [-]"""
 POOLED = "disaggregated"
 _RANKS = ("tensor_parallel", "pipeline_parallel", "context_parallel")
 _ARGUMENT = re.compile(r"-|[\w.+]{1,200}(?:=|: )")
@@ -81,9 +90,11 @@ def remedy(plan: Table, catalog: Catalog, measured: Sequence[Measured] = ()) -> 
     try:
         found = _best(plan, catalog)
     except TooMany:
-        lines = ("remedy: this plan has too many mappings to try them all; xlperf search tries some",)
-        return Remedy(plan, before, before, False, lines)
+        words = "remedy: this plan has too many mappings to try them all; xlperf search tries some"
+        return Remedy(plan, before, before, False, (words,))
     name = OBJECTIVE[plan.kind]
+    if found.kind == GOOD:
+        found = _switched(found, catalog)
     old, new = (float(results.number(name)[0]) for results in (before, found.results))
     count, accelerator = float(plan.number("num_accelerators")[0]), short_name(plan.text("accelerator")[0])
     machine = f"these {count:,.0f} {accelerator}" if count > 1.0 else f"this {accelerator}"
@@ -95,8 +106,10 @@ def remedy(plan: Table, catalog: Catalog, measured: Sequence[Measured] = ()) -> 
         return Remedy(plan, before, before, False, (f"remedy: {why}",))
     better = _as_stated(found.plans.take([0]), plan)
     results = evaluate(better, catalog)
+    low, high = ratio_band(name, old / new)
+    band = f"(80 % band {low:.2f} to {high:.2f})"
     lines = (
-        f"remedy: {', '.join(_changes(plan, better))}: {old / new:.2f} times as fast on {machine}",
+        f"remedy: {', '.join(_changes(plan, better))}: {old / new:.2f} times as fast on {machine} {band}",
         f"remedy: {', '.join(_gains(before, results, measured))}; {_memory(before, results)}"
         f" ({results.text('trust')[0].lower()})",
         *_difference(plan, better, catalog, stack),
@@ -121,6 +134,21 @@ def _best(plan: Table, catalog: Catalog) -> Search:
     pooled = str(plan.filled("mode")[0]) == POOLED
     names = (*SERVING, *(POOLS if pooled else ()))
     return search(_opened(plan, names), catalog, OBJECTIVE[plan.kind], most=MOST)
+
+
+def _switched(found: Search, catalog: Catalog) -> Search:
+    """The best plan with the settings of :data:`SWITCHES` that make it faster, fit, and that its stack starts."""
+    best = found.taken(np.zeros(1, dtype=np.int64))
+    name = OBJECTIVE[best.plans.kind]
+    for column, value in SWITCHES[best.plans.kind].items():
+        if best.plans.filled(column)[0] == value:
+            continue
+        plan = with_columns(best.plans, **{column: value})
+        results = evaluate(plan, catalog)
+        gain = best.results.number(name)[0] / results.number(name)[0] - 1.0
+        if gain > WORTH and results.number("fits")[0] == 1.0 and not refused_reasons(plan, catalog)[0]:
+            best = replace(best, plans=plan, results=results)
+    return best
 
 
 def _opened(plan: Table, names: Sequence[str]) -> Table:
@@ -169,7 +197,7 @@ def _changes(plan: Table, better: Table) -> Iterator[str]:
         if old != new and column.name in FOLLOWING:
             yield from [f"{words} {new}"] if stated[1] else []
         elif old != new:
-            yield f"{words} {old or 'none'} -> {new or 'none'}"
+            yield f"{words} {old} -> {new or 'blank'}" if old else f"{words} {new}"
 
 
 def _shown(plan: Table, name: str) -> str:
@@ -202,7 +230,8 @@ def _memory(before: Table, after: Table) -> str:
         float(results.number(of)[0]) / unit_of(results.schema.by_name[name]).factor
         for results, of in ((before, name), (after, name), (after, "memory_capacity"))
     )
-    return f"memory {old:.4g} -> {new:.4g} of {most:.4g} GiB"
+    change = f"{old:.4g} -> " if abs(new / old - 1.0) > 1e-3 else ""
+    return f"memory {change}{new:.4g} of {most:.4g} GiB"
 
 
 def _difference(plan: Table, better: Table, catalog: Catalog, stack: str) -> Iterator[str]:

@@ -255,7 +255,7 @@ def write_diagnosis(
                     cell.number_format = "#,##0.00##"
     if len(found.explanations):
         said.append(f"Most likely: {found.explanations['cause'][0]} ({found.explanations['advice'][0]}).")
-    columns = [plan.schema.by_name[name] for name in plan.columns]
-    write_table(book.create_sheet(plan.kind), columns, data_rows(plan, columns), "A1", plan.kind, fitted=True)
+    stated = tuple(plan.schema.by_name[name] for name in plan.columns)
+    write_table(book.create_sheet(plan.kind), stated, data_rows(plan, stated), "A1", plan.kind, fitted=True)
     add_front(book, command, asked, tables, said=[*said, *remedy])
     save_workbook(book, path)
