@@ -25,8 +25,6 @@ EVIDENCE: Mapping[str, tuple[str, ...]] = {
     "serving": ("Serving Benchmark Result",),
 }
 """Words by which the log of a stack is known; ``serving``: of a benchmark whose engine it does not name."""
-LONGEST_LIST = 20_000
-"""Characters of a list of arguments that a client prints. [-]"""
 _TITAN = {
     "pp": "--parallelism.pipeline_parallel_degree", "cp": "--parallelism.context_parallel_degree",
     "tp": "--parallelism.tensor_parallel_degree", "ep": "--parallelism.expert_parallel_degree",

@@ -307,11 +307,12 @@ def plan(file: str, stack: str | None, given: tuple[str, ...], partial: bool, ou
 
     Launch lines, scripts and configurations of Megatron-LM, Megatron-Bridge, NeMo, NeMo Automodel, torchtitan,
     nanotron, MaxText, DeepSpeed, LLaMA-Factory, axolotl, vLLM, SGLang and TensorRT-LLM are read; a configuration of
-    another stack is refused. A log of Megatron-LM, vLLM or SGLang that lists its arguments, and the JSON of
-    trtllm-bench or InferenceX, will do. Variables and arrays of a shell script are filled in where their values stand
-    in it; nothing is executed. A model is found by its name or its dimensions. Flags that are not known are listed, and
-    an error if they move a result, unless --partial is given; what FILE does not say is asked for by name: give it with
-    --set, or as a line such as "# xlperf: accelerator = ...".
+    another stack is refused. A log of Megatron-LM, NeMo, torchtitan, vLLM, SGLang or trtllm-bench that states its
+    settings, with the result of a benchmark or without, and the JSON of trtllm-bench or InferenceX, will do. Variables
+    and arrays of a shell script are filled in where their values stand in it; nothing is executed. A model is found by
+    its name or its dimensions. Flags that are not known are listed, and an error if they move a result, unless
+    --partial is given; what FILE does not say is asked for by name: give it with --set, or as a line such as "# xlperf:
+    accelerator = ...".
     """
     from xlperf.catalog.launch import MOST_TEXT, read_launch
 
