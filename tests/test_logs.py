@@ -60,14 +60,14 @@ def test_benchmark_results(tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_the_log_and_each_byte_is_read_once(tmp_path: Path) -> None:
     """The time of 100 MB is in tests/benchmarks."""
     peaks = []
-    for count in (20_000, 80_000):
+    for count in (10_000, 30_000):
         path = megatron(tmp_path / "large.log", count)
         tracemalloc.start()
         assert read_log(path).results[0].value == 20_601.0
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert sum(len(block) for block in blocks(path)) == path.stat().st_size
-    assert peaks[1] < peaks[0] + 3 * 8 * 60_000 + 1e6  # the numbers kept, not the text
+    assert peaks[1] < peaks[0] + 3 * 8 * 20_000 + 1e6  # the numbers kept, not the text
     assert peaks[1] < 16e6
 
 
@@ -168,6 +168,10 @@ NEMO = (
         ("iteration: 8 / 50 | tokens_per_sec_per_gpu: 1.02M | x\n", "tokens per second per accelerator", 1.02e6),
         ("iteration: 8 / 50 | time_per_iteration_ms: 4.15K | x\n", "step time", 4150.0),
         ("step:  3  loss: 8.2  memory: 33.21GiB(34.9%)  tps: 5,615  mfu: 4%\n", "memory reserved", 33.21),
+        ("Step Time : 12.78s GPU utilization: 528.1TFLOP/s/GPU\n", "step time", 12.78),
+        ("step: 10  loss: 12.1  memory: 81.67GiB(85.93%)  wps: 5,380  mfu: 22%\n", "memory reserved", 81.67),
+        ("Epoch 0: 1% | train_step_timing in s=5.300, consumed_samples=10240\n", "step time", 5.3),
+        ("Mean TTFT (ms):  474.30\nMean TPOT (ms):  12.05\n", "tpot", 12.05),
         ("completed step: 17, seconds: 12.345, TFLOP/s/device: 415.2, Tokens/s/device: 663.6\n", "step time", 12.345),
         ("elapsed time per iteration (ms): 1.52E+04 |\n", "step time", 15_200.0),
     ],
@@ -212,7 +216,8 @@ def test_a_log_of_another_run_is_reported(command: Command, tmp_path: Path) -> N
 
 
 def test_reading_is_linear_in_the_length_of_a_line(tmp_path: Path) -> None:
-    """Every pattern on 1 MiB of its own worst text: its literal beginning over and over, and long runs after it."""
+    """Every pattern on its own worst text: its literal beginning over and over, and long runs after it."""
+    from xlperf.catalog.log_text import _patterns
     from xlperf.catalog.logs import _EVENT, _compiled
 
     def worst(pattern: re.Pattern[bytes], stem: bytes, size: int) -> float:
@@ -227,6 +232,7 @@ def test_reading_is_linear_in_the_length_of_a_line(tmp_path: Path) -> None:
         return slowest
 
     patterns = [(_compiled(row["pattern"]), row["pattern"]) for row in rows("catalog/log_patterns.csv")]
+    patterns += [(re.compile(one.pattern.encode(), one.flags & re.M), one.pattern) for _, one, *_ in _patterns()]
     stems = [(pattern, re.sub(r"\\s\*|\\b|\(\?m\)|\^", "", text.split("{number}")[0])) for pattern, text in patterns]
     cases = [(pattern, re.sub(r"\\(.)", r"\1", re.split(r"\(\?:|\[\^|\\\.\+", stem)[0])) for pattern, stem in stems]
     cases += [
@@ -235,5 +241,5 @@ def test_reading_is_linear_in_the_length_of_a_line(tmp_path: Path) -> None:
         (_EVENT, '"name":"'),
     ]
     for pattern, stem in cases:
-        short, long = (worst(pattern, stem.encode(), size) for size in (1 << 18, 1 << 20))
+        short, long = (worst(pattern, stem.encode(), size) for size in (1 << 15, 1 << 17))
         assert long < 0.2 or long < 8.0 * short, pattern.pattern  # four times the text; sixteen if it were quadratic

@@ -37,6 +37,11 @@ def catalog() -> Catalog:
         ("models", "llama3 70b", "Meta-Llama-3.1-70B"),
         ("models", "mistralai/Mixtral-8x7B-v0.1", "Mixtral-8x7B-v0.1"),
         ("models", "DeepSeek-V3/R1", "DeepSeek-V3"),
+        ("models", "llama3-8b", "Meta-Llama-3.1-8B"),
+        ("models", "Llama 3.1 8B Instruct", "Meta-Llama-3.1-8B"),
+        ("models", "meta-llama/Meta-Llama-3.1-70B-Instruct", "Meta-Llama-3.1-70B"),
+        ("models", "deepseek-ai/DeepSeek-R1-0528", "DeepSeek-R1"),
+        ("models", "/models/Mixtral-8x7B-Instruct-v0.1/", "Mixtral-8x7B-v0.1"),
         ("networks", "dgx h100", "DGX-H100"),
         ("process_nodes", "3nm", "3 nm"),
         ("process_nodes", "N3", "3 nm"),
@@ -57,6 +62,12 @@ def test_every_name_and_alias_of_the_shipped_sheets_means_its_own_row(catalog: C
 def test_what_is_not_a_name_is_not_guessed(catalog: Catalog, written: str) -> None:
     assert len(Spellings(catalog.tables["models"]).names(written)) == 0
     assert len(Spellings(catalog.tables["accelerators"]).names(written)) != 1
+
+
+@pytest.mark.parametrize("written", ["Qwen/Qwen3-14B-AWQ", "Llama-3.3-70B-Instruct-FP8-dynamic"])
+def test_a_format_is_not_left_out_of_a_name(catalog: Catalog, written: str) -> None:
+    """The plan of a quantised checkpoint states its precision."""
+    assert Spellings(catalog.tables["models"]).names(written) == []
 
 
 def test_what_was_taken_is_said_and_exact_names_are_not() -> None:

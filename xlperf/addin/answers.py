@@ -134,11 +134,14 @@ def _diagnosis(session: Session, _: Function, given: Given) -> Block:
     measured = given["measured"]
     if not measured:
         raise FunctionError("#VALUE!", "nothing was measured: give a result and its number, as step time and 38")
-    found = session.engine.diagnose(read_plans_of(given["rows"]), given["catalog"][1], measured, given["before"])
+    plan, catalog = read_plans_of(given["rows"]), given["catalog"][1]
+    found = session.engine.diagnose(plan, catalog, measured, given["before"])
+    lines = session.engine.remedy(plan, catalog, found)
     if not len(found.explanations):
-        return _column(reading.words for reading in found.readings)
+        return _column([*(reading.words for reading in found.readings), *lines])
     table = found.explanations
-    return _side_by_side(table.schema.columns, [shown_column(table, name) for name in table.columns])
+    block = _side_by_side(table.schema.columns, [shown_column(table, name) for name in table.columns])
+    return [*block, *(["", line, *[""] * (len(block[0]) - 2)] for line in lines)]
 
 
 def _frontier(session: Session, _: Function, given: Given) -> Block:

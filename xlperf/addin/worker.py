@@ -145,6 +145,13 @@ class Engine:
         readings = read_measured(plan.kind, measured, before)
         return diagnose(self.resolve(plan, catalog) if plan.auto else plan, catalog, readings)
 
+    def remedy(self, plan: Table, catalog: Catalog, found: Diagnosis) -> Sequence[str]:
+        """The better mapping of a plan that was diagnosed, in sentences."""
+        from xlperf.explore.remedy import remedy
+
+        measured = [reading.measured for reading in found.readings] if found.near else ()
+        return remedy(self.resolve(plan, catalog) if plan.auto else plan, catalog, measured).lines
+
     def explain(self, plans: Table, catalog: Catalog) -> Table:
         """Operators of one plan."""
         from xlperf.engine import explain

@@ -37,7 +37,8 @@ from xlperf.catalog.launch_stacks import (
     switched_off,
 )
 from xlperf.catalog.launch_start import WRITTEN, Shape, filled, script, start_flags, started_values
-from xlperf.catalog.launch_text import COMMAND, Setting, handed_to, logged_settings, settings_of
+from xlperf.catalog.launch_text import COMMAND, Setting, handed_to, lined_settings, logged_settings, settings_of
+from xlperf.catalog.log_text import log_lines
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import canonical, split_header, table_schema, unit_of
 from xlperf.catalog.stack_rules import TITLES, broken_line
@@ -117,7 +118,7 @@ def launch_lines(plan: Table, stack: str, shape: Shape | None = None) -> list[st
         texts = [settings_of(line, commands=_commands()) for line in lines]
     else:
         texts = [_as_one(settings_of("\n".join(lines), commands=_commands()))]
-    told = plan_of(stack, _told(texts, stack).values)
+    told = plan_of(stack, told_by(texts, stack).values)
     rest = {name: value for name, value in stated.items() if told.get(name) != value}
     rest |= {name: "" for name in told if name not in stated}
     marked = [f"{MARK} {name} = {value}".rstrip() for name, value in rest.items()]
@@ -213,21 +214,21 @@ def read_launch(
     InputError if no stack recognises the text, values are wrong, the text does not say what a plan must, or it has
     settings that move a result and are not read.
     """
-    logged = logged_settings(text[:MOST_TEXT])
+    logged, lines = logged_settings(text[:MOST_TEXT]), log_lines(text[:MOST_TEXT])
     if len(text) > MOST_TEXT and not logged:
         raise InputError(Fault(name, f"has more than {MOST_TEXT:,} characters: it is no launch line"))
     said = [line[len(MARK) :].strip() for line in text.splitlines() if line.startswith(MARK)]
     named = next((line.split()[0] for line in said if line and "=" not in line and line.split()[0] in stacks()), "")
     try:
-        groups: Groups = [[logged] if logged else settings_of(text, given, _commands())]
+        groups: Groups = [[logged] if logged else [*settings_of(text, given, _commands()), lined_settings(lines)]]
     except Endless as error:
         raise InputError(Fault(name, f"{error}: it is no launch script")) from None
     if named:  # an argument per line, as launch_lines writes them
         groups = [_as_one(groups[0])]
     elif not logged or text.lstrip().startswith("{"):
         stack, groups = _recognised(text, groups, stack, given or {}, name)
-    stack = stack or named or max(stacks(), key=lambda own: _fit(groups, own))
-    told = _told(groups, stack)
+    stack = stack or named or (logged and lines.stack) or max(stacks(), key=lambda own: _fit(groups, own))
+    told = told_by(groups, stack)
     of_reference = _referenced(told.values, beside) if "@deepspeed" in told.values else []
     kind = flags(stack)[0].kind
     columns = {}
@@ -340,7 +341,7 @@ def _referenced(values: Stated, beside: Path | None) -> list[str]:
         return []
     if config.kind != "json":
         return []
-    found = _told([[config.settings]], "deepspeed")
+    found = told_by([[config.settings]], "deepspeed")
     values.pop("@deepspeed")
     values |= {key: value for key, value in found.values.items() if key in _ZERO and value != "auto"}
     if found.values.get("@offload", "none") != "none":
@@ -403,7 +404,7 @@ def _fit(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> float:
     return found
 
 
-class _Told(NamedTuple):
+class Told(NamedTuple):
     """What commands of a stack say.
 
     ``values``: by column; ``unknown``: settings that are not in the table; ``open``: settings without a value, and
@@ -419,14 +420,14 @@ class _Told(NamedTuple):
     started: list[str]
 
 
-def _told(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> _Told:
+def told_by(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> Told:
     """Values that flags set, later ones replacing earlier ones, and variables that a script is started with.
 
-    Commands without a flag of the stack say nothing.
+    ``groups``: settings by text and command; a command without a flag of the stack says nothing. ``stack``: whose.
     """
     known, exact = by_name(stack), stack not in (*stacks(), "bridge")
     variables = _variables(flags(stack)[0].kind)
-    told = _Told({}, [], [], [], [], [])
+    told = Told({}, [], [], [], [], [])
     around: Stated = {}
     for group in (group for text in groups for group in text):
         starts = [one.arguments for one in group if one.name == COMMAND]
@@ -471,7 +472,7 @@ def _last(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _take(told: _Told, values: Stated, setting: Setting, own: Sequence[Flag], script: str) -> None:
+def _take(told: Told, values: Stated, setting: Setting, own: Sequence[Flag], script: str) -> None:
     """Add a setting to what is known; ``script``: the other script that gets it, if it may move a result there."""
     if not own:
         if setting.name[0] != "$":

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 
 import numpy as np
 
 from xlperf.base.resources import rows
+from xlperf.catalog.model_names import without_variants
 from xlperf.catalog.table import Table, aliases, words_of
 
 LONGEST_MODEL = 200
 """Characters of a name of a model that are looked at. [-]"""
-_VARIANT = re.compile(
-    r"instruct|chat|base|it|pt|sft|rl|hf|mcore|megatron|torch|dist|slime|pretrain|pretraining|finetune|config|recipe"
-    r"|thinking|preview|quantized|dynamic|block|kv|bf16|fp16|fp8|fp4|nvfp4|mxfp4|mxfp8|int4|int8|awq|gptq|w4a16|w8a16"
-    r"|w8a8|w4a8|autoround|\d{4}|\d{6}|\d{8}|\d{1,3}k|v0\.1|terminus|exp|main|latest|tokendrop|dropless"
-)
-"""Words behind the name of a model that leave its shape as it is: training, format, layout of files, date."""
 _SIZES = ("num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "head_size", "ffn_hidden_size",
           "moe_ffn_hidden_size", "num_experts", "top_k", "q_lora_rank", "kv_lora_rank", "vocab_size")  # fmt: skip
 _PADDED = 0.02
@@ -166,17 +160,7 @@ def _joined(text: str) -> str:
 
 def _without_variants(text: str) -> list[str]:
     """Spellings of a name: whole, and without one and more words at its end that leave the shape as it is."""
-    words = re.split(r"[-_ ]+", text)
-    found = [_joined(text)]
-    while len(words) > 1 and _is_variant(words[-1].casefold()):
-        words.pop()
-        found.append(_joined("-".join(words)))
-    return found
-
-
-def _is_variant(word: str) -> bool:
-    parts = [part for part in re.split(r"[.,()]", word) if part]
-    return bool(_VARIANT.fullmatch(word)) or all(_VARIANT.fullmatch(part) for part in parts)
+    return [_joined(text), *map(_joined, without_variants(text, True))]
 
 
 def native_format(name: str) -> Mapping[str, str]:

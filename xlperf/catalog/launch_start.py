@@ -265,7 +265,7 @@ def _megatron_company(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
         yield from ("--use-megatron-fsdp", "--use-distributed-optimizer", "--ckpt-format fsdp_dtensor")
     if stated.get("data_overlap") != "no":
         yield from (
-            "--overlap-grad-reduce",
+            *([] if "data_overlap" in stated else ["--overlap-grad-reduce"]),
             *(["--overlap-param-gather"] if _number(stated, "zero_stage") >= 1.0 else []),
         )
     offloaded = _number(stated, "offload_optimizer", 0.0)

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from xlperf.catalog.launch_shell import Call, Shell
+from xlperf.catalog.log_text import LogLines, log_lines
 
 LONGEST_NAME = 200
 """Characters of a setting that are looked at for its name. [-]"""
@@ -35,7 +36,7 @@ _END = re.compile(r"[|&;<>()]|\d?>&?\d?|.*[^-\w]>.*")
 _DUMPED = re.compile(
     r"^[^\w\n]{0,40}(?:\w{1,40}\]?: ?)?[ \t]{1,40}([a-z][a-z0-9_]{1,60}) \.{2,60} (\S.{0,500})$", re.MULTILINE
 )
-_ENGINES = ("ServerArgs(", "non-default args: {")
+_ENGINES = ("LLM engine (", "ServerArgs(", "non-default args: {")
 MOST_ENGINE = 20_000
 """Characters of the arguments that an engine prints. [-]"""
 _PAIR = re.compile(r"(?<![a-z0-9_])([a-z][a-z0-9_]{1,60})'?\s*[=:]\s*('[^']*'|\"[^\"]*\"|[\w.+-]+)")
@@ -145,10 +146,12 @@ def _of_call(call: Call, commands: Sequence[str]) -> Iterator[Setting]:
 
 
 def logged_settings(text: str) -> list[Setting]:
-    """Arguments that a log lists at its start, or that the JSON of a benchmark states; none where it is neither.
+    """Settings that a log states at its start, or that the JSON of a benchmark states; none where it is neither.
 
-    ``text``: megatron-LM's list of arguments; the engine arguments that vLLM and SGLang print; JSON.
+    ``text``: megatron-LM's list of arguments; the engine arguments that vLLM and SGLang print; lines that
+    :func:`xlperf.catalog.log_text.log_lines` reads; JSON.
     """
+    logged = log_lines(text)
     found = [(name, value.strip()) for name, value in _DUMPED.findall(text)]
     if len(found) < FEWEST_DUMPED:
         starts = [text.find(one) + len(one) for one in _ENGINES if one in text]
@@ -160,7 +163,9 @@ def logged_settings(text: str) -> list[Setting]:
             stated.pop("num_query_groups", None)
         if stated.get("num_experts") in ("None", "0"):
             stated = {name: value for name, value in stated.items() if not name.startswith("moe_")}
-        return [Setting(f"{name}:", (value,)) for name, value in stated.items()]
+        return [*lined_settings(logged), *(Setting(f"{name}:", (value,)) for name, value in stated.items())]
+    if logged.stack and logged.settings:
+        return lined_settings(logged)
     if text.lstrip().startswith("{"):
         try:
             listed = islice(_flat(json.loads(text), "", 0), MOST_SETTINGS)
@@ -168,6 +173,11 @@ def logged_settings(text: str) -> list[Setting]:
         except (ValueError, RecursionError):
             return []
     return []
+
+
+def lined_settings(lines: LogLines) -> list[Setting]:
+    """Settings that lines of a log state, as the arguments of a launch line."""
+    return [Setting(name, (value,)) for name, value in lines.settings.items()]
 
 
 def _of_words(words: Sequence[str], commands: Sequence[str], depth: int = 0) -> Iterator[Setting]:

@@ -110,7 +110,8 @@ def read_log(path: str | Path) -> Log:
         if one and row["result"] not in target:
             target[row["result"]] = _value(row, np.array(one), np.array(own_steps))
     if not results:
-        known = ", ".join(dict.fromkeys(row["source"] for row, _ in patterns))
+        names = (name for row, _ in patterns for name in row["source"].partition(" (")[0].split(" and "))
+        known = ", ".join(dict.fromkeys(names))
         raise InputError(Fault(Path(path).name, f"has no step time, throughput or latency of {known}"))
     return Log(list(results.values()), list(settings.values()))
 

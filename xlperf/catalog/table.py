@@ -14,6 +14,7 @@ import numpy as np
 
 from xlperf.base.arrays import Columns
 from xlperf.catalog.cells import shown
+from xlperf.catalog.model_names import without_variants
 from xlperf.catalog.schema import TableSchema, table_schema, unit_of
 
 if TYPE_CHECKING:
@@ -437,14 +438,19 @@ class Spellings:
             self._whole.setdefault("".join(words), []).append(name)
             if words and name not in reduced:
                 self._begun.setdefault(words[0], []).append((name, words))
+        self._shapes: dict[str, list[str]] = {}
+        for name, word in ((name, "-".join(words)) for name, words in spelled if table.kind == "models"):
+            for cut in (word, *without_variants(word, False)):
+                self._shapes.setdefault("".join(words_of(cut)), []).append(name)
         self._known: dict[str, list[str]] = {}
 
     def names(self, text: str) -> list[str]:
         """Names that a text may mean.
 
         The same words however they are joined (``llama3 70b``), those after the owner's name and a slash
-        (``meta-llama/Llama-3.1-70B``), or else the first words of a name (``H200``), which never mean a model that was
-        reduced to fewer layers (``DeepSeek-V3-l4``): only its whole name does.
+        (``meta-llama/Llama-3.1-70B``), a model without words that leave its shape as it is (Instruct, a date), or else
+        the first words of a name (``H200``), which never mean a model that was reduced to fewer layers
+        (``DeepSeek-V3-l4``): only its whole name does.
 
         ``text``: what a cell says. In the order of the rows; none where nothing is like it.
         """
@@ -455,9 +461,11 @@ class Spellings:
         return self._known[text]
 
     def _names(self, text: str) -> list[str]:
-        for own in (words_of(text), words_of(text.rpartition("/")[2])):
-            same = _distinct(self._whole.get("".join(own), []))
-            if same and own:
+        last = text.rstrip("/").rpartition("/")[2]
+        cuts = ((self._shapes, cut) for cut in without_variants(last, False))
+        for spelled, own in ((self._whole, text), (self._whole, last), *cuts):
+            same = _distinct(spelled.get("".join(words_of(own)), []))
+            if same and words_of(own):
                 return same
         begun = words_of(text)
         if not any(map(str.isalpha, "".join(begun))):

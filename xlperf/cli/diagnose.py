@@ -21,13 +21,13 @@ from xlperf.cli.options import (
     read_one,
     without_auto,
 )
-from xlperf.cli.output import asked_of, deliver, parts, progress, say, write_sheets, wrote
+from xlperf.cli.output import asked_of, deliver, is_json, is_workbook, parts, progress, say, write_sheets, wrote
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
     from xlperf.explore.candidates import Bounds
-    from xlperf.explore.diagnose import Diagnosis
+    from xlperf.explore.causes import Change
 
 
 @click.command(
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         "xlperf diagnose plans.csv --log train.log --log-before yesterday.log",
         "xlperf diagnose plans.csv --log train.log --profile trace.json",
         "xlperf diagnose plans.csv --measured 'tpot=25 ms' --measured 'ttft=900 ms' -o why.xlsx",
+        "xlperf diagnose plans.csv --log train.log -o better.csv",
     ),
 )
 @click.argument("plans", type=InputFile())
@@ -108,7 +109,8 @@ if TYPE_CHECKING:
     "--output",
     metavar="OUT",
     type=RESULTS,
-    help="Write .xlsx (with a waterfall), .csv or .parquet, or - for CSV on standard output, instead of a table.",
+    help="Write the better plan of the remedy, or the plan itself if none is better, as a row of .csv or .parquet (- "
+    "for CSV on standard output); or the explanations as .json, or as .xlsx with a waterfall and the better plan.",
 )
 @bounds_options
 @catalog_option
@@ -144,19 +146,25 @@ def diagnose(
     of the next two, at least a third as likely, adds a cause to it and leaves less.
 
     A cause that is not in the list competes with all of them: probabilities add up to less than 1 where none fits well.
-    A log whose batch, accelerators or FLOP per token contradict the plan is reported.
+    A log whose settings, model or FLOP per token contradict the plan is reported. Causes that the arguments of the log
+    exclude are not tried.
+
+    The last lines are a remedy: the best mapping of the same model on the same accelerators, with the same batch or
+    load and precision, that the stack starts, and settings that were off. Its gain is the ratio of two predictions;
+    flags that change are listed.
 
     Exit code 1 if nothing that is tried comes near the measurement: the first explanation leaves it outside its band.
     """
     from xlperf.explore.diagnose import diagnose as diagnosed
     from xlperf.explore.diagnose import measured_of, read_measured
+    from xlperf.explore.remedy import remedy
 
     plan = read_one(plans, chosen)
     known = catalog_for(catalog, plans, [plan])
     plan = without_auto(plan, known, bounds)
-    texts, contradictions = _logged(logs, plan, known)
-    measured += texts
-    before += _logged(logs_before)[0]
+    measured += _logged(logs)
+    before += _logged(logs_before)
+    remarks, excluded = _stated(logs, plan, known)
     if profile is not None:
         measured += _profiled(profile, profile_steps, plan, known)
     if profile_before is not None:
@@ -165,8 +173,9 @@ def diagnose(
     if not readings:
         raise click.UsageError("give --measured 'step time=38', or a column measured step time in the plan")
     with progress(0, "variants of the plan") as done:
-        found = diagnosed(plan, known, readings, top, done, every)
-    say(*contradictions, err=True)
+        found = diagnosed(plan, known, readings, top, done, every, excluded)
+        cure = remedy(plan, known, readings if found.near else ())
+    say(*remarks, err=True)
     for reading in found.readings:
         say(reading.words, err=output is not None)
     if kept is not None:
@@ -175,52 +184,61 @@ def diagnose(
         ran = as_it_ran(plan, found)
         write_sheets(kept, [(plan.kind, parts(ran))])
         wrote(kept, 1, "run")
-    if not len(found.explanations) and not found.near:
-        say(NOTHING_NEAR, err=True)
-        raise click.exceptions.Exit(1)
-    if not len(found.explanations) and output is None:
-        return
-    if output is not None and Path(output).suffix.lower() == ".xlsx":
+    if output is not None and is_workbook(output):
         from xlperf.workbook.result_front import write_diagnosis
 
-        write_diagnosis(output, found, *asked_of())
+        write_diagnosis(output, found, *asked_of(), cure.lines, cure.plan)
         wrote(output, len(found.explanations), "explanation")
-        _exit_if_unexplained(found)
-        return
-    whole = parts(found.explanations)
-    deliver(output, "diagnosis", whole, "explanation", [part for part in whole if part[0].name not in _AT_LENGTH])
+    elif output is not None and not is_json(output):
+        deliver(output, cure.plan.kind, parts(cure.plan, cure.results), "plan")
+    elif output is not None or len(found.explanations):
+        whole = parts(found.explanations)
+        deliver(output, "diagnosis", whole, "explanation", [part for part in whole if part[0].name not in _AT_LENGTH])
     if output is None:
         for rank, advice in enumerate(found.explanations["advice"].tolist(), 1):
             say(f"{rank}: {advice}")
         say(*(words for words in (found.unexplained, found.telling) if words))
-    _exit_if_unexplained(found)
+    say(*cure.lines, err=output is not None)
+    if not found.near:
+        rest = f": the first leaves {found.remainder:+.1%}" if len(found.explanations) else ""
+        say(f"{NOTHING_NEAR}{rest}", err=True)
+        raise click.exceptions.Exit(1)
 
 
 NOTHING_NEAR = "no change that is tried comes near what was measured"
 
 
-def _exit_if_unexplained(found: Diagnosis) -> None:
-    if not found.near:
-        say(f"{NOTHING_NEAR}: the first leaves {found.remainder:+.1%}", err=True)
-        raise click.exceptions.Exit(1)
-
-
-def _logged(
-    paths: tuple[str, ...], plan: Table | None = None, catalog: Catalog | None = None
-) -> tuple[tuple[str, ...], list[str]]:
-    """Results of logs as --measured takes them, and how the logs contradict the plan if one is given."""
+def _logged(paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Results of logs as --measured takes them."""
     if not paths:
-        return (), []
+        return ()
     from xlperf.catalog.logs import read_log
-    from xlperf.explore.causes import contradictions
 
-    logs = {Path(path).name: read_log(path) for path in paths}
-    values = [value for log in logs.values() for value in log.results]
+    values = [value for path in paths for value in read_log(path).results]
     say(*(value.words for value in values), err=True)
-    lines = []
-    if plan is not None and catalog is not None:
-        lines = [line for name, log in logs.items() for line in contradictions(plan, catalog, name, log)]
-    return tuple(value.text for value in values), lines
+    return tuple(value.text for value in values)
+
+
+def _stated(paths: tuple[str, ...], plan: Table, catalog: Catalog) -> tuple[list[str], frozenset[Change]]:
+    """How logs contradict a plan and which causes they exclude, in lines, and the changes that they exclude."""
+    if not paths:
+        return [], frozenset()
+    from xlperf.catalog.log_plans import read_logged
+    from xlperf.catalog.logs import read_log
+    from xlperf.explore.causes import changes
+    from xlperf.explore.log_facts import contradictions, ruled_out, too_slow
+
+    lines: list[str] = []
+    excluded: set[Change] = set()
+    for path in paths:
+        name, log, logged = Path(path).name, read_log(path), read_logged(path)
+        lines += contradictions(plan, catalog, name, log, logged)
+        out = ruled_out(plan.kind, logged) | too_slow(plan, catalog, log)
+        left = {change.cause for change in changes(plan.kind) if change not in out}
+        causes = [cause for cause in dict.fromkeys(change.cause for change in changes(plan.kind)) if cause not in left]
+        lines += [f"{name}: excludes {', '.join(causes)}"] if causes else []
+        excluded |= out
+    return lines, frozenset(excluded)
 
 
 def _profiled(path: str, steps: int | None, plan: Table, catalog: Catalog | None) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from xlperf.cli.options import (
     Command,
     EditedFile,
     InputFile,
+    catalog_for,
     catalog_of,
     catalog_option,
     chosen_options,
@@ -242,7 +243,8 @@ _READ = click.Choice([*_WRITTEN, "nanotron", "maxtext", "automodel", "llama-fact
 @click.argument("plans", type=InputFile())
 @click.option("--for", "stack", type=_STACKS, help="Whose arguments; default: the software of the plan.")
 @chosen_options("the first")
-def launch(plans: str, stack: str | None, chosen: Chosen) -> None:
+@catalog_option
+def launch(plans: str, stack: str | None, chosen: Chosen, catalog: str | None) -> None:
     """Print the commands that start one plan of PLANS in a stack, an argument per line.
 
     The first line names the version that the flags are of. What the stack has no flag for stands in comment lines, so
@@ -252,24 +254,24 @@ def launch(plans: str, stack: str | None, chosen: Chosen) -> None:
     torchtitan 0.1 and 0.2, vLLM 0.8, 0.11 and 0.20, SGLang 0.5.1, 0.5.9 and 0.5.10, and trtllm-bench 1.0 (not
     trtllm-serve).
     """
-    from xlperf.catalog.catalog import load_catalog
     from xlperf.catalog.launch import launch_lines
     from xlperf.engine import evaluate
     from xlperf.explore.started import refused_reasons, shape_of
 
-    plan, catalog = read_one(plans, chosen), load_catalog()
+    plan = read_one(plans, chosen)
+    known = catalog_for(catalog, plans, [plan])
     if any(mask.any() for mask in plan.auto.values()):
         from xlperf.explore.auto import resolve
 
-        plan = resolve(plan, catalog).plans
+        plan = resolve(plan, known).plans
     stack = stack or _stack_of(plan)
     fitting = plan.kind == ("inference" if stack in ("vllm", "sglang", "trtllm") else "training")
-    results = evaluate(plan, catalog)
+    results = evaluate(plan, known)
     illegal = str(results.text("reason")[0]) if results.number("memory")[0] != results.number("memory")[0] else ""
-    refused = illegal or (refused_reasons(plan, catalog, stack)[0] if fitting else "")
+    refused = illegal or (refused_reasons(plan, known, stack)[0] if fitting else "")
     if refused:
         raise InputError(Fault(plan.place(0, "model"), f"{refused}; xlperf search finds a mapping that starts"))
-    say(*launch_lines(plan, stack, shape_of(plan, catalog) if fitting else None))
+    say(*launch_lines(plan, stack, shape_of(plan, known) if fitting else None))
 
 
 def _stack_of(plan: Table) -> str:
@@ -317,11 +319,12 @@ def plan(file: str, stack: str | None, given: tuple[str, ...], partial: bool, ou
 
     Launch lines, scripts and configurations of Megatron-LM, Megatron-Bridge, NeMo, NeMo Automodel, torchtitan,
     nanotron, MaxText, DeepSpeed, LLaMA-Factory, axolotl, vLLM, SGLang and TensorRT-LLM are read; a configuration of
-    another stack is refused. A log of Megatron-LM, vLLM or SGLang that lists its arguments, and the JSON of
-    trtllm-bench or InferenceX, will do. Variables and arrays of a shell script are filled in where their values stand
-    in it; nothing is executed. A model is found by its name or its dimensions. Flags that are not known are listed, and
-    an error if they move a result, unless --partial is given; what FILE does not say is asked for by name: give it with
-    --set, or as a line such as "# xlperf: accelerator = ...".
+    another stack is refused. A log of Megatron-LM, NeMo, torchtitan, vLLM, SGLang or trtllm-bench that states its
+    settings, with the result of a benchmark or without, and the JSON of trtllm-bench or InferenceX, will do. Variables
+    and arrays of a shell script are filled in where their values stand in it; nothing is executed. A model is found by
+    its name or its dimensions. Flags that are not known are listed, and an error if they move a result, unless
+    --partial is given; what FILE does not say is asked for by name: give it with --set, or as a line such as "# xlperf:
+    accelerator = ...".
     """
     from xlperf.catalog.launch import MOST_TEXT, read_launch
 

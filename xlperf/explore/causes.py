@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
@@ -12,7 +12,7 @@ from xlperf.base.arrays import Array
 from xlperf.base.resources import rows
 from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.logs import COMMUNICATION, SETTING, Log, Profile
+from xlperf.catalog.logs import COMMUNICATION, Profile
 from xlperf.catalog.schema import is_count, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
@@ -116,9 +116,12 @@ class Variants:
     second: np.ndarray
 
     @classmethod
-    def of(cls, plan: Table) -> Variants:
-        """Every change of the kind, and every pair of changes of two causes and of different columns."""
-        tried = changes(plan.kind)
+    def of(cls, plan: Table, without: Collection[Change] = ()) -> Variants:
+        """Every change of the kind, and every pair of changes of two causes and of different columns.
+
+        ``plan``: one row. ``without``: changes that are not tried.
+        """
+        tried = tuple(change for change in changes(plan.kind) if change not in without)
         singles = np.arange(len(tried))
         one, other = np.triu_indices(len(tried), 1)
         groups = {change: (change.cause, {(change.sheet, name) for name in change.columns}) for change in tried}
@@ -158,7 +161,7 @@ class Variants:
 
     def evaluated_on(self, catalog: Catalog) -> tuple[Table, Catalog]:
         """The variants as plans, and the catalog with the rows of changed accelerators and networks."""
-        own_columns = _with_exact_names(self.plan, catalog)
+        own_columns = with_exact_names(self.plan, catalog)
         columns = {name: np.repeat(values, len(self.first)) for name, values in own_columns.items()}
         even = self._layers_per_stage(catalog)
         for number, change in enumerate(self.tried):
@@ -233,8 +236,11 @@ class Variants:
         return words, replace(repeated, columns=columns)
 
 
-def _with_exact_names(plan: Table, catalog: Catalog) -> dict[str, np.ndarray]:
-    """Columns of a plan with the names of catalog rows as the catalog spells them: copies of a row share its prefix."""
+def with_exact_names(plan: Table, catalog: Catalog) -> dict[str, np.ndarray]:
+    """Columns of a plan with the names of catalog rows as the catalog spells them: copies of a row share its prefix.
+
+    ``plan``: one row. ``catalog``: with the rows. Raises InputError where a name is unknown.
+    """
     columns = dict(plan.columns)
     for column in plan.schema.columns:
         if column.kind != "reference" or column.name not in columns:
@@ -251,46 +257,6 @@ def _plan_value(kind: str, name: str, text: str) -> float | str:
     """A value of a plan column as ``causes.csv`` has it, in the unit used inside."""
     value: float | str = read_values(kind, [(name, [text])], "causes.csv", from_text=True)[name][0]
     return value
-
-
-SAME, SAME_FLOP = 1.01, 1.35
-"""Largest ratio of two settings, and of two counts of FLOP per token, that do not contradict each other: logs round,
-and stacks count attention in full or by half. [-]"""
-
-
-def contradictions(plan: Table, catalog: Catalog, name: str, log: Log) -> list[str]:
-    """Lines that say in which settings, or in how many FLOP per token, a log differs from the plan it is beside.
-
-    ``plan``: one row. ``name``: of the log. ``log``: as read. Returns no line if nothing that the log states differs.
-    """
-    lines, schema = [], table_schema(plan.kind).by_name
-    for setting in log.settings:
-        column = setting.result.replace(" ", "_")
-        if setting.pick != SETTING or column not in schema or column not in plan:
-            continue
-        own = float(plan[column][0])
-        if own == own and not 1.0 / SAME <= setting.value / own <= SAME:
-            lines.append(
-                f"{name}: contradicts the plan: its {setting.result} is {setting.value:.6g}, that of the plan {own:.6g}"
-            )
-    measured = {one.result: one.value * UNITS[one.unit].factor for one in (*log.results, *log.settings)}
-    if plan.kind == "training" and "model flop rate" in measured:
-        results = evaluate(plan, catalog)
-        rate, tokens, step = (
-            float(results.number(result)[0])
-            for result in ("model_flop_rate", "tokens_per_second_per_accelerator", "step_time")
-        )
-        own_tokens = measured.get("tokens per second per accelerator", 0.0)
-        if not own_tokens and "step time" in measured:
-            own_tokens = tokens * step / measured["step time"]
-        if own_tokens > 0.0 and tokens > 0.0:
-            logged, planned = measured["model flop rate"] / own_tokens, rate / tokens
-            if not 1.0 / SAME_FLOP <= logged / planned <= SAME_FLOP:
-                lines.append(
-                    f"{name}: contradicts the plan: its TFLOP/s give {logged / 1e9:.4g} GFLOP per token, the plan has "
-                    f"{planned / 1e9:.4g}: another model, sequence length, batch or number of accelerators"
-                )
-    return lines
 
 
 COMPUTED = "time forward + time backward + time recompute + time optimizer"

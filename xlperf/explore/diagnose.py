@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import fsum
 from typing import NamedTuple
@@ -214,6 +214,7 @@ def diagnose(
     top: int = 10,
     progress: Progress | None = None,
     ranked: bool = False,
+    without: Collection[Change] = (),
 ) -> Diagnosis:
     """Rank the changes that would explain what was measured.
 
@@ -226,10 +227,10 @@ def diagnose(
 
     ``plan``: one plan without ``auto``. ``measured``: at least one. ``top``: explanations at the most. ``progress``:
     called with the number of plans of each block that is done. ``ranked``: whether changes are ranked although all
-    measurements are inside bands that are not wide. Returns readings, explanations and steps. Raises InputError if the
-    plan is illegal, or lacks a result that was measured.
+    measurements are inside bands that are not wide. ``without``: changes that the run excludes. Returns readings,
+    explanations and steps. Raises InputError if the plan is illegal, or lacks a result that was measured.
     """
-    variants = Variants.of(plan)
+    variants = Variants.of(plan, without)
     table, changed = variants.evaluated_on(catalog)
     results = evaluate(table, changed, progress)
     measured = [one for one in measured if not _absent(_predicted(variants, results, one)[0], one)]
@@ -339,6 +340,19 @@ def _factors(name: str) -> tuple[float, float]:
     """Factors of ``SPREADS`` of a result."""
     known = ((predicted, repeated) for pattern, predicted, repeated in SPREADS if re.match(pattern, name))
     return next(known, (OF_CHANGE, REPEATED))
+
+
+def ratio_band(name: str, ratio: float) -> tuple[float, float]:
+    """Ends of the 80 % band of a ratio of two runs of one machine that is predicted.
+
+    ``name``: the result. ``ratio``: predicted, of two plans. Errors that both share cancel: :func:`_paired_widths`.
+
+    >>> [f"{end:.2f}" for end in ratio_band("step_time", 2.0)]
+    ['1.68', '2.38']
+    """
+    change, repeated = _factors(name)
+    width = float(log(repeated) + log(change) * abs(float(log(ratio))))
+    return ratio * float(exp(-width)), ratio * float(exp(width))
 
 
 def _floors(results: Table, measured: Sequence[Measured]) -> Array:

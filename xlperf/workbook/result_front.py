@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
 
     from xlperf.catalog.schema import Column
+    from xlperf.catalog.table import Table
     from xlperf.workbook.result_charts import Rows
 
 
@@ -223,11 +224,14 @@ def _scatter(sheet: Worksheet, drawing: Drawing, header: int, size: tuple[float,
     return chart
 
 
-def write_diagnosis(path: str, found: Diagnosis, command: str, asked: Mapping[str, str]) -> None:
-    """Write the sheets ``diagnosis`` and ``waterfall``, and what was asked with both charts in front.
+def write_diagnosis(
+    path: str, found: Diagnosis, command: str, asked: Mapping[str, str], remedy: Sequence[str], plan: Table
+) -> None:
+    """Write the sheets ``diagnosis`` and ``waterfall``, a plan, and what was asked with both charts in front.
 
     ``path``: workbook; replaced whole. ``found``: what was measured and what would explain it. ``command``: what was
-    run. ``asked``: what it was given, by name.
+    run. ``asked``: what it was given, by name. ``remedy``: in sentences. ``plan``: the better one, on a sheet named as
+    sheets of plans are.
     """
     book = Workbook()
     book.remove(book.worksheets[0])
@@ -251,5 +255,7 @@ def write_diagnosis(path: str, found: Diagnosis, command: str, asked: Mapping[st
                     cell.number_format = "#,##0.00##"
     if len(found.explanations):
         said.append(f"Most likely: {found.explanations['cause'][0]} ({found.explanations['advice'][0]}).")
-    add_front(book, command, asked, tables, said=said)
+    stated = tuple(plan.schema.by_name[name] for name in plan.columns)
+    write_table(book.create_sheet(plan.kind), stated, data_rows(plan, stated), "A1", plan.kind, fitted=True)
+    add_front(book, command, asked, tables, said=[*said, *remedy])
     save_workbook(book, path)

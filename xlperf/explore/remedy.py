@@ -1,0 +1,274 @@
+"""The remedy of a run: the best mapping on the same machine that its stack starts, and what it takes to start it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from xlperf.base.errors import InputError
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.launch import launch_lines
+from xlperf.catalog.launch_rules import SOFTWARE
+from xlperf.catalog.schema import MEASURED, table_schema, unit_of
+from xlperf.catalog.stack_rules import TITLES, stack_of_software
+from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
+from xlperf.explore.causes import with_exact_names
+from xlperf.explore.diagnose import Measured, ratio_band
+from xlperf.explore.fleet_plans import with_columns
+from xlperf.explore.objectives import LARGER
+from xlperf.explore.search import search
+from xlperf.explore.search_results import GOOD, Search, short_name
+from xlperf.explore.space import TooMany
+from xlperf.explore.started import refused_reasons, shape_of
+from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
+
+LEAST = 0.03
+"""Share by which a mapping must be faster to be a remedy. [-]"""
+OBJECTIVE = {"training": "step_time", "inference": "latency"}
+"""Result that a remedy makes best, by kind of plan: fixed requests in flight have their throughput by their latency."""
+DEPENDENT = {
+    "training": (
+        *FOLLOWING, "sequence_parallel", "data_parallel", "expert_tensor_parallel", "first_stage_layers",
+        "last_stage_layers", "recompute_group", "zero_group_size", "context_method",
+    ),
+    "inference": ("context_method",),
+}  # fmt: skip
+"""Columns that belong to a mapping: another one has its defaults."""
+SERVING = (
+    "tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel_attention", "expert_dispatch",
+    "two_batch_overlap",
+)  # fmt: skip
+POOLS = ("prefill_accelerators", "prefill_tensor_parallel", "prefill_expert_parallel",
+         "prefill_data_parallel_attention")  # fmt: skip
+SWITCHES: Mapping[str, Mapping[str, float | str]] = {
+    "training": {"compiled": 1.0, "attention": "flash", "tensor_overlap": "all", "cross_entropy": "fused",
+                 "data_overlap": 1.0, "pipeline_overlap": 1.0},
+    "inference": {"graphs": 1.0},
+}  # fmt: skip
+"""Settings of a stack that a run may have off, as they are on."""
+WORTH = 0.005
+"""Share by which a setting must be faster to be switched on. [-]"""
+POOLED = "disaggregated"
+_RANKS = ("tensor_parallel", "pipeline_parallel", "context_parallel")
+_ARGUMENT = re.compile(r"-|[\w.+]{1,200}(?:=|: )")
+"""An argument among the lines of a launch script: ``--flag``, ``key=value`` or ``key: value``."""
+MOST = 400_000
+"""Mappings of a serving plan at the most: a few seconds of work. [-]"""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """The best mapping beside the one that ran.
+
+    - ``plan``, ``results``: the better plan as it is evaluated; the plan itself if none is better.
+    - ``before``: results of the plan that ran.
+    - ``better``: whether the mapping is faster by more than :data:`LEAST`.
+    - ``lines``: what the remedy is, in sentences: changes, gain, launch line of the difference.
+    """
+
+    plan: Table
+    results: Table
+    before: Table
+    better: bool
+    lines: tuple[str, ...]
+
+
+def remedy(plan: Table, catalog: Catalog, measured: Sequence[Measured] = ()) -> Remedy:
+    """The fastest mapping of a plan on its accelerators, for the same model, batch or load, and precision.
+
+    The gain is the ratio of two predictions, applied to the measurement: errors that both mappings share cancel.
+
+    ``plan``: one row without ``auto``. ``catalog``: what it refers to. ``measured``: results of the run. Raises
+    InputError where a name is unknown.
+    """
+    plan = replace(plan, columns=_unmeasured(with_exact_names(plan, catalog)), auto={})
+    before = evaluate(plan, catalog)
+    try:
+        found = _best(plan, catalog)
+    except TooMany:
+        words = "remedy: this plan has too many mappings to try them all; xlperf search tries some"
+        return Remedy(plan, before, before, False, (words,))
+    name = OBJECTIVE[plan.kind]
+    if found.kind == GOOD:
+        found = _switched(found, catalog)
+    old, new = (float(results.number(name)[0]) for results in (before, found.results))
+    count, accelerator = float(plan.number("num_accelerators")[0]), short_name(plan.text("accelerator")[0])
+    machine = f"these {count:,.0f} {accelerator}" if count > 1.0 else f"this {accelerator}"
+    starts = f" that {TITLES[stack]} starts" if (stack := stack_of(plan)) in TITLES else ""
+    if found.kind != GOOD or not old > new * (1.0 + LEAST):
+        why = f"none of {found.num_tried:,} mappings{starts} fits" if found.kind != GOOD else (
+            f"no mapping{starts} is more than {100.0 * LEAST:g} % faster on {machine}, of {found.num_tried:,} tried"
+        )  # fmt: skip
+        return Remedy(plan, before, before, False, (f"remedy: {why}",))
+    better = _as_stated(found.plans.take([0]), plan)
+    results = evaluate(better, catalog)
+    low, high = ratio_band(name, old / new)
+    band = f"(80 % band {low:.2f} to {high:.2f})"
+    lines = (
+        f"remedy: {', '.join(_changes(plan, better))}: {old / new:.2f} times as fast on {machine} {band}",
+        f"remedy: {', '.join(_gains(before, results, measured))}; {_memory(before, results)}"
+        f" ({results.text('trust')[0].lower()})",
+        *_difference(plan, better, catalog, stack),
+        *_copies(plan, better),
+    )
+    return Remedy(better, results, before, True, lines)
+
+
+def stack_of(plan: Table) -> str:
+    """Stack of a plan's software, "" where none of its rules and flags are known."""
+    return stack_of_software(str(plan.filled("software")[0]))
+
+
+def _unmeasured(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: values for name, values in columns.items() if not name.startswith(MEASURED)}
+
+
+def _best(plan: Table, catalog: Catalog) -> Search:
+    """The fastest mapping of a plan, all columns of the mapping open."""
+    if plan.kind == "training":
+        return best_mapping(_opened(plan, SEARCHED), catalog)
+    pooled = str(plan.filled("mode")[0]) == POOLED
+    names = (*SERVING, *(POOLS if pooled else ()))
+    return search(_opened(plan, names), catalog, OBJECTIVE[plan.kind], most=MOST)
+
+
+def _switched(found: Search, catalog: Catalog) -> Search:
+    """The best plan with the settings of :data:`SWITCHES` that make it faster, fit, and that its stack starts."""
+    best = found.taken(np.zeros(1, dtype=np.int64))
+    name = OBJECTIVE[best.plans.kind]
+    for column, value in SWITCHES[best.plans.kind].items():
+        if best.plans.filled(column)[0] == value:
+            continue
+        plan = with_columns(best.plans, **{column: value})
+        results = evaluate(plan, catalog)
+        gain = best.results.number(name)[0] / results.number(name)[0] - 1.0
+        if gain > WORTH and results.number("fits")[0] == 1.0 and not refused_reasons(plan, catalog)[0]:
+            best = replace(best, plans=plan, results=results)
+    return best
+
+
+def _opened(plan: Table, names: Sequence[str]) -> Table:
+    """A plan whose mapping may be chosen: columns that say ``auto``, and those that go with a mapping left out."""
+    known = table_schema(plan.kind).by_name
+    columns = {name: values for name, values in plan.columns.items() if name not in DEPENDENT[plan.kind]}
+    for name in names:
+        columns[name] = np.array([""], dtype=object) if known[name].is_text else np.full(1, np.nan)
+    return replace(
+        plan,
+        columns={name: columns[name] for name in known if name in columns},
+        auto={name: np.ones(1, dtype=bool) for name in names},
+    )
+
+
+def _as_stated(plan: Table, like: Table) -> Table:
+    """A plan without defaults that a search states and another plan leaves blank; columns without effect as there."""
+    known = table_schema(plan.kind).by_name
+    blank = Table(plan.kind, {name: plan[name] for name in plan.columns if known[name].required})
+
+    def needless(name: str) -> bool:
+        if known[name].required or not _blank(like, name):
+            return False
+        stated, default = plan.filled(name)[0], blank.filled(name)[0]
+        return bool(stated == default or (stated != stated and default != default))
+
+    columns = {name: values for name, values in plan.columns.items() if not needless(name)}
+    if "sequence_parallel" in like and not plan.filled("tensor_parallel")[0] > 1.0:
+        columns["sequence_parallel"] = like["sequence_parallel"]
+    return replace(plan, columns={name: columns[name] for name in known if name in columns})
+
+
+def _blank(plan: Table, name: str) -> bool:
+    """Whether a plan leaves a column blank."""
+    return name not in plan or bool(plan[name][0] == "" or plan[name][0] != plan[name][0])
+
+
+def _changes(plan: Table, better: Table) -> Iterator[str]:
+    """``tensor parallel 8 -> 2`` for every column that differs."""
+    for column in table_schema(plan.kind).columns:
+        stated = [not _blank(table, column.name) for table in (plan, better)]
+        if not any(stated) or (column.name == "pipeline_schedule" and better.filled("pipeline_parallel")[0] == 1.0):
+            continue
+        old, new = (_shown(table, column.name) for table in (plan, better))
+        words = column.name.replace("_", " ")
+        if old != new and column.name in FOLLOWING:
+            yield from [f"{words} {new}"] if stated[1] else []
+        elif old != new:
+            yield f"{words} {old} -> {new or 'blank'}" if old else f"{words} {new}"
+
+
+def _shown(plan: Table, name: str) -> str:
+    """A value of a plan, or its default, as a cell has it; "" where it has none."""
+    column, value = plan.schema.by_name[name], plan.filled(name)[0]
+    if column.is_text:
+        return str(value)
+    if column.kind == "flag":
+        return "yes" if value else "no"
+    return f"{float(value) / unit_of(column).factor:.6g}" if value == value else ""
+
+
+def _gains(before: Table, after: Table, measured: Sequence[Measured]) -> Iterator[str]:
+    """Predictions of both plans, and the measurement after the same gain."""
+    kind = before.kind.removesuffix("_results")
+    whole = [one for one in measured if not one.others and not one.column.name.startswith(("time_", "memory"))]
+    names = [one.column.name for one in whole if one.column.name in ("ttft", "tpot", "step_time", *LARGER)]
+    for name in dict.fromkeys(names or [OBJECTIVE[kind]]):
+        column = before.schema.by_name[name]
+        factor, unit = unit_of(column).factor, column.unit if column.unit not in ("", "-") else ""
+        old, new = (float(results.number(name)[0]) / factor for results in (before, after))
+        words = f"{name.replace('_', ' ')} {old:.4g} -> {new:.4g} {unit}".rstrip() + " predicted"
+        value = next((one.value / factor for one in whole if one.column.name == name), float("nan"))
+        yield words + (f", {value:.4g} measured -> {value * new / old:.4g}" if value == value and old > 0.0 else "")
+
+
+def _memory(before: Table, after: Table) -> str:
+    name = "memory_reserved" if "memory_reserved" in before else "memory"
+    old, new, most = (
+        float(results.number(of)[0]) / unit_of(results.schema.by_name[name]).factor
+        for results, of in ((before, name), (after, name), (after, "memory_capacity"))
+    )
+    change = f"{old:.4g} -> " if abs(new / old - 1.0) > 1e-3 else ""
+    return f"memory {change}{new:.4g} of {most:.4g} GiB"
+
+
+def _difference(plan: Table, better: Table, catalog: Catalog, stack: str) -> Iterator[str]:
+    """The launch line of the difference: flags that are new or have another argument, and flags that go."""
+    if stack not in SOFTWARE:
+        return
+    try:
+        new = _arguments(better, catalog, stack)
+        old = _arguments(plan, catalog, stack)
+    except InputError as error:
+        yield f"remedy: {error.faults[0]}"
+        return
+    changed = [line for line in new if line not in old]
+    kept = {line.partition(" ")[0].partition("=")[0] for line in new}
+    gone = [name for line in old if (name := line.partition(" ")[0].partition("=")[0]) not in kept]
+    words = " ".join(changed) + (f"; without {' '.join(gone)}" if gone else "")
+    if words:
+        yield f"{stack}: {words.removeprefix('; ')}"
+
+
+def _copies(plan: Table, better: Table) -> Iterator[str]:
+    """How many copies of a serving plan share the load, if their number changes: each is started by itself."""
+    if plan.kind != "inference" or str(plan.filled("mode")[0]) == POOLED:
+        return
+    old, new = (
+        table.number("num_accelerators")[0] / np.prod([table.filled(name)[0] for name in _RANKS])
+        for table in (plan, better)
+    )
+    if old != new:
+        yield f"remedy: {new:,.0f} cop{'y serves' if new == 1.0 else 'ies share'} the load in place of {old:,.0f}"
+
+
+def _arguments(plan: Table, catalog: Catalog, stack: str) -> list[str]:
+    """Arguments that start a plan; those of its columns alone where a start would break a rule about its flags."""
+    try:
+        lines = launch_lines(plan, stack, shape_of(plan, catalog))
+    except InputError:
+        lines = launch_lines(plan, stack)
+    found = [line.strip().removesuffix("\\").strip() for line in lines]
+    return [line for line in found if _ARGUMENT.match(line)]
