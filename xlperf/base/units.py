@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from xlperf.base.errors import nearest
 
 HOUR = 3600.0
+DAY = 24.0 * HOUR
 YEAR = 8766.0 * HOUR
 MILLION = 1e6
 

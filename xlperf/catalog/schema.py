@@ -23,7 +23,9 @@ TECHNOLOGY_TABLES = ("technology", "memories", "links", "cores", "devices")
 """Catalog tables that accelerators are derived from: only those that name a device need them."""
 OWN_TABLES = ("my_cluster",)
 """Catalog tables of the user alone: measured runs of a cluster, which predictions of plans like them are moved by."""
-OPTIONAL_TABLES = (*COST_TABLES, *TECHNOLOGY_TABLES, *OWN_TABLES)
+MARKET_TABLES = ("api_prices",)
+"""Catalog tables of what others sell: answers are held against them, no plan needs them."""
+OPTIONAL_TABLES = (*COST_TABLES, *MARKET_TABLES, *TECHNOLOGY_TABLES, *OWN_TABLES)
 """Catalog tables that a workbook may lack."""
 EVERY_TABLE = (*CATALOG_TABLES, *OPTIONAL_TABLES)
 PLAN_TABLES = ("training", "inference")
@@ -80,6 +82,10 @@ AUTO_COLUMNS: dict[str, tuple[str, ...]] = {
         "num_accelerators",
         "deadline",
         "hour_price",
+        "energy_price",
+        "power_usage_effectiveness",
+        "carbon_intensity",
+        "facility_power_limit",
         "tensor_parallel",
         "pipeline_parallel",
         "virtual_pipeline",
@@ -101,6 +107,10 @@ AUTO_COLUMNS: dict[str, tuple[str, ...]] = {
         "software",
         "mode",
         "hour_price",
+        "energy_price",
+        "power_usage_effectiveness",
+        "carbon_intensity",
+        "facility_power_limit",
         "num_accelerators",
         "tensor_parallel",
         "expert_parallel",

@@ -24,13 +24,17 @@ _SHOWN = {
         "prefill_data_parallel_attention", "expert_dispatch", "two_batch_overlap", "prefill_tokens",
         "redundant_experts", "concurrency", "request_rate", "tokens_per_second_per_accelerator", "ttft", "tpot",
         "fleet_cost_per_million_output_tokens", "cost_per_million_output_tokens",
-        "cost_per_million_output_tokens_all_in", "monthly_cost", "hour_price", "power", "memory_used", "head_room",
-        "precision",
+        "cost_per_million_output_tokens_all_in", "monthly_cost", "hour_price",
+        "owned_fleet_cost_per_million_output_tokens", "owned_monthly_cost", "owned_hour_cost", "power",
+        "accelerators_in_power", "users_in_power", "request_rate_in_power", "monthly_energy",
+        "carbon_per_million_tokens", "monthly_carbon", "memory_used", "head_room", "precision",
     ),
     "train": (
-        "accelerators", "run_time", "run_cost", "hour_price", "run_energy", "run_carbon", "tensor_parallel",
-        "pipeline_parallel", "virtual_pipeline", "expert_parallel", "data_parallel", "micro_batch_size", "recompute",
-        "step_time", "mfu", "goodput", "memory_reserved", "memory_capacity", "largest_loss",
+        "accelerators", "run_time", "run_cost", "hour_price", "owned_run_cost", "owned_hour_cost", "run_energy",
+        "run_carbon", "carbon_per_million_tokens", "power", "accelerators_in_power", "run_time_in_power",
+        "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "expert_parallel", "data_parallel",
+        "micro_batch_size", "recompute", "step_time", "mfu", "goodput", "memory_reserved", "memory_capacity",
+        "largest_loss",
     ),
     "chip": (
         "unit_cost", "capex", "peak_flop_rate_bf16", "peak_flop_rate_fp8", "memory_stacks", "memory_capacity",
@@ -75,7 +79,7 @@ def _answered(kind: str, given: Words, output: str | None, catalog: str | None) 
     import numpy as np
 
     from xlperf.engine import evaluate
-    from xlperf.explore.forms import evaluate_forms, form_of, ways_of
+    from xlperf.explore.forms import evaluate_forms, form_of, plan_of, ways_of
 
     values = {name: words for name, words in given.items() if words is not None}
     dropped = {other for name, other in _WITHOUT.items() if name in values}
@@ -85,14 +89,18 @@ def _answered(kind: str, given: Words, output: str | None, catalog: str | None) 
     results = evaluate_forms(table, known)
     answer = {name: values[0] for name, values in results.columns.items()}
     plans, ways = ways_of(table, known) if kind == "serve" else (None, None)
+    plans = plan_of(table, known) if kind == "train" else plans
     if output is None:
         card = _card(kind, answer)
         notes = _notes(form, answer)
         shown = [] if ways is None else _ways(ways)
-        say(str(answer["answer"]), "", *card, *([""] if card else []), *shown, *([""] if shown else []), *notes)
+        beside = [str(answer["api_answer"])] if answer.get("api_answer") else []
+        say(
+            str(answer["answer"]), *beside, "", *card, *([""] if card else []), *shown, *([""] if shown else []), *notes
+        )
         took(1, "answer")
     elif plans is not None and len(plans) and not is_json(output) and not is_workbook(output):
-        chosen = plans.take([int(np.nan_to_num(answer["way"], nan=1.0)) - 1])
+        chosen = plans.take([int(np.nan_to_num(answer.get("way", 1.0), nan=1.0)) - 1])
         deliver(output, chosen.kind, parts(chosen, evaluate(chosen, known)), "plan")
     else:
         own = [part for part in parts(table) if part[0].name not in answer]
@@ -190,14 +198,17 @@ serve = _question(
     "xlperf serve --model DeepSeek-V3 --accelerator H200 --users 10000 --speed-per-user 20",
     "xlperf serve --model Llama3-70B --accelerator B200 --request-rate 50 --prompt-length 8000 --json",
     "xlperf serve --model Llama3-70B --accelerator H100 --software vllm --mode continuous -o plan.csv",
+    "xlperf serve --users auto --facility-power-limit 1 --payment both --energy-price 0.06",
 )
 train = _question(
     "train",
     "How long a training run takes, what it costs, and which mapping is best.",
     "The fastest mapping of a training run: time, cost, energy, memory. The sheet Train in a line; what is not given "
-    "is as there, and said below the answer.",
+    "is as there, and said below the answer. -o plan.csv writes its plan, which xlperf evaluate takes; --json the "
+    "answer.",
     "xlperf train --model Llama3-70B --accelerator H100 --num-accelerators 256 --training-tokens 2",
     "xlperf train --model Llama3-8B --accelerator B200 --deadline 10",
+    "xlperf train --model Llama3-70B --num-accelerators auto --facility-power-limit 1 --payment both",
 )
 chip = _question(
     "chip",

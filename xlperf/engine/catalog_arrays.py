@@ -279,8 +279,8 @@ class CatalogArrays:
     ``model`` has the fields of :class:`Model` on its first axis, ``device`` those of :data:`DEVICE_COLUMNS`. ``linked``
     says whether any accelerator brings its own link bandwidth, ``unbuilt`` why derived ones cannot be built; None
     where all can. ``terms`` is what an accelerator costs and draws at full load by the sheet ``prices``, ``rented``
-    says where that is a rental price, ``by_server`` where a row of servers gives it; ``owning`` are the other arguments of
-    :func:`xlperf.equations.cost.tco.accelerator_cost_rate`.
+    says where that is a rental price, ``by_server`` where a row of servers gives it; ``owning`` are the other
+    arguments of :func:`xlperf.equations.cost.tco.accelerator_cost_rate`.
     """
 
     model: Array
