@@ -143,7 +143,7 @@ def ways(data: Any, cells: dict[str, str], live: Live) -> None:
 
 
 def compared(data: Any, cells: dict[str, str], r: dict[str, str], others: list[str], live: Live) -> None:
-    """The same question on other accelerators, each mapped anew; below all results, the answers in columns from AK on."""
+    """The same question on other accelerators, each mapped anew; below all results, answers from column AK on."""
     mapping = ("software", "mode", "hour_price", "num_accelerators", "tensor_parallel", "expert_parallel",
                "data_parallel_attention", "concurrency", "way")  # fmt: skip
     rows = range(_OTHERS_TOP + 1, _OTHERS_TOP + 1 + len(others))
