@@ -283,8 +283,22 @@ def _measured(kind: str, results: Sequence[Column]) -> Iterator[tuple[str, tuple
 
 @cache
 def table_schema(name: str) -> TableSchema:
-    """Schema of one table."""
-    return schema()[name]
+    """Schema of one table; of results with those of an owner beside them the columns of both."""
+    own = {owned_kind(kind): kind for kind in PLAN_TABLES}.get(name)
+    if own is None:
+        return schema()[name]
+    results = results_of(own)
+    beside = [one for one in schema()["ownership"].columns if one.kind == "result" and one.name not in results.by_name]
+    return TableSchema(name, (*results.columns, *beside), results.measured)
+
+
+def owned_kind(plan_table: str) -> str:
+    """Name of the table of results of plans with those of an owner beside them.
+
+    >>> owned_kind("training")
+    'training_owned_results'
+    """
+    return f"{plan_table}_owned_results"
 
 
 def column(table: str, name: str) -> Column:

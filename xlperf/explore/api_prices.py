@@ -56,7 +56,7 @@ def against_api(form: Table, catalog: Catalog, found: Answer) -> Answer:
         )
     else:
         answer["api_answer"] = (
-            f"From {users:,.0f} users in flight or {tokens / MILLION:,.3g} M output tokens a day on, this is cheaper "
+            f"From {users:,.0f} users in flight or {tokens / MILLION:,.0f} M output tokens a day on, this is cheaper "
             f"than {api}."
         )
     return answer

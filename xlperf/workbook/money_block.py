@@ -47,8 +47,8 @@ def money_of_training(sheet: Any, r: Mapping[str, str], cells: Mapping[str, str]
     lines = (
         _facility(r, cells, fits),
         f'TEXT({r["run_energy"]},"#,##0")&" MWh and "&TEXT({r["run_carbon"]},"#,##0")&" t of CO2 for the run"',
-        f'"$"&TEXT({r["cost_per_million_tokens"]},"0.000")&" and "&TEXT({r["carbon_per_million_tokens"]}*1000,"0.0")&" g'
-        ' of CO2 for a million tokens"',
+        f'"$"&TEXT({r["cost_per_million_tokens"]},"0.000")&" and "'
+        f'&TEXT({r["carbon_per_million_tokens"]}*1000,"0.0")&" g of CO2 for a million tokens"',
     )
     _lines(sheet, lines, live)
 
