@@ -12,7 +12,7 @@ from xlperf.base.units import DAY, MILLION
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.equations.cost.ownership import accelerators_for_power
-from xlperf.explore.fleet_plans import COUNT, LOAD, TWO, Fleet, in_slices
+from xlperf.explore.fleet_plans import COUNT, LOAD, TWO, Demand, Fleet, in_slices
 from xlperf.explore.mappings import server_sizes
 from xlperf.explore.search_results import GOOD, ILLEGAL, Answer, Search, short_name, slower
 
@@ -85,17 +85,33 @@ def sized(fleet: Fleet, catalog: Catalog) -> FleetSize:
 
 def filling(fleets: Sequence[Fleet], limit: float, catalog: Catalog) -> list[Fleet]:
     """Fleets grown or shrunk to the power that a facility has [W], the one with most users first."""
-    found = []
-    for fleet in fleets:
-        users = sized(fleet, catalog).users_within(limit)
-        if users > 0.0:
-            grown = fleet._replace(users=users)
-            own = sized(grown, catalog)
-            found.append(grown._replace(used=own.whole()[0] * own.size, accelerators=own.accelerators))
+    most = [(fleet, sized(fleet, catalog).users_within(limit)) for fleet in fleets]
+    found = [_with_users(fleet, users, catalog) for fleet, users in most if users > 0.0]
     return sorted(found, key=lambda fleet: -fleet.users)
 
 
-def within(form: Table, size: FleetSize, request_rate: float) -> Answer:
+def serving(fleet: Fleet, demand: Demand, catalog: Catalog) -> Fleet:
+    """A fleet of the same copies that serves a demand."""
+    users = demand.rate * float(fleet.results.number("latency")[0]) if demand.is_rate else demand.users
+    return _with_users(fleet, users, catalog)
+
+
+def _with_users(fleet: Fleet, users: float, catalog: Catalog) -> Fleet:
+    """A fleet of the same copies for so many requests in flight."""
+    found = fleet._replace(users=users)
+    own = sized(found, catalog)
+    return found._replace(used=own.whole()[0] * own.size, accelerators=own.accelerators)
+
+
+def first_ways(fleets: Sequence[Fleet]) -> list[Fleet]:
+    """The first fleet of each engine and mode."""
+    best: dict[tuple[str, str], Fleet] = {}
+    for fleet in fleets:
+        best.setdefault((str(fleet.plan["software"][0]), str(fleet.plan["mode"][0])), fleet)
+    return list(best.values())
+
+
+def in_power(form: Table, size: FleetSize, request_rate: float) -> Answer:
     """Accelerators, requests in flight and requests per second that fit in the facility power limit of a form.
 
     ``request_rate``: that the users of the fleet send [request/s]. Returns nothing without a limit.

@@ -305,6 +305,7 @@ def _run(form: Table, found: Search, catalog: Catalog) -> Answer:
     answer |= {"accelerators": count, "data_parallel": count / float(pieces[0])}
     hours = hours_of(form, plan, results, catalog)
     answer |= hours.results | hours.costs("run_cost", answer["run_time"] * count)
+    answer |= {"paid_run_cost": answer["run_cost"], "run_cost": float(results.number("run_cost")[0]) * longer}
     for end in ("low", "high"):
         share = answer[f"step_time_{end}"] / answer["step_time"]
         answer[f"run_time_{end}"] = answer["run_time"] * share

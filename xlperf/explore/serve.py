@@ -26,10 +26,12 @@ from xlperf.explore.facility import (
     MANY_USERS,
     beyond_power,
     filling,
+    first_ways,
+    in_power,
     is_pooled,
     power_words,
+    serving,
     sized,
-    within,
 )
 from xlperf.explore.fleet_plans import DEGREES, ONE, TWO, Demand, Fleet, in_slices, with_columns
 from xlperf.explore.fleets import FleetSearch
@@ -86,7 +88,14 @@ def serving_ways(form: Table, catalog: Catalog) -> list[Fleet]:
     ``form``: one row of kind ``serve``. Raises InputError as :func:`serve_answer`.
     """
     limit = float(form.number("facility_power_limit")[0])
-    return [fleet for fleet in _every_way(form, catalog) if not sized(fleet, catalog).power > limit]
+    every = _every_way(form, catalog)
+    within = [fleet for fleet in every if not sized(fleet, catalog).power > limit]
+    if len(within) == len(every):
+        return every
+    most = _every_way(with_columns(form, users=np.nan, request_rate=np.nan), catalog)
+    others = [serving(fleet, _demand(form), catalog) for fleet in most]  # a copy that draws less may serve as many
+    within += [fleet for fleet in others if not sized(fleet, catalog).power > limit]
+    return first_ways(sorted(within, key=lambda fleet: fleet.accelerators))
 
 
 def _every_way(form: Table, catalog: Catalog) -> list[Fleet]:
@@ -98,10 +107,7 @@ def _every_way(form: Table, catalog: Catalog) -> list[Fleet]:
         if few or not found:
             users = (found[0].users if found else 1.0) / form.filled("active_share")[0]
             found += filling(_every_way(with_columns(form, users=users), catalog), limit, catalog)
-        best: dict[tuple[str, str], Fleet] = {}
-        for fleet in sorted(found, key=lambda fleet: -fleet.users):
-            best.setdefault((str(fleet.plan["software"][0]), str(fleet.plan["mode"][0])), fleet)
-        return list(best.values())
+        return first_ways(sorted(found, key=lambda fleet: -fleet.users))
     fleets = _smallest_fleets(form, catalog)
     if not fleets:
         return []
@@ -217,7 +223,7 @@ def _answer(form: Table, fleets: list[Fleet], way: int, catalog: Catalog) -> Ans
     found |= {"tokens_per_second": rate} | hours.costs("monthly_cost", count * month)
     found |= {"power_per_accelerator": own.each, "power": own.power, "monthly_energy": own.power * month}
     found["monthly_carbon"] = found["monthly_energy"] * found["carbon_per_million_tokens"] / found["energy_per_token"]
-    found |= within(form, own, found["request_rate"])
+    found |= in_power(form, own, found["request_rate"])
     found["users_that_fit"] = np.floor(count / size) * load
     found["head_room"] = found["users_that_fit"] / users - 1.0
     found["memory_used"] = found["memory"] / found["memory_capacity"]

@@ -319,7 +319,7 @@ def _sizes(data: Any, cells: dict[str, str], r: dict[str, str], live: Live) -> N
     first, last = letters[0], letters[-1]
     for letter, name in zip(letters, names, strict=True):
         live.put(data[f"{letter}22"], table_schema("train").by_name[name].header)
-    wanted = ("run time", "run cost", "mfu", "run energy")
+    wanted = ("run time", "paid run cost", "mfu", "run energy")
     for letter, words in zip(_SIZED, wanted, strict=True):
         live.put(data[f"{letter}22"], words)
     for row, size in enumerate(SIZES, start=23):
@@ -335,13 +335,14 @@ def _answers_of_training(sheet: Any, r: dict[str, str], live: Live) -> None:
     answer(sheet, f"={r['answer']}", live)
     dash = '&" \N{EN DASH} "&'
     days = f'"80 %: "&TEXT({r["run_time_low"]},"0.0"){dash}TEXT({r["run_time_high"]},"0.0")'
-    cost = f'"80 %: $"&TEXT({r["run_cost_low"]}/1000,"#,##0"){dash}TEXT({r["run_cost_high"]}/1000,"#,##0")&" k"'
+    low, high = (f"{r['paid_run_cost']}*{r[f'run_time_{end}']}/{r['run_time']}/1000" for end in ("low", "high"))
+    cost = f'"80 %: $"&TEXT({low},"#,##0"){dash}TEXT({high},"#,##0")&" k"'
     memory = f'"of "&TEXT({r["memory_capacity"]},"0")&"; "&TEXT({r["memory_free"]},"0.0")&" free"'
     degrees = '&" x "&'.join(r[f"{name}_parallel"] for name in ("tensor", "pipeline", "data"))
     mapped = degrees + '&" (TP PP DP)"'
     own = (
         ("Days", r["run_time"], "0.0", days),
-        ("USD", r["run_cost"], MONEY, cost),
+        ("USD", r["paid_run_cost"], MONEY, cost),
         ("Energy (MWh)", r["run_energy"], "#,##0", f'TEXT({r["run_carbon"]},"#,##0")&" t of CO2"'),
         ("MFU", r["mfu"], "0.0%", f'"a step takes "&TEXT({r["step_time"]},"0.0")&" s"'),
         ("Memory (GiB)", r["memory_reserved"], "0", memory),
