@@ -24,8 +24,8 @@ from xlperf.workbook.build import first_rows
 Command = Callable[..., Outcome]
 MW = 1e6
 SERVED = {"model": "Meta-Llama-3.1-8B", "accelerator": "H100-SXM-80GB", "users": "2000", "prompt_length": "2000",
-          "output_length": "500", "speed_per_user": "30", "ttft_target": "2000", "software": "vllm", "num_accelerators": "1",
-          "mode": "continuous"}  # fmt: skip
+          "output_length": "500", "speed_per_user": "30", "ttft_target": "2000", "software": "vllm",
+          "mode": "continuous", "num_accelerators": "1"}  # fmt: skip
 TRAINED = {"model": "Meta-Llama-3.1-8B", "accelerator": "H100-SXM-80GB", "num_accelerators": "16",
            "training_tokens": "0.1", "sequence_length": "8192", "global_batch_size": "64", "tensor_parallel": "1",
            "pipeline_parallel": "1", "zero_stage": "1"}  # fmt: skip
@@ -168,7 +168,8 @@ def test_the_most_that_a_limit_feeds_is_the_largest_number_that_keeps_it(catalog
 def test_from_the_break_even_load_on_own_accelerators_cost_no_more(priced: Catalog) -> None:
     found = answered("serve", priced, SERVED, payment="own")
     users = found["break_even_users"]
-    assert found["api_provider"] == "Groq" and "cheaper than Groq's API" in found["api_answer"]
+    assert found["api_provider"] == "Groq" and found["api_price"] == "Meta-Llama-3.1-8B, Groq"
+    assert "cheaper than Groq's API" in found["api_answer"]
     price = 0.08 + 0.05 * 4.0  # four prompt tokens for one that is generated
     assert found["api_cost_per_million_output_tokens_all_in"] * MW == pytest.approx(price)
     for share, cheaper in ((1.001, True), (0.999, False)):

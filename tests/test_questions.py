@@ -83,7 +83,7 @@ def test_a_deadline_chooses_the_number_of_accelerators(command: Command, tmp_pat
     assert found.code == 0, found.err
     (row,) = csv_rows(out.read_text(encoding="utf-8"))
     assert 0.0 < float(row["run_time"]) <= 10.0
-    assert float(row["accelerators"]) >= 8.0
+    assert float(row["num_accelerators"]) >= 8.0
 
 
 @pytest.mark.parametrize(

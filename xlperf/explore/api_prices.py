@@ -38,6 +38,7 @@ def against_api(form: Table, catalog: Catalog, found: Answer) -> Answer:
     )
     tokens = users * per_user * DAY
     answer: Answer = {
+        "api_price": str(table.text("api_price")[rows[best]]),
         "api_provider": provider,
         "api_cost_per_million_output_tokens_all_in": price,
         "api_monthly_cost": price * found["tokens_per_second"] * float(form.filled("hours_per_month")[0]),
