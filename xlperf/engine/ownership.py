@@ -13,8 +13,9 @@ from xlperf.catalog.table import Table, columns_of
 from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.engine.devices import evaluate_designs
 from xlperf.engine.join import pool_rows
-from xlperf.engine.plan_prices import priced, with_stated
+from xlperf.engine.plan_prices import priced
 from xlperf.engine.server_prices import chiplets_of, first_or_device_rows, servers_of, with_chip_prices
+from xlperf.engine.stated_prices import with_stated
 from xlperf.engine.tables import evaluate
 from xlperf.equations.cost.ownership import (
     OwnedPool,

@@ -11,13 +11,9 @@ from xlperf.base.units import YEAR
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_arrays
+from xlperf.engine.stated_prices import OF_ENERGY, with_stated
 from xlperf.equations.cost.tco import accelerator_cost_rate, building_power
 from xlperf.equations.cost.tokens import Terms
-
-OF_ENERGY = ("energy_price", "power_usage_effectiveness", "carbon_intensity")
-"""Columns of plans that replace columns of the same name of the sheets prices and servers."""
-PLAN_PRICES = ("hour_price", *OF_ENERGY)
-"""Columns of plans that replace prices of the catalog."""
 
 
 class Priced(NamedTuple):
@@ -25,23 +21,6 @@ class Priced(NamedTuple):
 
     terms: Terms
     rented: np.ndarray
-
-
-def with_stated(prices: Columns, plans: Table) -> Columns:
-    """Columns of the sheet prices or servers, a row for each plan, with the values that plans state in their place.
-
-    ``prices``: in the units used inside, (rows,). ``plans``: with or without the columns of :data:`OF_ENERGY`.
-    """
-    stated = {name: plans.number(name) for name in OF_ENERGY if name in plans}
-    if not stated:
-        return prices
-
-    def read(name: str) -> np.ndarray:
-        values = getattr(prices, name)
-        own = stated.get(name)
-        return np.asarray(values if own is None else np.where(np.isnan(own), values, own))
-
-    return Columns(read)
 
 
 def priced(plans: Table, catalog: Catalog, accelerators: np.ndarray) -> Priced:

@@ -10,7 +10,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.ownership import evaluate_ownership
-from xlperf.engine.plan_prices import PLAN_PRICES
+from xlperf.engine.stated_prices import PLAN_PRICES
 from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.search_results import Answer, dollars, price_words
 

@@ -18,7 +18,7 @@ from xlperf.catalog.launch_rules import checkpoint_format
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
-from xlperf.engine.plan_prices import PLAN_PRICES
+from xlperf.engine.stated_prices import PLAN_PRICES
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.api_prices import against_api
 from xlperf.explore.facility import (

@@ -37,7 +37,7 @@ def unmoved_words(wanted: Sweep, names: Sequence[str]) -> list[str]:
     """
     rows = np.unique(np.linspace(0, len(wanted) - 1, _ROWS).astype(np.int64))
     auto = has_auto(wanted.plans)
-    inputs = [*wanted.values, *wanted.varied]
+    inputs: list[str | Varied] = [*wanted.values, *wanted.varied]
     lines = []
     for one in inputs:
         try:
