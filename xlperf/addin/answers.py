@@ -106,11 +106,11 @@ def _search(session: Session, _: Function, given: Given) -> Block:
     if not plan.auto and not asked.values:
         raise FunctionError("#VALUE!", "no cell of the plan says auto: write it where a value is to be chosen")
     goals = [text for text in given["text"].split(",") if text.strip()]
-    limits = limits_of(plan.kind, given["limits"], "limits")
+    limits = limits_of(plan.kind, given["limits"], "limits", owned=True)
     found = session.engine.search(plan, given["catalog"][1], goals, limits, asked.values, given["count"])
     if not found.found:
         raise FunctionError("#N/A", found.words)
-    known = results_of(plan.kind).by_name
+    known = found.results.schema.by_name
     wanted = [one.column.name for one in (found.objective, *found.rivals)]
     wanted += [limit.column.name for limit in found.limits]
     names = list(dict.fromkeys(name for name in (*wanted, *SHOWN[plan.kind]) if name in known))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from xlperf.base.errors import nearest
 
 HOUR = 3600.0
+DAY = 24.0 * HOUR
 YEAR = 8766.0 * HOUR
 MILLION = 1e6
 
@@ -86,6 +87,7 @@ _TABLE: tuple[tuple[str, str, float, dict[str, float]], ...] = (
     ("kg/h", "kg/s", 1.0 / HOUR, _NONE),
     ("kg/s", "kg/s", 1.0, _NONE),
     ("kg/kWh", "kg/J", 1.0 / (1e3 * HOUR), _NONE),
+    ("g/kWh", "kg/J", 1e-3 / (1e3 * HOUR), _NONE),
     ("kg/J", "kg/J", 1.0, _NONE),
     ("kg/cm2", "kg/mm2", 0.01, _NONE),
     ("kg/mm2", "kg/mm2", 1.0, _NONE),

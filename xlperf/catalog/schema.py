@@ -23,7 +23,9 @@ TECHNOLOGY_TABLES = ("technology", "memories", "links", "cores", "devices")
 """Catalog tables that accelerators are derived from: only those that name a device need them."""
 OWN_TABLES = ("my_cluster",)
 """Catalog tables of the user alone: measured runs of a cluster, which predictions of plans like them are moved by."""
-OPTIONAL_TABLES = (*COST_TABLES, *TECHNOLOGY_TABLES, *OWN_TABLES)
+MARKET_TABLES = ("api_prices",)
+"""Catalog tables of what others sell: answers are held against them, no plan needs them."""
+OPTIONAL_TABLES = (*COST_TABLES, *MARKET_TABLES, *TECHNOLOGY_TABLES, *OWN_TABLES)
 """Catalog tables that a workbook may lack."""
 EVERY_TABLE = (*CATALOG_TABLES, *OPTIONAL_TABLES)
 PLAN_TABLES = ("training", "inference")
@@ -89,6 +91,10 @@ AUTO_COLUMNS: dict[str, tuple[str, ...]] = {
         "num_accelerators",
         "deadline",
         "hour_price",
+        "energy_price",
+        "power_usage_effectiveness",
+        "carbon_intensity",
+        "facility_power_limit",
         "tensor_parallel",
         "pipeline_parallel",
         "virtual_pipeline",
@@ -110,6 +116,10 @@ AUTO_COLUMNS: dict[str, tuple[str, ...]] = {
         "software",
         "mode",
         "hour_price",
+        "energy_price",
+        "power_usage_effectiveness",
+        "carbon_intensity",
+        "facility_power_limit",
         "num_accelerators",
         "tensor_parallel",
         "expert_parallel",
@@ -282,8 +292,22 @@ def _measured(kind: str, results: Sequence[Column]) -> Iterator[tuple[str, tuple
 
 @cache
 def table_schema(name: str) -> TableSchema:
-    """Schema of one table."""
-    return schema()[name]
+    """Schema of one table; of results with those of an owner beside them the columns of both."""
+    own = {owned_kind(kind): kind for kind in PLAN_TABLES}.get(name)
+    if own is None:
+        return schema()[name]
+    results = results_of(own)
+    beside = [one for one in schema()["ownership"].columns if one.kind == "result" and one.name not in results.by_name]
+    return TableSchema(name, (*results.columns, *beside), results.measured)
+
+
+def owned_kind(plan_table: str) -> str:
+    """Name of the table of results of plans with those of an owner beside them.
+
+    >>> owned_kind("training")
+    'training_owned_results'
+    """
+    return f"{plan_table}_owned_results"
 
 
 def column(table: str, name: str) -> Column:

@@ -24,13 +24,17 @@ _SHOWN = {
         "prefill_data_parallel_attention", "expert_dispatch", "two_batch_overlap", "prefill_tokens",
         "redundant_experts", "concurrency", "request_rate", "tokens_per_second_per_accelerator", "ttft", "tpot",
         "fleet_cost_per_million_output_tokens", "cost_per_million_output_tokens",
-        "cost_per_million_output_tokens_all_in", "monthly_cost", "hour_price", "power", "memory_used", "head_room",
-        "precision",
+        "cost_per_million_output_tokens_all_in", "monthly_cost", "hour_price",
+        "owned_fleet_cost_per_million_output_tokens", "owned_monthly_cost", "owned_hour_cost", "power",
+        "accelerators_in_power", "users_in_power", "request_rate_in_power", "monthly_energy",
+        "carbon_per_million_tokens", "monthly_carbon", "memory_used", "head_room", "precision",
     ),
     "train": (
-        "accelerators", "run_time", "run_cost", "hour_price", "run_energy", "run_carbon", "tensor_parallel",
-        "pipeline_parallel", "virtual_pipeline", "expert_parallel", "data_parallel", "micro_batch_size", "recompute",
-        "step_time", "mfu", "goodput", "memory_reserved", "memory_capacity", "largest_loss",
+        "accelerators", "run_time", "run_cost", "hour_price", "owned_run_cost", "owned_hour_cost", "run_energy",
+        "run_carbon", "carbon_per_million_tokens", "power", "accelerators_in_power", "run_time_in_power",
+        "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "expert_parallel", "data_parallel",
+        "micro_batch_size", "recompute", "step_time", "mfu", "goodput", "memory_reserved", "memory_capacity",
+        "largest_loss",
     ),
     "chip": (
         "unit_cost", "capex", "peak_flop_rate_bf16", "peak_flop_rate_fp8", "cache", "memory_stacks", "memory_capacity",
@@ -65,7 +69,8 @@ def form_options(kind: str, function: Any) -> Any:
 def answer_lines(kind: str, form: Mapping[str, str], answer: Mapping[str, Any], shown: list[str]) -> list[str]:
     """Lines of an answer on a terminal: the sentence, results, ``shown``, and what was taken for granted."""
     card = _card(kind, answer)
-    blocks = [[str(answer["answer"])], card, shown, _notes(form, answer)]
+    beside = [str(answer["api_answer"])] if answer.get("api_answer") else []
+    blocks = [[str(answer["answer"]), *beside], card, shown, _notes(form, answer)]
     return [line for block in blocks if block for line in (*block, "")][:-1]
 
 
@@ -87,8 +92,8 @@ def _answered(kind: str, given: Words, output: str | None, catalog: str | None) 
     import numpy as np
 
     from xlperf.engine import evaluate
-    from xlperf.explore.forms import evaluate_forms, form_of, ways_of
-    from xlperf.explore.plan_of_run import plan_of_run
+    from xlperf.explore.forms import evaluate_forms, form_of, plan_of, ways_of
+    from xlperf.explore.stated import without_defaults
 
     values = {name: words for name, words in given.items() if words is not None}
     dropped = {other for name, other in _WITHOUT.items() if name in values}
@@ -98,13 +103,12 @@ def _answered(kind: str, given: Words, output: str | None, catalog: str | None) 
     results = evaluate_forms(table, known)
     answer = {name: values[0] for name, values in results.columns.items()}
     plans, ways = ways_of(table, known) if kind == "serve" else (None, None)
-    if kind == "train":
-        plans = plan_of_run(table, answer)
+    plans = plan_of(table, known) if kind == "train" else plans
     if output is None:
         say(*answer_lines(kind, form, answer, [] if ways is None else _ways(ways)))
         took(1, "answer")
     elif plans is not None and len(plans) and not is_json(output) and not is_workbook(output):
-        chosen = plans.take([int(np.nan_to_num(answer.get("way", 1.0), nan=1.0)) - 1])
+        chosen = without_defaults(plans.take([int(np.nan_to_num(answer.get("way", 1.0), nan=1.0)) - 1]))
         deliver(output, chosen.kind, parts(chosen, evaluate(chosen, known)), "plan")
     else:
         own = [part for part in parts(table) if part[0].name not in answer]
@@ -202,12 +206,15 @@ serve = _question(
     "xlperf serve --model DeepSeek-V3 --accelerator H200 --users 10000 --speed-per-user 20",
     "xlperf serve --model Llama3-70B --accelerator B200 --request-rate 50 --prompt-length 8000 --json",
     "xlperf serve --model Llama3-70B --accelerator H100 --software vllm --mode continuous -o plan.csv",
+    "xlperf serve --users auto --facility-power-limit 1 --payment both --energy-price 0.06",
 )
 train = _question(
     "train",
     "How long a training run takes, what it costs, and which mapping is best.",
     "The fastest mapping of a training run: time, cost, energy, memory. The sheet Train in a line; what is not given "
-    "is as there, and said below the answer. -o plan.csv writes the plan, which every command takes.",
+    "is as there, and said below the answer. -o plan.csv writes its plan, which every command takes; --json the "
+    "answer.",
     "xlperf train --model Llama3-70B --accelerator H100 --num-accelerators 256 --training-tokens 2",
     "xlperf train --model Llama3-8B --accelerator B200 --deadline 10",
+    "xlperf train --model Llama3-70B --num-accelerators auto --facility-power-limit 1 --payment both",
 )

@@ -77,7 +77,8 @@ if TYPE_CHECKING:
     "objectives",
     metavar="RESULT",
     multiple=True,
-    help="Result to make best: any in numbers, or cost, energy, throughput, or num accelerators for the fewest. "
+    help="Result to make best: any in numbers, or cost, owned cost, energy, throughput, or num accelerators for the "
+    "fewest. "
     "Two or three of them: every plan that no other beats in all. Default: see above.",
 )
 @click.option(
@@ -166,8 +167,10 @@ def search(
     kinds = list(dict.fromkeys(one.kind for one, *_ in rows))
     if len(kinds) > 1 and output is not None and not is_workbook(output):
         raise InputError(Fault(plans, f"holds both kinds of plans: give --sheet {kinds[0]}, or an .xlsx output"))
-    kept = {kind: limits_of(kind, limits, "--limit", probability) for kind in kinds}
-    goals = [(kind, rival_of(kind, name, "--objective").column.name) for kind in kinds for name in objectives]
+    kept = {kind: limits_of(kind, limits, "--limit", probability, owned=True) for kind in kinds}
+    goals = [
+        (kind, rival_of(kind, name, "--objective", owned=True).column.name) for kind in kinds for name in objectives
+    ]
     if len(set(goals)) < len(goals):
         raise InputError(Fault("--objective", "the same result twice: give each once"))
     known = catalog_for(catalog, plans, [one for one, *_ in rows])
@@ -344,7 +347,10 @@ def solve(
 
     from xlperf.explore.candidates import searched_column, with_auto, with_mapping
     from xlperf.explore.objectives import limits_of
+    from xlperf.explore.owned import are_owned
     from xlperf.explore.solve import solve_number, solve_plan
+    from xlperf.explore.sweep import Sweep
+    from xlperf.explore.unmoved import unmoved_words
     from xlperf.explore.vary import read_variation
     from xlperf.explore.workers import all_processes
 
@@ -354,7 +360,7 @@ def solve(
     asked = read_variation(table.kind, [vary_line(vary[0])], "--vary")
     if not targets and not any(target in table for target in ("ttft_target", "tpot_target")):
         raise click.UsageError("give --target, as --target 'tpot<=20', or a ttft target or tpot target in the plans")
-    asked_for = limits_of(table.kind, targets, "--target", probability)
+    asked_for = limits_of(table.kind, targets, "--target", probability, owned=True)
     table = with_auto(table, [*autos, *asked.auto], "--with-auto" if autos else "--vary")
     table = with_mapping(table, asked.values) if mapping else table
     known = catalog_for(catalog, plans, [table])
@@ -367,6 +373,10 @@ def solve(
         problem = f"{declared.name.replace('_', ' ')} is no number: there is no least of it"
         raise InputError(Fault("--vary", problem))
     found: list[tuple[str, Solution]] = []
+    names = [limit.column.name for limit in asked_for]
+    if names and not table.auto:
+        tried = Sweep(table, known, asked.values, asked.varied, owned=are_owned(table.kind, names))
+        say(*unmoved_words(tried, names), err=True)
     cores = processes or all_processes()
     with progress(0, "plans tried") as done:
         for index in range(len(table)):

@@ -138,7 +138,9 @@ def sweep(
     from xlperf.cli.blocks import Blocks, write_sweep
     from xlperf.explore.candidates import with_auto
     from xlperf.explore.objectives import default_objective, limits_of, objective_of
+    from xlperf.explore.owned import are_owned
     from xlperf.explore.sweep import Best, Sweep, best_rows
+    from xlperf.explore.unmoved import unmoved_words
     from xlperf.explore.vary import Sampling, read_variation
     from xlperf.explore.workers import all_processes
 
@@ -150,20 +152,27 @@ def sweep(
             raise InputError(Fault("--vary", f"{one.column.name}: a sweep needs values, not two ends, or --samples"))
     known = catalog_for(catalog, plans, [table])
     drawn = Sampling(samples, sampling, seed) if samples is not None else None
-    whole = Sweep(table, known, asked.values, asked.varied, drawn, bounds)
     named = {"name", *asked.values, *table.auto, *(one.column.name for one in asked.varied)}
     named |= {one.name for one in asked.varied if one.sheet == table.kind}
     results = _named_results(table.kind, wanted)
+    goal = objective_of(table.kind, objective, "--objective", owned=True) if objective else None
+    goal = goal or default_objective(table, [*named])
+    kept = tuple(limits_of(table.kind, limits, "--limit", owned=True))
+    asked_for = dict.fromkeys(
+        [*([goal.column.name] if objective else []), *(one.column.name for one in kept), *results]
+    )
+    owned = are_owned(table.kind, asked_for)
+    whole = Sweep(table, known, asked.values, asked.varied, drawn, bounds, owned)
+    say(*unmoved_words(whole, [*asked_for]), err=True)
     if top is not None or objective is not None or limits:
-        goal = objective_of(table.kind, objective, "--objective") if objective else default_objective(table, [*named])
-        best = Best(whole, goal, tuple(limits_of(table.kind, limits, "--limit")), top or TOP)
+        best = Best(whole, goal, kept, top or TOP)
         with progress(len(whole), f"{len(whole):,} {table.kind} plans") as done:
             found = best_rows(best, machines.processes or all_processes(), machines.scheduler, done)
         said = _best_words(best, found)
         say(said, err=True)
         if not len(found.plans):
             raise click.exceptions.Exit(1)
-        asked_for = dict.fromkeys([goal.column.name, *(limit.column.name for limit in best.limits), *results])
+        asked_for = dict.fromkeys([goal.column.name, *asked_for])
         _deliver_sweep(found, output, named, tuple(asked_for), Front([goal.column.name], [said]), bool(results))
         return
     if output is None or is_workbook(output) or is_json(output):
@@ -182,7 +191,9 @@ def _named_results(kind: str, wanted: tuple[str, ...]) -> tuple[str, ...]:
 
     names = [(split_header(text)[0], text) for text in wanted]
     known = results_of(kind).by_name
-    return tuple(name if name in known else objective_of(kind, text, "--result").column.name for name, text in names)
+    return tuple(
+        name if name in known else objective_of(kind, text, "--result", owned=True).column.name for name, text in names
+    )
 
 
 def _show_sweep(whole: Sweep, output: str | None, named: set[str], results: tuple[str, ...]) -> None:
@@ -297,7 +308,8 @@ def uncertainty(
     The same seed gives the same numbers. A .xlsx output has both tables, .csv and .parquet the first. Cells that say
     auto are chosen once, for the inputs as they are in the sheets.
     """
-    from xlperf.explore.objectives import limits_of
+    from xlperf.explore.objectives import limits_of, objective_of
+    from xlperf.explore.owned import are_owned
     from xlperf.explore.sweep import Sweep
     from xlperf.explore.uncertainty import Uncertainty, sheet_ranges
     from xlperf.explore.vary import LATIN_HYPERCUBE, Sampling, read_variation
@@ -307,7 +319,9 @@ def uncertainty(
     asked = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
     if asked.auto:
         raise InputError(Fault("--vary", f"{asked.auto[0]} is auto: write a range, or auto in the plans"))
-    kept = limits_of(table.kind, limits, "--limit")
+    kept = limits_of(table.kind, limits, "--limit", owned=True)
+    wanted = objective_of(table.kind, result, "--result", owned=True)
+    owned = are_owned(table.kind, [wanted.column.name, *(limit.column.name for limit in kept)])
     if sobol & (sobol - 1):
         raise click.UsageError(f"--sobol takes a power of two, as 1024, got {sobol}")
     known = catalog_for(catalog, plans, [table])
@@ -316,7 +330,7 @@ def uncertainty(
     if not varied and not asked.values and not band:
         raise click.UsageError("nothing is uncertain: give --vary, as --vary 'prices.rental price=x0.7..x1.5'")
     sampling = Sampling(draws, LATIN_HYPERCUBE, seed)
-    whole = Sweep(table, known, asked.values, varied, sampling)
+    whole = Sweep(table, known, asked.values, varied, sampling, owned=owned)
     study = Uncertainty(whole, result, band, processes or all_processes(), tuple(kept))
     summary, effects = parts(study.summary()), parts(study.effects(sobol))
     if output is None:

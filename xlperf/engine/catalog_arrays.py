@@ -279,8 +279,8 @@ class CatalogArrays:
     ``model`` has the fields of :class:`Model` on its first axis, ``device`` those of :data:`DEVICE_COLUMNS`. ``linked``
     says whether any accelerator brings its own link bandwidth, ``unbuilt`` why derived ones cannot be built; None
     where all can. ``terms`` is what an accelerator costs and draws at full load by the sheet ``prices``, ``rented``
-    says where that is a rental price; ``owning`` are the other arguments of
-    :func:`xlperf.equations.cost.tco.accelerator_cost_rate`.
+    says where that is a rental price, ``by_server`` where a row of servers gives it; ``owning`` are the other
+    arguments of :func:`xlperf.equations.cost.tco.accelerator_cost_rate`.
     """
 
     model: Array
@@ -295,6 +295,7 @@ class CatalogArrays:
     reserved_memory: Array
     terms: Terms
     rented: np.ndarray
+    by_server: np.ndarray
     owning: Mapping[str, Array]
     link_bandwidth: Array
     linked: bool
@@ -343,7 +344,9 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
     model, unmodelled = model_columns(models)
     power = accelerators.number("thermal_design_power")
     ratio = float(table_schema("devices").by_name["server_power_ratio"].default)
-    terms, rent, owning = _prices(catalog, power, capex, np.where(np.isnan(server_power), ratio * power, server_power))
+    terms, rent, by_server, owning = _prices(
+        catalog, power, capex, np.where(np.isnan(server_power), ratio * power, server_power)
+    )
     device = _device_columns(catalog, accelerators)
     return CatalogArrays(
         model=np.array([model[field.name] for field in fields(Model)]),
@@ -358,6 +361,7 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
         reserved_memory=accelerators.filled("reserved_memory"),
         terms=terms,
         rented=~np.isnan(rent),
+        by_server=by_server,
         owning=owning,
         link_bandwidth=accelerators.number("link_bandwidth"),
         linked=some(~np.isnan(accelerators.number("link_bandwidth"))),
@@ -392,8 +396,8 @@ def _device_columns(catalog: Catalog, accelerators: Table) -> dict[str, Array]:
 
 def _prices(
     catalog: Catalog, power: Array, device_capex: Array, device_power: Array
-) -> tuple[Terms, Array, dict[str, Array]]:
-    """What accelerators cost and draw by the sheet prices, their rent, and the other arguments of owning them."""
+) -> tuple[Terms, Array, np.ndarray, dict[str, Array]]:
+    """What accelerators cost and draw by the sheet prices, their rent, which servers price, arguments of owning."""
     prices, row = catalog.tables["prices"], catalog.price_rows
     declared = table_schema("prices").by_name
 
@@ -420,9 +424,11 @@ def _prices(
     bought = set(catalog.known_rows("accelerators", catalog.tables["servers"].text("accelerator")).tolist())
     unpriced = np.flatnonzero(np.isnan(rent) & np.isnan(stated)).tolist()
     bare = np.array([row for row in unpriced if row in bought], dtype=np.int64)
+    by_server = np.zeros(len(rent), dtype=bool)
+    by_server[bare] = True
     if len(bare):
         terms = _with_servers(catalog, terms, bare, power)
-    return terms, rent, owning
+    return terms, rent, by_server, owning
 
 
 def _with_servers(catalog: Catalog, terms: Terms, bare: np.ndarray, power_limit: Array) -> Terms:

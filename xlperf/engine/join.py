@@ -18,6 +18,7 @@ from xlperf.catalog.cells import shown
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Keys, Table, Words, coded_words, combined_keys, default_value
 from xlperf.engine.catalog_arrays import DEVICE_COLUMNS, catalog_arrays, network_of, own_links, switched_networks
+from xlperf.engine.plan_prices import priced
 from xlperf.equations.cost.tco import daily_mean
 from xlperf.equations.cost.tokens import Terms
 from xlperf.equations.hardware.power import (
@@ -391,6 +392,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         ),
         *network_rules,
     ]
+    prices = priced(plans, catalog, rows)
     return Joined(
         model=_model_of(rows_of(arrays.model, model_rows, 1)),
         device=device,
@@ -406,8 +408,8 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         reserved_memory=arrays.reserved_memory[rows],
         max_sequence_length=arrays.max_sequence_length[model_rows],
         accelerators=rows,
-        terms=Terms(*(values[rows] for values in arrays.terms)),
-        rented=arrays.rented[rows],
+        terms=prices.terms,
+        rented=prices.rented,
         power=limits,
         rules=rules,
         peaks=peaks,

@@ -13,7 +13,9 @@ from xlperf.catalog.table import Table, columns_of
 from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.engine.devices import evaluate_designs
 from xlperf.engine.join import pool_rows
+from xlperf.engine.plan_prices import priced
 from xlperf.engine.server_prices import chiplets_of, first_or_device_rows, servers_of, with_chip_prices
+from xlperf.engine.stated_prices import with_stated
 from xlperf.engine.tables import evaluate
 from xlperf.equations.cost.ownership import (
     OwnedPool,
@@ -124,7 +126,7 @@ def _pool(
     provided = np.fmin(plans.number("power_limit"), limit)
     servers, count = servers_of(catalog), plans.number("num_accelerators")
     rows = first_or_device_rows(servers, catalog, accelerator, owner)
-    server = columns_of(servers, rows, case)
+    server = with_stated(columns_of(servers, rows, case), plans)
     with np.errstate(divide="ignore", invalid="ignore"):
         network = _outer_tier(plans, catalog, accelerator, count, server)
         return rows, owned_pool(server, *network, count, DrawnPower(power, provided, limit))
@@ -293,7 +295,7 @@ def cost_bridge(
     results = evaluate(plans, catalog) if results is None else results
     owned = owned_plans(plans, results, catalog, owner, case)
     with np.errstate(all="ignore"):
-        states = [_states(catalog, owned, place) for place in (0, 1)]
+        states = [_states(plans, catalog, owned, place) for place in (0, 1)]
         rate, count = results["tokens_per_second"], plans.number("num_accelerators")
         energies, costs = (
             [per_token(pool_mean(first[kind], second[kind], owned.prefill_share), count, rate)
@@ -303,15 +305,15 @@ def cost_bridge(
     return _lines(plans, results, np.array(costs), np.array(energies))
 
 
-def _states(catalog: Catalog, owned: OwnedPlans, place: int) -> list[tuple[Array, Array]]:
+def _states(plans: Table, catalog: Catalog, owned: OwnedPlans, place: int) -> list[tuple[Array, Array]]:
     """Cost of a second [USD/s] and power [W] of an accelerator of one pool after each line, the first one included."""
     accelerators, pool = owned.accelerators[place], owned.pools[place]
     arrays = catalog_arrays(catalog, accelerators)
-    priced = arrays.terms.take(accelerators)
-    priced = drawn_terms(priced, pool.drawn.mean, pool.drawn.limit)
+    rented = drawn_terms(priced(plans, catalog, accelerators).terms, pool.drawn.mean, pool.drawn.limit)
     final = pool.terms()
-    terms = straight_line_terms(Columns(lambda name: arrays.owning[name][accelerators]), final, pool.drawn)
-    found = [(priced.cost_rate, priced.power), _state(terms)]
+    price = with_stated(Columns(lambda name: arrays.owning[name][accelerators]), plans)
+    terms = straight_line_terms(price, final, pool.drawn)
+    found = [(rented.cost_rate, rented.power), _state(terms)]
     for _, names in LINES:
         terms = terms._replace(**{name: getattr(final, name) for name in names})
         found.append(_state(terms))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import MARK, Table, columns_of
 from xlperf.engine.devices import accelerators_of, design_of_devices, evaluate_designs
+from xlperf.engine.stated_prices import with_stated
 from xlperf.equations.cost.ownership import server_terms
 from xlperf.equations.cost.tokens import Terms
 
@@ -113,11 +114,17 @@ def with_chip_prices(servers: Table, catalog: Catalog, case: str = "base") -> Ta
     return Table(servers.kind, {**servers.columns, "accelerator_price": price}, servers.place)
 
 
-def server_priced(catalog: Catalog, accelerators: np.ndarray, power_limit: Array) -> tuple[np.ndarray, Terms]:
+def server_priced(
+    catalog: Catalog,
+    accelerators: np.ndarray,
+    power_limit: Array,
+    plans_of: Callable[[np.ndarray], Table] | None = None,
+) -> tuple[np.ndarray, Terms]:
     """Accelerators of some rows that a row of servers prices, and what they cost in it.
 
     ``catalog``: with servers. ``accelerators``: rows of the sheet accelerators that the sheet prices has no price of.
-    ``power_limit``: their limits, (rows,) [W]. Returns positions among the rows, and terms of those.
+    ``power_limit``: their limits, (rows,) [W]. ``plans_of``: plans at some of the positions, whose own prices of energy
+    count. Returns positions among the rows, and terms of those.
     """
     servers = catalog.tables["servers"]
     rows = first_rows(servers, catalog, accelerators)
@@ -126,7 +133,9 @@ def server_priced(catalog: Catalog, accelerators: np.ndarray, power_limit: Array
         return known, Terms(*np.zeros((5, 0)))
     own = with_chip_prices(servers.take(rows[known]), catalog)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return known, server_terms(columns_of(own), power_limit[known])
+        server = columns_of(own)
+        server = server if plans_of is None else with_stated(server, plans_of(known))
+        return known, server_terms(server, power_limit[known])
 
 
 def servers_of(catalog: Catalog) -> Table:

@@ -333,14 +333,17 @@ def _constant_rows(catalog: Catalog, name: str) -> np.ndarray:
 _MARKED = re.compile(f"{MARK}[0-9]+")
 
 
-def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, Array]]) -> tuple[Catalog, Table]:
+def row_catalog(
+    catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, Array]], owned: bool = False
+) -> tuple[Catalog, Table]:
     """A catalog with rows of its own for each plan, which have that plan's numbers; and the plans that name them.
 
     One table of plans is then evaluated whole, whatever number of catalogs it stands for: the rows that a plan names
     are copied under marked names, once for all plans with the same numbers. :func:`unmarked` removes the marks.
 
     ``plans``: whose accelerators, networks, models and prices are meant. ``changes``: column, and its value or factor
-    for each plan, (rows,). Returns the results of the plans are those of :func:`changed_catalog` for each of them.
+    for each plan, (rows,). ``owned``: whether owners are asked for too, who need the rows that accelerators are bought
+    as. Returns the results of the plans are those of :func:`changed_catalog` for each of them.
     Raises InputError as :func:`changed_catalog`.
     """
     if not changes or not len(plans):
@@ -407,7 +410,7 @@ def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, 
         copied("accelerators", rows, codes)
         priced = catalog.price_rows[rows] >= 0
         copied("prices", catalog.price_rows[rows][priced], codes[priced])
-        if sheets & set(REACHED):
+        if owned or sheets & set(REACHED):
             deep = {(one.sheet, one.name): (points[row], one.factors) for row, (one, _) in enumerate(changes)}
             for table in copied_rows(catalog, tables["accelerators"], (rows, codes), deep, blanks):
                 tables[table.kind] = table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -12,7 +13,7 @@ import numpy as np
 from xlperf.base import resources
 from xlperf.base.arrays import Array, added
 from xlperf.base.errors import Fault, InputError
-from xlperf.base.units import HOUR, MILLION
+from xlperf.base.units import DAY, HOUR, MILLION
 from xlperf.catalog.calibration import ANY, generation_line
 from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.cells import number_of
@@ -20,8 +21,10 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import FORMS, first_words, results_of, table_schema
 from xlperf.catalog.table import Place, Table, nowhere
 from xlperf.explore.chips import BESIDE, chip_answers
-from xlperf.explore.fleet_plans import with_columns
+from xlperf.explore.facility import most_fed, run_beyond_power
+from xlperf.explore.fleet_plans import ONE, with_columns
 from xlperf.explore.mappings import MOST_ACCELERATORS, server_sizes, sold_counts
+from xlperf.explore.money import cost_words, hours_of, lacking_words, stated_prices
 from xlperf.explore.search import stacked
 from xlperf.explore.search_results import (
     GOOD,
@@ -29,7 +32,6 @@ from xlperf.explore.search_results import (
     Search,
     dollars,
     one_plan,
-    price_words,
     short_name,
     slower,
 )
@@ -40,6 +42,8 @@ from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
 _known: WeakKeyDictionary[Catalog, dict[object, Answer]] = WeakKeyDictionary()
 
 
+PLAN = "plan"
+"""Key of the plan in an answer, beside its results."""
 OTHERS = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "GB200-NVL72", "MI300X", "MI355X")
 """Accelerators that an answer is held against, those of them that a catalog has."""
 
@@ -131,6 +135,15 @@ def ways_of(form: Table, catalog: Catalog) -> tuple[Table, Table]:
     return stacked([fleet.plan for fleet in fleets]), answers_table(form, [answer_of(way, part) for way in ways])
 
 
+def plan_of(form: Table, catalog: Catalog) -> Table | None:
+    """The plan that the answer of a form is about, as it is evaluated; None if there is no answer.
+
+    ``form``: one row of kind ``train``.
+    """
+    plan = answer_of(form, catalog).get(PLAN)
+    return plan if isinstance(plan, Table) else None
+
+
 def _with_exact_names(form: Table, catalog: Catalog) -> tuple[Table, list[str]]:
     """A form whose names are spelled as the catalog spells them, and a sentence for each name that was not."""
     columns, said = dict(form.columns), []
@@ -161,7 +174,7 @@ FIRST_COUNT = 256.0
 """Accelerators that are tried first for a deadline. [-]"""
 MOST_TURNS, EFFICIENT = 24, 0.85
 """Numbers of accelerators tried for a deadline; accelerator time of a run over that of the first, at the least. [-]"""
-DAY, TERA = 24.0 * HOUR, MILLION * MILLION
+TERA = MILLION * MILLION
 TRAINING_PARTS = {
     "forward": "forward", "backward": "backward", "recompute": "recomputation", "tensor_parallel": "tensor parallel",
     "context_parallel": "context parallel", "expert_parallel": "expert parallel",
@@ -179,20 +192,40 @@ def train_answer(form: Table, catalog: Catalog) -> Answer:
     ``form``: one row of kind ``train``. Returns results of the kind ``train_results``. Raises InputError where a name
     is unknown, or neither a number of accelerators nor a deadline is given.
     """
-    count, deadline = float(form.number("num_accelerators")[0]), float(form.number("deadline")[0])
+    count, deadline, limit = (
+        float(form.number(name)[0]) for name in ("num_accelerators", "deadline", "facility_power_limit")
+    )
     if count == count:
-        return _run(form, _mapped(form, count, catalog), catalog)
+        return _powered(form, _mapped(form, count, catalog), catalog)
+    if deadline != deadline and limit == limit:
+        return _powered(
+            form, most_fed(limit, _promising(form, catalog), partial(_mapped, form, catalog=catalog)), catalog
+        )
     if deadline != deadline:
-        raise InputError(Fault(form.place(0, "num_accelerators"), "num accelerators or a deadline must be given"))
+        problem = "num accelerators, a deadline or a facility power limit must be given"
+        raise InputError(Fault(form.place(0, "num_accelerators"), problem))
     found = _fewest(form, deadline, catalog)
     if found is None or found.kind != GOOD:
         return _refused(form, found)
     if _keeps(found, deadline):
-        return _run(form, found, catalog)
+        return _powered(form, found, catalog)
     count = float(found.plans.number("num_accelerators")[0])
     days, words = found.results.number("run_time")[0] / DAY, short_name(str(form.text("accelerator")[0]))
     reason = f"{count:,.0f} {words} still take {days:,.0f} days; give them more days or a larger batch"
     return {"reason": reason, "answer": f"No answer: {reason}."}
+
+
+def _powered(form: Table, found: Search, catalog: Catalog) -> Answer:
+    """The answer of a mapping, if it keeps the facility power limit; else why not, and what fits in it."""
+    limit = float(form.number("facility_power_limit")[0])
+    answer = _run(form, found, catalog)
+    if found.kind != GOOD or limit != limit:
+        return answer
+    if answer["power"] <= limit:
+        each = answer["power"] / answer["accelerators"]
+        return answer | {"accelerators_in_power": float(np.floor(limit / each * (1.0 + 1e-9)))}
+    fed = most_fed(limit, _promising(form, catalog), partial(_mapped, form, catalog=catalog))
+    return run_beyond_power(form, answer, _run(form, fed, catalog) if fed.kind == GOOD else {})
 
 
 def _keeps(found: Search, deadline: float) -> bool:
@@ -259,6 +292,7 @@ def _plan(form: Table, count: float, catalog: Catalog) -> Table:
     columns |= {"precision": form.text("precision") if open_precision else form.filled("precision")}
     columns |= {"num_accelerators": np.array([count])}
     columns["software"] = np.array([_stack(form, catalog)], dtype=object)
+    columns |= {name: np.array([value]) for name, value in stated_prices(form).items()}
     known = form.schema.by_name
     columns |= {name: form.text(name) if known[name].is_text else form.number(name) for name in SEARCHED}
     return one_plan("training", columns, (*SEARCHED, "precision"), form)
@@ -274,9 +308,11 @@ def _run(form: Table, found: Search, catalog: Catalog) -> Answer:
     plan, results = found.plans, found.results
     names = (
         "run_time", "run_energy", "run_carbon", "mfu", "goodput", "step_time", "step_time_low", "step_time_high",
-        "memory_reserved", "memory_capacity",
+        "memory_reserved", "memory_capacity", "cost_per_million_tokens", "energy_per_token",
+        "carbon_per_million_tokens",
     )  # fmt: skip
     answer: Answer = {name: float(results.number(name)[0]) for name in names}
+    answer |= {"power": float(results.number("grid_power")[0]), PLAN: plan}
     longer = slower(results, "step_time", catalog)
     answer |= {name: answer[name] * longer for name in ("run_time", "run_energy", "run_carbon", "step_time")}
     answer["mfu"] /= longer
@@ -287,10 +323,9 @@ def _run(form: Table, found: Search, catalog: Catalog) -> Answer:
     count = float(plan.number("num_accelerators")[0])
     pieces = plan.filled("tensor_parallel") * plan.filled("pipeline_parallel") * plan.filled("context_parallel")
     answer |= {"accelerators": count, "data_parallel": count / float(pieces[0])}
-    listed, given = float(results.number("accelerator_hour_cost")[0]), float(form.number("hour_price")[0])
-    price = given if given == given else listed
-    answer["hour_price"] = price
-    answer["run_cost"] = answer["run_time"] * count * price
+    hours = hours_of(form, plan, results, catalog)
+    answer |= hours.results | hours.costs("run_cost", answer["run_time"] * count)
+    answer |= {"paid_run_cost": answer["run_cost"], "run_cost": float(results.number("run_cost")[0]) * longer}
     for end in ("low", "high"):
         share = answer[f"step_time_{end}"] / answer["step_time"]
         answer[f"run_time_{end}"] = answer["run_time"] * share
@@ -302,7 +337,7 @@ def _run(form: Table, found: Search, catalog: Catalog) -> Answer:
     shares = {part: float(results.number(f"time_{part}")[0]) / step for part in TRAINING_PARTS}
     answer |= {f"share_{part}": share for part, share in shares.items()}
     answer["largest_loss"] = TRAINING_PARTS[max(list(TRAINING_PARTS)[2:], key=lambda part: np.nan_to_num(shares[part]))]
-    answer["price_basis"] = price_words(given, str(results["cost_basis"][0]))
+    answer["price_basis"] = hours.basis
     answer |= {name: str(results[name][0]) for name in ("trust", "trust_reason")}
     stack = str(plan.filled("software")[0])
     answer["defaults_used"] = (_UNMEASURED if stack == ANY else stack) + (
@@ -310,13 +345,13 @@ def _run(form: Table, found: Search, catalog: Catalog) -> Answer:
         f"{plan.filled('attention')[0]} attention; an accelerator fails every "
         f"{plan.filled('accelerator_mtbf')[0] / HOUR:,.0f} h, {plan.filled('restart_time')[0] / 60.0:.0f} min lost"
     )
-    answer["answer"] = _training_sentence(form, answer)
+    cost = cost_words(form, hours, answer["run_time"] * count)
+    answer["answer"] = _training_sentence(form, answer, cost) + lacking_words(hours)
     return answer
 
 
-def _training_sentence(form: Table, answer: Answer) -> str:
+def _training_sentence(form: Table, answer: Answer, cost: str) -> str:
     accelerator, model = short_name(str(form.text("accelerator")[0])), str(form.text("model")[0])
-    cost = f" for {dollars(answer['run_cost'])}" if answer["run_cost"] == answer["run_cost"] else ""
     tokens = form.number("training_tokens")[0] / TERA
     return (
         f"{answer['accelerators']:,.0f} {accelerator} train {model} on {tokens:,.3g} T "

@@ -12,7 +12,7 @@ from xlperf.base.arrays import Array, exp, log
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.units import UNITS
 from xlperf.catalog.cells import number_of
-from xlperf.catalog.schema import Column, results_of, split_header, table_schema, unit_of
+from xlperf.catalog.schema import Column, owned_kind, results_of, split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.explore.vary import normal_scores
 
@@ -32,11 +32,17 @@ LARGER = frozenset(
         "max_request_rate",
         "batch_at_targets",
         "running_batch",
+        "owned_tokens_per_dollar",
+        "tokens_per_second_per_provisioned_megawatt",
     }
 )
 """Results of which more is better; of all others less is."""
 SHORT = {
     "cost": {"training": "cost_per_million_tokens", "inference": "cost_per_million_output_tokens_all_in"},
+    "owned_cost": {
+        "training": "owned_cost_per_million_tokens",
+        "inference": "owned_cost_per_million_output_tokens_all_in",
+    },
     "energy": dict.fromkeys(("training", "inference"), "energy_per_token"),
     "throughput": dict.fromkeys(("training", "inference"), "tokens_per_second_per_accelerator"),
 }
@@ -159,18 +165,19 @@ def most_robust(values: Array, upper: Array) -> int:
     return int(alike[np.argmin(upper[alike])])
 
 
-def objective_of(kind: str, name: str, place: str = "objective") -> Objective:
+def objective_of(kind: str, name: str, place: str = "objective", owned: bool = False) -> Objective:
     """The objective that a name means.
 
     ``kind``: ``training`` or ``inference``. ``name``: a result in numbers, or cost, energy or throughput. ``place``:
-    where the name stands, for the message. Raises InputError where there is no such result.
+    where the name stands, for the message. ``owned``: whether results of an owner are known too, such as owned cost.
+    Raises InputError where there is no such result.
 
     >>> objective_of("training", "step time").words
     'least step time'
     >>> objective_of("inference", "throughput").words
     'most tokens per second per accelerator'
     """
-    column = _result(kind, name, place)
+    column = _result(kind, name, place, owned)
     return Objective(column, column.name in LARGER)
 
 
@@ -183,7 +190,7 @@ def is_number_of_accelerators(objective: str) -> bool:
     return split_header(objective)[0] == COUNT
 
 
-def rival_of(kind: str, name: str, place: str = "objective") -> Objective:
+def rival_of(kind: str, name: str, place: str = "objective", owned: bool = False) -> Objective:
     """As :func:`objective_of`, or the number of accelerators.
 
     >>> rival_of("training", "num accelerators").words
@@ -191,15 +198,15 @@ def rival_of(kind: str, name: str, place: str = "objective") -> Objective:
     """
     if is_number_of_accelerators(name):
         return Objective(table_schema(kind).by_name[COUNT], False)
-    return objective_of(kind, name, place)
+    return objective_of(kind, name, place, owned)
 
 
-def limit_of(kind: str, text: str, place: str = "limit") -> Limit:
+def limit_of(kind: str, text: str, place: str = "limit", owned: bool = False) -> Limit:
     """A bound on a result from its text.
 
     ``kind``: ``training`` or ``inference``. ``text``: a result, ``<=``, ``>=``, ``<`` or ``>`` or "at most", "at
-    least", "below", "above", and a number with or without a unit. ``place``: where it stands, for the message. Raises
-    InputError where it is none.
+    least", "below", "above", and a number with or without a unit. ``place``: where it stands, for the message.
+    ``owned``: as :func:`objective_of`. Raises InputError where it is none.
 
     >>> limit_of("inference", "ttft<=0.5 s").words, limit_of("training", "run time within 30 days").words
     ('ttft <= 500 ms', 'run time <= 30 day')
@@ -213,7 +220,7 @@ def limit_of(kind: str, text: str, place: str = "limit") -> Limit:
         words = asked.replace("_", " ")
         hint = " or --most-accelerators" if asked == COUNT else ""
         raise InputError(Fault(place, f"{words} is a column of plans, no result: say with --vary{hint} what is tried"))
-    column = _result(kind, name, place)
+    column = _result(kind, name, place, owned)
     symbol = symbol or split_header(name)[1] or column.unit or "-"
     unit = UNITS.get(_SPELLED.get(symbol, symbol))
     if unit is None or unit.dimension != unit_of(column).dimension:
@@ -252,16 +259,18 @@ def _implies(one: Limit, other: Limit) -> bool:
     return as_near and one.probability >= other.probability
 
 
-def limits_of(kind: str, texts: Iterable[str], place: str = "limit", probability: float = 0.5) -> list[Limit]:
+def limits_of(
+    kind: str, texts: Iterable[str], place: str = "limit", probability: float = 0.5, owned: bool = False
+) -> list[Limit]:
     """Bounds from their texts, each to be kept with a probability.
 
-    Raises InputError with every fault.
+    ``owned``: as :func:`objective_of`. Raises InputError with every fault.
     """
     limits: list[Limit] = []
     faults: list[Fault] = []
     for text in texts:
         try:
-            limits.append(limit_of(kind, text, place)._replace(probability=probability))
+            limits.append(limit_of(kind, text, place, owned)._replace(probability=probability))
         except InputError as error:
             faults += error.faults
     if faults:
@@ -269,13 +278,15 @@ def limits_of(kind: str, texts: Iterable[str], place: str = "limit", probability
     return limits
 
 
-def _result(kind: str, text: str, place: str) -> Column:
+def _result(kind: str, text: str, place: str, owned: bool) -> Column:
     name = split_header(text)[0]
     name = SHORT.get(name, {}).get(kind, name)
-    known = {column.name: column for column in results_of(kind).columns if column.kind == "result"}
+    every = table_schema(owned_kind(kind)) if owned else results_of(kind)
+    known = {column.name: column for column in every.columns if column.kind == "result"}
     if name not in known:
         likely = [other for other in known if not other.endswith(("_low", "_high"))]
-        hint = nearest(name, [*SHORT, *likely]).replace("_", " ")
+        short = [one for one, names in SHORT.items() if names[kind] in known]
+        hint = nearest(name, [*short, *likely]).replace("_", " ")
         raise InputError(Fault(place, f'"{text.strip()}" is no result in numbers of {kind} plans; {hint}'))
     return known[name]
 
@@ -309,6 +320,7 @@ DECILE = 1.2815515655446004
 
 
 TIMES = {"training_results": "step_time", "inference_results": "tpot"}
+TIMES |= {owned_kind(kind): time for kind, time in BANDED.items()}
 """Result whose band those that follow from it have."""
 
 
@@ -323,7 +335,7 @@ _AS_RATE = ("tokens_per", "model_flop_rate", "mfu", "hfu", "max_request_rate")
 
 def is_rate(name: str) -> bool:
     """Whether a result is a rate, which falls as times grow."""
-    return name.startswith(_AS_RATE)
+    return name.removeprefix("owned_").startswith(_AS_RATE)
 
 
 def band_factor(results: Table, name: str, score: Array | float) -> Array:
@@ -340,7 +352,7 @@ def band_factor(results: Table, name: str, score: Array | float) -> Array:
     """
     turned = 1.0
     if f"{name}_low" not in results.columns:
-        turned = 1.0 if name.startswith(_AS_TIME) else -1.0 if is_rate(name) else 0.0
+        turned = 1.0 if name.removeprefix("owned_").startswith(_AS_TIME) else -1.0 if is_rate(name) else 0.0
         name = TIMES[results.kind]
     middle = results.number(name)
     share = np.asarray(score) / DECILE * turned

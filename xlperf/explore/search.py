@@ -13,7 +13,6 @@ from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table, place_of_row
-from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress, fitting, numbers
 from xlperf.explore.candidates import (
     MOST_CANDIDATES,
@@ -40,6 +39,7 @@ from xlperf.explore.objectives import (
     rival_of,
     tightest,
 )
+from xlperf.explore.owned import are_owned, evaluated
 from xlperf.explore.search_results import BEYOND_LIMITS, GOOD, ILLEGAL, TOO_LARGE, Lead, Search
 from xlperf.explore.space import WHOLE, Part, TooMany
 from xlperf.explore.started import refused_reasons, stacks_of
@@ -128,13 +128,13 @@ def search(
     refused = [name for name in values or {} if name in TARGETS.values()]
     if refused:
         raise InputError(Fault("", f"{refused[0].replace('_', ' ')} is no choice of a search: search once with each"))
-    others = tuple(rival_of(plan.kind, name) for name in rivals)
+    others = tuple(rival_of(plan.kind, name, owned=True) for name in rivals)
     if is_number_of_accelerators(objective):
         first = next((one for one in others if one.is_result), None)  # what orders plans of equal numbers
         if others:
-            others = (rival_of(plan.kind, objective), *(one for one in others if one is not first))
+            others = (rival_of(plan.kind, objective, owned=True), *(one for one in others if one is not first))
         objective, lead = "" if first is None else first.column.name, (COUNT, False)
-    goal = None if not objective else objective_of(plan.kind, objective)
+    goal = None if not objective else objective_of(plan.kind, objective, owned=True)
     targets = (*limits, *own_targets(plan))
     top = None if others else top
 
@@ -293,6 +293,7 @@ def ranked(
         *(limit.column.name for limit in limits),
     }
     quiet = without_targets(plans, needed)
+    owned = are_owned(plans.kind, needed)
     plain = all(limit.probability == _PREDICTED for limit in limits) and (top is not None or bool(rivals))
     keys: list[_Keys] = []
     parts: list[Table] = []
@@ -301,7 +302,8 @@ def ranked(
         rows = np.arange(start, min(start + BLOCK, len(plans)))
         block = quiet.take(rows) if len(plans) > BLOCK else quiet
         first = plans.number(lead[0])[rows] if lead else None
-        own, results = _evaluated(block, catalog, objective, limits, rows, first, lead, needed if plain else set())
+        wanted = needed if plain else set()
+        own, results = _evaluated(block, catalog, objective, limits, rows, first, lead, wanted, owned)
         if progress is not None:
             progress(len(rows))
         counts += np.bincount(own.kind, minlength=4)
@@ -327,7 +329,7 @@ def ranked(
         columns = {name: np.concatenate([part[name] for part in parts])[best] for name in parts[0].columns}
         results_of_best = replace(parts[0], columns=columns, place=chosen.place)
     else:
-        results_of_best = evaluate(chosen, catalog)
+        results_of_best = evaluated(chosen, catalog, owned)
     return Search(
         plans=chosen,
         results=results_of_best,
@@ -392,6 +394,7 @@ def _evaluated(
     first: Array | None,
     lead: Lead | None,
     needed: Collection[str],
+    owned: bool,
 ) -> tuple[_Keys, Callable[[np.ndarray], Table]]:
     """Sort keys of plans, and a function that gives the results of some of them, or only the numbers needed.
 
@@ -399,7 +402,7 @@ def _evaluated(
     """
     memory = fitting(plans, catalog) if len(plans) >= MEMORY_FIRST else None
     if memory is None:
-        results = evaluate(plans, catalog)
+        results = evaluated(plans, catalog, owned)
         return _keys(first, results, objective, limits, rows, lead), results.take
     fits = np.flatnonzero(memory["fits"] == 1.0)
     known = memory.get("memory_reserved")  # of plans that do not fit that of training alone is known
@@ -407,28 +410,30 @@ def _evaluated(
     used = np.zeros(len(plans)) if known is None else np.nan_to_num(known)
     keys = _Keys(kind, np.zeros(len(plans)), np.where(kind == TOO_LARGE, used, 0.0), used, rows)
     if len(fits):
-        results = _results(plans.take(fits), catalog, needed)
+        results = _results(plans.take(fits), catalog, needed, owned)
         own = _keys(None if first is None else first[fits], results, objective, limits, rows[fits], lead)
         for values, found in zip(keys, own, strict=True):
             values[fits] = found
     if known is None and (keys.kind == TOO_LARGE).any() and not (keys.kind < TOO_LARGE).any():
-        results = evaluate(plans, catalog)  # what comes nearest
+        results = evaluated(plans, catalog, owned)  # what comes nearest
         return _keys(first, results, objective, limits, rows, lead), results.take
     if not len(fits):
-        return keys, lambda kept: evaluate(plans.take(kept), catalog)
+        return keys, lambda kept: evaluated(plans.take(kept), catalog, owned)
     position = np.full(len(plans), -1)
     position[fits] = np.arange(len(fits))
 
     def results_of(kept: np.ndarray) -> Table:
-        return results.take(position[kept]) if (position[kept] >= 0).all() else evaluate(plans.take(kept), catalog)
+        inside = bool((position[kept] >= 0).all())
+        return results.take(position[kept]) if inside else evaluated(plans.take(kept), catalog, owned)
 
     return keys, results_of
 
 
-def _results(plans: Table, catalog: Catalog, needed: Collection[str]) -> Table:
+def _results(plans: Table, catalog: Catalog, needed: Collection[str], owned: bool) -> Table:
     """Results of plans; the numbers alone where these have all that is needed."""
-    found = numbers(plans, catalog) if needed else None
-    return found if found is not None and all(name in found for name in needed) else evaluate(plans, catalog)
+    found = numbers(plans, catalog) if needed and not owned else None
+    whole = found is not None and all(name in found for name in needed)
+    return found if found is not None and whole else evaluated(plans, catalog, owned)
 
 
 def _keys(

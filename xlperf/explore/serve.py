@@ -18,19 +18,38 @@ from xlperf.catalog.launch_rules import checkpoint_format
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
+from xlperf.engine.stated_prices import PLAN_PRICES
 from xlperf.equations.plan.records import PRECISIONS
+from xlperf.explore.api_prices import against_api
+from xlperf.explore.facility import (
+    FEW_COPIES,
+    MANY_USERS,
+    beyond_power,
+    filling,
+    first_ways,
+    in_power,
+    is_pooled,
+    power_words,
+    serving,
+    sized,
+)
 from xlperf.explore.fleet_plans import DEGREES, ONE, TWO, Demand, Fleet, in_slices, with_columns
 from xlperf.explore.fleets import FleetSearch
-from xlperf.explore.mappings import server_sizes
+from xlperf.explore.money import cost_words, hours_of, lacking_words, with_prices
 from xlperf.explore.objectives import DECILE, band_factor
 from xlperf.explore.search import stacked
-from xlperf.explore.search_results import Answer, dollars, price_words, short_name, slower
+from xlperf.explore.search_results import Answer, short_name
 from xlperf.explore.serving_engines import engine_title, engines_of
 from xlperf.explore.vary import normal_scores
 
 _FLEET_COST = "fleet_cost_per_million_output_tokens"
 _COPY_COSTS = ("cost_per_million_output_tokens", "cost_per_million_output_tokens_all_in")
-"""Costs of a copy at full load, as the engine has them; the fleet pays for head room and whole servers too."""
+_OF_COPY = (*_COPY_COSTS, "energy_per_token", "carbon_per_million_tokens")
+"""Results of a copy at full load, as the engine has them; the fleet pays for head room and whole servers too."""
+_OWNED_OF_COPY = tuple(f"owned_{name}" for name in _COPY_COSTS)
+_ENDS = ("_low", "_high")
+_AFTERWARDS = ("way", "payment", *PLAN_PRICES, "facility_power_limit", "hours_per_month")
+"""Entries of a form that choose no copy."""
 _LIMITS = {
     "memory_used": "memory is the limit",
     "speed_used": "the speed per user is the limit",
@@ -51,7 +70,10 @@ def serve_answer(form: Table, catalog: Catalog) -> Answer:
     """
     fleets = serving_ways(form, catalog)
     if not fleets:
-        return _refused(form, catalog)
+        asked = with_columns(form, users=1.0) if _is_open(form) else form
+        every = _every_way(asked, catalog)
+        ways = [_answer(asked, every, way + 1, catalog) for way in range(len(every))]
+        return beyond_power(asked, ways) if ways else _refused(asked, catalog)
     way = float(np.nan_to_num(form.number("way")[0], nan=1.0))
     if way != int(way) or way > len(fleets):
         each = "s are" if len(fleets) > 1 else " is"
@@ -61,12 +83,52 @@ def serve_answer(form: Table, catalog: Catalog) -> Answer:
 
 
 def serving_ways(form: Table, catalog: Catalog) -> list[Fleet]:
-    """Ways to serve what a form asks for, the cheapest first: each engine with one pool and with two.
+    """Ways to serve what a form asks for within its facility power limit, the cheapest first.
 
     ``form``: one row of kind ``serve``. Raises InputError as :func:`serve_answer`.
     """
+    limit = float(form.number("facility_power_limit")[0])
+    every = _every_way(form, catalog)
+    within = [fleet for fleet in every if not sized(fleet, catalog).power > limit]
+    if len(within) == len(every):
+        return every
+    most = _every_way(with_columns(form, users=np.nan, request_rate=np.nan), catalog)
+    others = [serving(fleet, _demand(form), catalog) for fleet in most]  # a copy that draws less may serve as many
+    within += [fleet for fleet in others if not sized(fleet, catalog).power > limit]
+    return first_ways(sorted(within, key=lambda fleet: fleet.accelerators))
+
+
+def _every_way(form: Table, catalog: Catalog) -> list[Fleet]:
+    """Ways to serve with the prices of a form, whatever they draw: each engine with one pool and with two."""
+    if _is_open(form):
+        limit = float(form.number("facility_power_limit")[0])
+        found = filling(_every_way(with_columns(form, users=MANY_USERS), catalog), limit, catalog)
+        few = [fleet for fleet in found if fleet.users <= FEW_COPIES * fleet.plan.number("concurrency")[0]]
+        if few or not found:
+            users = (found[0].users if found else 1.0) / form.filled("active_share")[0]
+            found += filling(_every_way(with_columns(form, users=users), catalog), limit, catalog)
+        return first_ways(sorted(found, key=lambda fleet: -fleet.users))
+    fleets = _smallest_fleets(form, catalog)
+    if not fleets:
+        return []
+    plans = stacked([fleet.plan for fleet in fleets])
+    priced = with_prices(plans, form)
+    if priced is plans:
+        return fleets
+    results = evaluate(priced, catalog)
+    return [fleet._replace(plan=priced.take([row]), results=results.take([row])) for row, fleet in enumerate(fleets)]
+
+
+def _is_open(form: Table) -> bool:
+    """Whether a form asks for the most users that its facility power limit feeds."""
+    users, rate, limit = (float(form.number(name)[0]) for name in ("users", "request_rate", "facility_power_limit"))
+    return limit == limit and users != users and rate != rate
+
+
+def _smallest_fleets(form: Table, catalog: Catalog) -> list[Fleet]:
+    """The smallest fleet of each engine and mode; prices and power choose none of them."""
     demand = _demand(form)
-    key = tuple((name, str(values[0])) for name, values in sorted(form.columns.items()) if name != "way")
+    key = tuple(sorted((name, str(one[0])) for name, one in form.columns.items() if name not in _AFTERWARDS))
     cached = _found.setdefault(catalog, {})
     if key not in cached:
         mode = str(form.text("mode")[0])
@@ -78,7 +140,8 @@ def serving_ways(form: Table, catalog: Catalog) -> list[Fleet]:
 def _demand(form: Table) -> Demand:
     users, rate = form.number("users")[0] * form.filled("active_share")[0], form.number("request_rate")[0]
     if np.isnan(users) and np.isnan(rate):
-        raise InputError(Fault(form.place(0, "users"), "users or request rate must be given"))
+        problem = "users or request rate must be given, or a facility power limit that they fill"
+        raise InputError(Fault(form.place(0, "users"), problem))
     size, load = (float(form.number(name)[0]) for name in ("num_accelerators", "concurrency"))
     tpot, ttft = 1.0 / float(form.filled("speed_per_user")[0]), float(form.number("ttft_target")[0])
     return Demand(float(users), float(rate), tpot, ttft, size, load)
@@ -138,23 +201,12 @@ def _answer(form: Table, fleets: list[Fleet], way: int, catalog: Catalog) -> Ans
             "memory", "memory_capacity",
         )
     }  # fmt: skip
-    size, load = (float(plan.number(name)[0]) for name in ("num_accelerators", "concurrency"))
-    longer = slower(results, "tpot", catalog)  # a copy that is slower serves fewer users at the speed asked for
-    load /= longer
+    own = sized(fleet, catalog)
+    users, load, size, server, longer = own.users, own.load, own.size, own.server, own.longer
     found["tokens_per_second_per_accelerator"] /= longer
-    users, slices = fleet.users, in_slices(plan, catalog)
-    server = (1.0 if _pooled(plan) else size) if slices else float(server_sizes(plan, catalog)[0][0])
-    hour = float(form.number("hour_price")[0])
-    listed = float(results.number("accelerator_hour_cost")[0])
-    price = hour if hour == hour else listed
-
-    def whole(further: float) -> tuple[float, float]:
-        """Copies and servers if a copy takes so many times as long; pools grow by replicas, not by copies."""
-        copies = users / load * further
-        copies = copies if _pooled(plan) and further * longer != 1.0 else float(np.ceil(copies * (1.0 - 1e-9)))
-        return copies, float(np.ceil(copies * size / server * (1.0 - 1e-9)))
-
-    copies, servers = whole(1.0)
+    slices = in_slices(plan, catalog)
+    hours = hours_of(form, plan, results, catalog)
+    copies, servers = own.whole()
     found |= {name: float(plan.number(name)[0]) for name in DEGREES}
     found |= {"copies": float(np.ceil(copies)), "copy_size": size, "concurrency": load, "users": users}
     found |= {"server_size": server, "servers": servers, "way": float(way), "num_ways": float(len(fleets))}
@@ -164,16 +216,18 @@ def _answer(form: Table, fleets: list[Fleet], way: int, catalog: Catalog) -> Ans
     scores = {"low": -DECILE, "high": DECILE, "sure": float(normal_scores(np.array([SURE]))[0])}
     for end, score in scores.items():
         further = float(band_factor(results, "tpot", score)[0]) / longer
-        fleet_sizes[f"_{end}"] = whole(further)[1] * server
+        fleet_sizes[f"_{end}"] = own.whole(further)[1] * server
     count = fleet_sizes[""]
     found |= {f"accelerators{end}": number for end, number in fleet_sizes.items()}
-    cost = {end: number * price / rate for end, number in fleet_sizes.items()}
-    found |= {_FLEET_COST: cost[""], "cost_low": cost["_low"], "cost_high": cost["_high"]}
-    found |= {name: float(results.number(name)[0]) * (hour / listed if hour == hour else 1.0) for name in _COPY_COSTS}
-    found |= {"tokens_per_second": rate, "hour_price": price}
-    found["monthly_cost"] = count * price * float(form.filled("hours_per_month")[0])
-    each = float(results.number("energy_per_token")[0] * results.number("tokens_per_second_per_accelerator")[0])
-    found |= {"power_per_accelerator": each, "power": each * count}
+    found |= hours.results | hours.costs(_FLEET_COST, count / rate)
+    found |= {f"cost{end}": number * hours.paid / rate for end, number in fleet_sizes.items() if end in _ENDS}
+    found |= {name: float(results.number(name)[0]) for name in _OF_COPY}
+    found |= {name: float(hours.ownership.number(name)[0]) for name in _OWNED_OF_COPY}
+    month = float(form.filled("hours_per_month")[0])
+    found |= {"tokens_per_second": rate} | hours.costs("monthly_cost", count * month)
+    found |= {"power_per_accelerator": own.each, "power": own.power, "monthly_energy": own.power * month}
+    found["monthly_carbon"] = found["monthly_energy"] * found["carbon_per_million_tokens"] / found["energy_per_token"]
+    found |= in_power(form, own, found["request_rate"])
     found["users_that_fit"] = np.floor(count / size) * load
     found["head_room"] = found["users_that_fit"] / users - 1.0
     found["memory_used"] = found["memory"] / found["memory_capacity"]
@@ -181,15 +235,18 @@ def _answer(form: Table, fleets: list[Fleet], way: int, catalog: Catalog) -> Ans
     found["ttft_used"] = float(np.nan_to_num(found["ttft"] / form.number("ttft_target")[0]))
     found["users_used"] = users / found["users_that_fit"]
     found["limit"] = _LIMITS[max(_LIMITS, key=lambda name: float(found[name]))]
-    found["price_basis"] = price_words(hour, str(results["cost_basis"][0]))
+    found["price_basis"] = hours.basis
     found |= {name: str(plan.filled(name)[0]) for name in ("precision", "software", "mode")}
     found |= {name: float(plan.number(name)[0]) for name in _CHOSEN if name in plan}
     found["expert_dispatch"] = str(plan.text("expert_dispatch")[0])
     found |= {name: str(results[name][0]) for name in ("trust", "trust_reason")}
     accelerator = short_name(plan.text("accelerator")[0])
-    found["answer"] = _sentence(found, accelerator, slices) + _nearer(fleets, way, accelerator)
+    cost = cost_words(form, hours, count / rate * MILLION, " per million output tokens")
+    found["answer"] = _sentence(found, accelerator, slices, cost) + _nearer(fleets, way, accelerator)
     products = str(plan.text("activation_precision")[0]) or found["precision"]
     found["answer"] += _format_words(str(plan.text("model")[0]), found["precision"], PRECISIONS[products].peak)
+    found["answer"] += power_words(form, found) + lacking_words(hours)
+    found |= against_api(form, catalog, found)
     found["kv_precision"] = str(plan.text("kv_precision")[0]) or PRECISIONS[products].cache
     found["defaults_used"] = _defaults(plan)
     return found
@@ -202,23 +259,16 @@ _CHOSEN = (
 """Numbers of a plan that a way chooses beside its degrees."""
 
 
-def _pooled(plan: Table) -> bool:
-    """Whether a plan has separate pools."""
-    return str(plan["mode"][0]) == TWO
-
-
 _MANY = 1.5
 """Accelerators of whole servers over those that serve, from which on an answer says both. [-]"""
 
 
-def _sentence(found: Answer, accelerator: str, slices: bool) -> str:
+def _sentence(found: Answer, accelerator: str, slices: bool, cost: str) -> str:
     unit = f"{'slice' if slices else 'server'}{'s' * (found['servers'] != 1)}"
     used = found["copies"] * found["copy_size"]
     many = f"{found['accelerators']:,.0f} {accelerator} in {found['servers']:,.0f} {unit}"
     many += f" ({used:,.0f} would do)" if found["accelerators"] >= _MANY * used else ""
     speed = f"{found['users']:,.0f} users at {found['tokens_per_second_per_user']:,.0f} tokens/s each"
-    price = found[_FLEET_COST] * MILLION
-    cost = f" for {dollars(price)} per million output tokens" if price == price else ""
     way = way_words(found["software"], found["mode"], found)
     return f"{many} serve {speed}{cost} with {way}; {found['limit']}."
 
@@ -264,7 +314,7 @@ def _format_words(model: str, weights: str, products: str) -> str:
 
 
 def _defaults(plan: Table) -> str:
-    pools = "separate pools" if _pooled(plan) else "continuous batching in one pool"
+    pools = "separate pools" if is_pooled(plan) else "continuous batching in one pool"
     engine = str(plan.filled("software")[0])
     hits, drafts = (float(plan.filled(name)[0]) for name in ("prefix_hit_rate", "draft_tokens"))
     prefixes = f"{hits:.0%} of the prompts cached" if hits else "no shared prefixes"

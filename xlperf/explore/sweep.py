@@ -22,6 +22,7 @@ from xlperf.explore.auto import evaluate_resolved
 from xlperf.explore.candidates import Bounds
 from xlperf.explore.changed_catalogs import changed_catalog, multiplied, row_catalog, unmarked
 from xlperf.explore.objectives import Limit, Objective
+from xlperf.explore.owned import with_owned
 from xlperf.explore.search import stacked
 from xlperf.explore.space import MOST_PLANS
 from xlperf.explore.vary import CALIBRATION, NAMING, Sampling, Varied, picked, uniforms
@@ -58,6 +59,7 @@ class Sweep:
     - ``varied``: columns of the catalog, changed in the rows that the plans name.
     - ``sampling``: draws of each plan in place of all combinations.
     - ``bounds``: most candidates of a plan, and most accelerators tried for ``auto``.
+    - ``owned``: whether results of an owner stand beside those of the plans.
     """
 
     plans: Table
@@ -66,6 +68,7 @@ class Sweep:
     varied: tuple[Varied, ...] = ()
     sampling: Sampling | None = None
     bounds: Bounds = field(default_factory=Bounds)
+    owned: bool = False
 
     def __len__(self) -> int:
         return prod(self._shape)
@@ -87,6 +90,7 @@ class Sweep:
     def fingerprint(self) -> str:
         """Short hash of everything that the rows depend on: two sweeps with the same one have the same blocks."""
         digest = hashlib.sha256(f"{__version__} {BLOCK} {self.catalog.fingerprint} {self.bounds} ".encode())
+        digest.update(b"owned" * self.owned)
         digest.update(
             repr(
                 (self.sampling, [(v.sheet, v.name, v.factors, v.shape, v.values.tolist()) for v in self.varied])
@@ -145,8 +149,9 @@ class Sweep:
         separate = [(one, values) for one, values in changes if _is_separate(one)]
         if separate:
             return self._apart(table, changes, separate, progress)
-        catalog, marked = row_catalog(self.catalog, table, changes)
+        catalog, marked = row_catalog(self.catalog, table, changes, self.owned)
         resolved, results = evaluate_resolved(marked, catalog, progress, **self.bounds)
+        results = with_owned(resolved, results, catalog) if self.owned else results
         if changes:
             names = {name: table[name] for name in NAMING if name in table}
             kept = {name: values for name, values in resolved.columns.items() if name in table}

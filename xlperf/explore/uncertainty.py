@@ -68,7 +68,7 @@ class Uncertainty:
     @cached_property
     def column(self) -> Column:
         """The result that is looked at."""
-        return objective_of(self.sweep.plans.kind, self.result, "--result").column
+        return objective_of(self.sweep.plans.kind, self.result, "--result", self.sweep.owned).column
 
     @cached_property
     def sampling(self) -> Sampling:
@@ -193,7 +193,7 @@ class Uncertainty:
 
     def _losses(self, found: Array, fits: Array) -> Array:
         """Losses to be minimised, (plans, draws); infinite where a plan does not fit."""
-        larger = objective_of(self.sweep.plans.kind, self.result).larger
+        larger = objective_of(self.sweep.plans.kind, self.result, owned=self.sweep.owned).larger
         usable = np.where(fits == 1.0, -found if larger else found, np.inf)
         return np.where(np.isnan(usable), np.inf, usable)
 

@@ -24,7 +24,7 @@ from xlperf.catalog.read import read_catalog_tables, read_plan_tables
 from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, TECHNOLOGY_TABLES, table_schema
 from xlperf.catalog.table import Table
 from xlperf.workbook.checks import checks_sheet
-from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, Rows, data_sheet, table_of
+from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, Rows, data_sheet, sheet_columns, table_of
 from xlperf.workbook.front_sheets import example_tables, live_cells, numbers_look, question_sheets
 from xlperf.workbook.package import Formulas, data_rows, packed, replace_file, save_workbook
 from xlperf.workbook.plan_card import NUMBERS, plan_cards
@@ -122,7 +122,7 @@ def catalog_handle(tables: Mapping[str, Table]) -> str:
     """What the catalog cell shows for these tables."""
     blocks = []
     for kind in catalog_kinds(tables):
-        columns = table_schema(kind).columns
+        columns = [column for column in sheet_columns(kind) if not column.is_result]
         blocks.append(block_of([[column.header for column in columns], *data_rows(tables[kind], columns)]))
     return handle_of(content_of(blocks))
 
@@ -168,8 +168,16 @@ def build(path: str | Path | None = None, replaced: Mapping[str, Table | Rows] |
     ``replaced``: tables that take the place of those that the workbook holds: a new calibration.
     """
     target = Path(path) if path is not None else resources.workbook()
-    write_workbook(target, {**read_tables(target), **(replaced or {})})
+    write_workbook(target, {**first_rows(), **read_tables(target), **(replaced or {})})
     return target
+
+
+def first_rows() -> dict[str, Table]:
+    """First rows of sheets that a workbook may lack: they count until it has the sheet, then its own rows do."""
+    tables, faults = read_catalog_tables(resources.table("workbook/seeds"), required=False)
+    if faults:
+        raise InputError(faults)
+    return {table.kind: table for table in tables}
 
 
 def build_template(path: str | Path | None = None) -> Path:

@@ -50,7 +50,8 @@ _AS_TYPED = "[<1000]General;#,##0"
 """Number format of entries with a unit: as they are typed, thousands parted."""
 _INPUT_FILL, _INPUT_RULE = "FFF9DF", "E5D9A6"
 _WIDTHS = {"A": 1.5, "B": 25, "C": 21, "D": 15, "E": 2, "L": 2, "S": 1} | dict.fromkeys("FGHIJKMNOPQR", 9.5)
-_LAST_ROW = 33
+_LAST_ROW = {"Serve": 41, "Train": 41}
+"""Last row of front sheets with money and power below; 33 for others. [-]"""
 _HEIGHTS = {1: 4.0, 2: 26.0, 3: 15.0, 4: 6.0, 5: 23.0, 6: 23.0, 30: 17.0, 31: 17.0}
 """Heights of rows; with all others the sheet is as high as a window of 900 pixels shows. [pt]"""
 
@@ -125,13 +126,18 @@ def border(sheet: Any, area: str, top: tuple[str, str] | None = None, bottom: tu
             cell.border = Border(**drawn)
 
 
+def last_row(title: str) -> int:
+    """Last row of a front sheet, that of its foot. [-]"""
+    return _LAST_ROW.get(title, 33)
+
+
 def page(sheet: Any, question: str, live: Live) -> None:
     """The grid of a front sheet, its question, and the way to the others."""
     view = sheet.sheet_view
     view.showGridLines, view.showRowColHeaders, view.zoomScale = False, False, 100
     for letter, width in _WIDTHS.items():
         sheet.column_dimensions[letter].width = width
-    for row in range(1, _LAST_ROW + 1):
+    for row in range(1, last_row(sheet.title) + 1):
         sheet.row_dimensions[row].height = _HEIGHTS.get(row, 15.75)
     put(sheet, "B2", question, "title")
     words = "Fill in the yellow cells; leave auto where xlperf shall choose: its choice stands beside it."
@@ -143,7 +149,7 @@ def page(sheet: Any, question: str, live: Live) -> None:
         border(sheet, f"{letter}2:{beside}2", bottom=("medium", NAVY))
     sheet.sheet_properties.tabColor = BLUE
     view.selection[0].activeCell = view.selection[0].sqref = "C6"
-    sheet.print_area = f"A1:S{_LAST_ROW}"
+    sheet.print_area = f"A1:S{last_row(sheet.title)}"
     sheet.page_setup.orientation, sheet.page_setup.paperSize = "landscape", 9
     sheet.page_setup.fitToWidth = sheet.page_setup.fitToHeight = 1
     sheet.sheet_properties.pageSetUpPr = PageSetupProperties(fitToPage=True)
@@ -180,7 +186,7 @@ def form(sheet: Any, kind: str, live: Live) -> tuple[str, dict[str, str]]:
 
     Returns the range that a function takes for its form, and the cell of each column, both with the name of the sheet.
     """
-    for row in range(5, _LAST_ROW + 1):
+    for row in range(5, last_row(sheet.title) + 1):
         for letter in "BCD":
             put(sheet, f"{letter}{row}", None, "label")
     cells = {}
@@ -260,12 +266,13 @@ def tiles(sheet: Any, own: Sequence[tuple[str, str, str, str]], live: Live) -> N
 
 def foot(sheet: Any, numbers: str, live: Live) -> None:
     """Below the form: the way to its numbers, and one verdict of the checks of all sheets."""
-    put(sheet, "B31", f'=HYPERLINK("#\'{numbers}\'!A1","all numbers of this answer")', "link", live=live)
+    first, verdict, last = (last_row(sheet.title) - above for above in (2, 1, 0))
+    put(sheet, f"B{first}", f'=HYPERLINK("#\'{numbers}\'!A1","all numbers of this answer")', "link", live=live)
     words = f'"scenario: "&{SCENARIO}&IF({SCENARIO}="base",", change it"," prices and bands")'
-    put(sheet, "B33", f'=HYPERLINK("#start!{SCENARIO_CELL}",{words})', "link", live=live)
-    in_colour(sheet, "B33:D33", f'{SCENARIO}<>"base"', ORANGE)
-    put(sheet, "B32", f"={VERDICT}", "verdict", last="D32", live=live)
-    in_colour(sheet, "B32:D32", 'RIGHT($B$32,2)<>"ok"', BAD_INK, BAD_FILL)
+    put(sheet, f"B{last}", f'=HYPERLINK("#start!{SCENARIO_CELL}",{words})', "link", live=live)
+    in_colour(sheet, f"B{last}:D{last}", f'{SCENARIO}<>"base"', ORANGE)
+    put(sheet, f"B{verdict}", f"={VERDICT}", "verdict", last=f"D{verdict}", live=live)
+    in_colour(sheet, f"B{verdict}:D{verdict}", f'RIGHT($B${verdict},2)<>"ok"', BAD_INK, BAD_FILL)
 
 
 def heading(sheet: Any, at: str, words: str, last: str, live: Live) -> None:

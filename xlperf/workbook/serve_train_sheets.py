@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from openpyxl.utils import get_column_letter
+
 from xlperf.catalog.schema import table_schema
 from xlperf.explore.forms import TRAINING_PARTS
 from xlperf.workbook.front_formulas import Live
@@ -34,9 +36,9 @@ from xlperf.workbook.front_layout import (
     texts,
     tiles,
 )
+from xlperf.workbook.money_block import MONEY, money_of_serving, money_of_training
 from xlperf.workbook.style import INK, MUTED, RULE
 
-MONEY = '[>=1000000]"$"0.00,,"M";[>=1000]"$"0,"k";"$"0'
 _ENGINES = {"sglang": "SGLang", "vllm": "vLLM", "tensorrt-llm": "TRT-LLM"}
 """Names of engines as people write them, short enough for a column."""
 CURVE = 40
@@ -61,6 +63,7 @@ def serve_sheet(sheet: Any, data: Any, live: Live, others: list[str]) -> None:
     _ways(sheet, data, live)
     _others(sheet, data, r, live)
     _notes(sheet, r, live)
+    money_of_serving(sheet, r, cells, live)
 
 
 _CARD = (
@@ -104,17 +107,19 @@ def curve(data: Any, cells: dict[str, str], r: dict[str, str], live: Live) -> No
     data["H25"].number_format = "#,##0"
 
 
+_OTHERS_TOP, _WAYS_TOP = 118, 128
+"""Rows with the headers of the same question on other accelerators and of all ways, below all results. [-]"""
 WAYS = 6
 """Ways to serve that the sheet lists: three engines, one pool or two. [-]"""
-_ANSWERS = ("X", "Y", "Z", "AA", "AB", "AC", "AD")
-"""Columns of answers beside the forms of the same question."""
+_ANSWERS = ("AK", "AL", "AM", "AN", "AO", "AP", "AQ")
+"""Columns of answers beside the forms of the same question, right of all their entries."""
 
 
 def asked_again(data: Any, cells: dict[str, str], rows: Sequence[int], changed: Mapping[str, Sequence[Any]],
                 live: Live) -> tuple[str, str]:  # fmt: skip
     """The form of the sheet once more in some rows below its headers, columns changed; its first and last column."""
     names = [column.name for column in table_schema("serve").columns if column.name in cells]
-    letters = [chr(ord("A") + number) for number in range(len(names))]
+    letters = [get_column_letter(number) for number in range(1, len(names) + 1)]
     for letter, name in zip(letters, names, strict=True):
         live.put(data[f"{letter}{rows[0] - 1}"], table_schema("serve").by_name[name].header)
         for number, row in enumerate(rows):
@@ -124,34 +129,36 @@ def asked_again(data: Any, cells: dict[str, str], rows: Sequence[int], changed: 
 
 
 def ways(data: Any, cells: dict[str, str], live: Live) -> None:
-    """Every way to serve, the cheapest first; from row 79, the answers in columns from X on."""
-    rows = range(79, 79 + WAYS)
-    first, last = asked_again(data, cells, rows, {"way": [float(row - 78) for row in rows]}, live)
+    """Every way to serve, the cheapest first; below all results, the answers in columns from AK on."""
+    rows = range(_WAYS_TOP + 1, _WAYS_TOP + 1 + WAYS)
+    first, last = asked_again(data, cells, rows, {"way": [float(row - _WAYS_TOP) for row in rows]}, live)
     wanted = ("software", "prefill accelerators", "copy size", "accelerators", "accelerators sure",
               "fleet cost per million output tokens", "trust")  # fmt: skip
     for letter, words in zip(_ANSWERS, wanted, strict=True):
-        live.put(data[f"{letter}78"], words)
+        live.put(data[f"{letter}{_WAYS_TOP}"], words)
         for row in rows:
-            asked = f'XLPERF_SERVE(${first}{row}:${last}{row},"{words}",catalog,${first}$78:${last}$78)'
+            heads = f"${first}${_WAYS_TOP}:${last}${_WAYS_TOP}"
+            asked = f'XLPERF_SERVE(${first}{row}:${last}{row},"{words}",catalog,{heads})'
             live.put(data[f"{letter}{row}"], f'=IFERROR({asked},"")')
 
 
 def compared(data: Any, cells: dict[str, str], r: dict[str, str], others: list[str], live: Live) -> None:
-    """The same question on other accelerators, each mapped anew; from row 68, the answers in columns from X on."""
+    """The same question on other accelerators, each mapped anew; below all results, answers from column AK on."""
     mapping = ("software", "mode", "hour_price", "num_accelerators", "tensor_parallel", "expert_parallel",
                "data_parallel_attention", "concurrency", "way")  # fmt: skip
-    rows = range(69, 69 + len(others))
+    rows = range(_OTHERS_TOP + 1, _OTHERS_TOP + 1 + len(others))
     changed: dict[str, Sequence[Any]] = {name: ["auto"] * len(others) for name in mapping}
     changed["accelerator"] = others
     first, last = asked_again(data, cells, rows, changed, live)
     wanted = ("accelerators", "fleet cost per million output tokens", "power")
     name, rank, number, cost, power = _ANSWERS[:5]
     for letter, words in zip((name, rank, number, cost, power), ("name", "rank", *wanted), strict=True):
-        live.put(data[f"{letter}68"], words)
+        live.put(data[f"{letter}{_OTHERS_TOP}"], words)
     for row, accelerator in zip(rows, others, strict=True):
         live.put(data[f"{name}{row}"], accelerator.split("-")[0])
         for letter, words in zip((number, cost, power), wanted, strict=True):
-            asked = f'XLPERF_SERVE(${first}{row}:${last}{row},"{words}",catalog,${first}$68:${last}$68)'
+            heads = f"${first}${_OTHERS_TOP}:${last}${_OTHERS_TOP}"
+            asked = f'XLPERF_SERVE(${first}{row}:${last}{row},"{words}",catalog,{heads})'
             live.put(data[f"{letter}{row}"], f"=IFERROR({asked},0)")
         own = f"{cells['accelerator']}=$D{row}"
         live.put(data[f"{rank}{row}"], f"=IF(OR({own},{cost}{row}=0),999999,{cost}{row})+{row}/1000000")
@@ -201,7 +208,9 @@ def _ways(sheet: Any, data: Any, live: Live) -> None:
         put(sheet, f"{letter}14", words, "head")
     source = f"'{data.title}'!"
     for row in range(15, 15 + WAYS):
-        engine, prefill, size, number, sure, cost, trust = (f"{source}${letter}${row + 64}" for letter in _ANSWERS)
+        engine, prefill, size, number, sure, cost, trust = (
+            f"{source}${letter}${row - 14 + _WAYS_TOP}" for letter in _ANSWERS
+        )
         pools = f'IF({prefill}="",{size},{prefill}&"+"&({size}-{prefill}))'
         # In LibreOffice a text of an add-in's function equals no other; one that LEFT makes of it does.
         known = "".join(f'IF(LEFT({engine},20)="{name}","{title}",' for name, title in _ENGINES.items())
@@ -220,12 +229,14 @@ def _others(sheet: Any, data: Any, r: dict[str, str], live: Live) -> None:
         put(sheet, f"{letter}22", words, "head")
     for row in range(23, 28):
         source = f"'{data.title}'!"
-        ranks = f"{source}${_ANSWERS[1]}$69:${_ANSWERS[1]}$74"
+        ranks = f"{source}${_ANSWERS[1]}${_OTHERS_TOP + 1}:${_ANSWERS[1]}${_OTHERS_TOP + 6}"
         at = f"MATCH(SMALL({ranks},{row - 22}),{ranks},0)"
         shown = f"SMALL({ranks},{row - 22})<999999"
-        for letter, column, look, number in (("M", "X", "cell left", ""), ("O", "Z", "cell", "#,##0"),
-                                             ("P", "AA", "cell", "0.00"), ("R", "AB", "cell", "0.00")):  # fmt: skip
-            value = f'=IFERROR(IF({shown},INDEX({source}${column}$69:${column}$74,{at}),""),"")'
+        name, _, count, cost, power = _ANSWERS[:5]
+        for letter, column, look, number in (("M", name, "cell left", ""), ("O", count, "cell", "#,##0"),
+                                             ("P", cost, "cell", "0.00"), ("R", power, "cell", "0.00")):  # fmt: skip
+            listed = f"{source}${column}${_OTHERS_TOP + 1}:${column}${_OTHERS_TOP + 6}"
+            value = f'=IFERROR(IF({shown},INDEX({listed},{at}),""),"")'
             put(sheet, f"{letter}{row}", value, look, number, live=live)
         change = f'=IFERROR(P{row}/{r["fleet_cost_per_million_output_tokens"]}-1,"")'
         put(sheet, f"Q{row}", change, "cell", "+0%;-0%;0%", live=live)
@@ -259,7 +270,7 @@ def _notes(sheet: Any, r: dict[str, str], live: Live) -> None:
 
 SIZES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Numbers of accelerators that the answer is held against, over its own. [-]"""
-_SIZED = ("AA", "AB", "AC", "AD")
+_SIZED = ("AK", "AL", "AM", "AN")
 """Columns that hold time, cost, utilisation and energy of the run on other numbers of accelerators."""
 _MEMORY = ("weights", "gradients", "optimizer", "activations", "reserve", "free")
 
@@ -283,6 +294,7 @@ def train_sheet(sheet: Any, data: Any, live: Live) -> None:
     price = f'"Price: "&{r["price_basis"]}&"; "&TEXT({r["hour_price"]},"0.00")&" USD an hour each"'
     mapped = f'"Data parallel "&{r["data_parallel"]}&"; goodput "&TEXT({r["goodput"]},"0.0%")'
     texts(sheet, 29, "Taken for granted", (f'{r["defaults_used"]}&""', price, mapped), live)
+    money_of_training(sheet, r, cells, live)
 
 
 def _parts(data: Any, r: dict[str, str], live: Live) -> None:
@@ -303,11 +315,11 @@ def _parts(data: Any, r: dict[str, str], live: Live) -> None:
 def _sizes(data: Any, cells: dict[str, str], r: dict[str, str], live: Live) -> None:
     """The same run on fewer and on more accelerators, each mapped anew; rows 22 to 27 from column D on."""
     names = [column.name for column in table_schema("train").columns]
-    letters = [chr(ord("D") + number) for number in range(len(names))]
+    letters = [get_column_letter(number) for number in range(4, len(names) + 4)]
     first, last = letters[0], letters[-1]
     for letter, name in zip(letters, names, strict=True):
         live.put(data[f"{letter}22"], table_schema("train").by_name[name].header)
-    wanted = ("run time", "run cost", "mfu", "run energy")
+    wanted = ("run time", "paid run cost", "mfu", "run energy")
     for letter, words in zip(_SIZED, wanted, strict=True):
         live.put(data[f"{letter}22"], words)
     for row, size in enumerate(SIZES, start=23):
@@ -323,13 +335,14 @@ def _answers_of_training(sheet: Any, r: dict[str, str], live: Live) -> None:
     answer(sheet, f"={r['answer']}", live)
     dash = '&" \N{EN DASH} "&'
     days = f'"80 %: "&TEXT({r["run_time_low"]},"0.0"){dash}TEXT({r["run_time_high"]},"0.0")'
-    cost = f'"80 %: $"&TEXT({r["run_cost_low"]}/1000,"#,##0"){dash}TEXT({r["run_cost_high"]}/1000,"#,##0")&" k"'
+    low, high = (f"{r['paid_run_cost']}*{r[f'run_time_{end}']}/{r['run_time']}/1000" for end in ("low", "high"))
+    cost = f'"80 %: $"&TEXT({low},"#,##0"){dash}TEXT({high},"#,##0")&" k"'
     memory = f'"of "&TEXT({r["memory_capacity"]},"0")&"; "&TEXT({r["memory_free"]},"0.0")&" free"'
     degrees = '&" x "&'.join(r[f"{name}_parallel"] for name in ("tensor", "pipeline", "data"))
     mapped = degrees + '&" (TP PP DP)"'
     own = (
         ("Days", r["run_time"], "0.0", days),
-        ("USD", r["run_cost"], MONEY, cost),
+        ("USD", r["paid_run_cost"], MONEY, cost),
         ("Energy (MWh)", r["run_energy"], "#,##0", f'TEXT({r["run_carbon"]},"#,##0")&" t of CO2"'),
         ("MFU", r["mfu"], "0.0%", f'"a step takes "&TEXT({r["step_time"]},"0.0")&" s"'),
         ("Memory (GiB)", r["memory_reserved"], "0", memory),

@@ -16,6 +16,7 @@ from xlperf.addin.functions import PREFIX, Argument, Function, example_ranges, f
 from xlperf.catalog.schema import (
     CATALOG_TABLES,
     FORMS,
+    MARKET_TABLES,
     OPTIONAL_TABLES,
     PLAN_TABLES,
     TECHNOLOGY_TABLES,
@@ -27,6 +28,7 @@ from xlperf.catalog.table import CASES
 from xlperf.workbook.data_sheets import (
     CATALOG_NAME,
     DATA_SHEETS,
+    LIVE_RESULTS,
     SCENARIO_CELL,
     alarm,
     choices_of,
@@ -34,6 +36,7 @@ from xlperf.workbook.data_sheets import (
     column_validation,
     names_of,
     plan_names,
+    sheet_columns,
 )
 from xlperf.workbook.package import FLAG_FORMAT, Formulas
 from xlperf.workbook.style import column_widths, link, number_format, page_setup, put, title
@@ -115,7 +118,8 @@ def catalog_kinds(tables: Iterable[str]) -> list[str]:
     present = set(tables)
     behind = TECHNOLOGY_TABLES if "devices" in present else ()
     made = ("process_nodes", "packages") if present & {"devices", "chiplets"} else ()
-    return [*CATALOG_TABLES, *(kind for kind in (*behind, *made) if kind in present)]
+    owned = ("servers", *MARKET_TABLES)
+    return [*CATALOG_TABLES, *(kind for kind in (*behind, *made, *owned) if kind in present)]
 
 
 def front_sheet(
@@ -135,7 +139,7 @@ def front_sheet(
     for number, words in enumerate(_STEPS if examples else _STEPS_OF_EMPTY, start=1):
         _wide(sheet, 6 + number, f"{number}.  {words}", 15)
     put(sheet[f"B{CATALOG_CELL[1:]}"], "catalog", "xlperf key")
-    given = ",".join([*(f"{kind}[[#All]]" for kind in catalog_kinds(tables)), SCENARIO_CELL])
+    given = ",".join([*(_whole(kind) for kind in catalog_kinds(tables)), SCENARIO_CELL])
     catalog_cell: Any = sheet[CATALOG_CELL]
     formulas.put(catalog_cell, f"={PREFIX}CATALOG({given})", handle)
     _scenario(workbook, sheet)
@@ -153,6 +157,12 @@ def front_sheet(
     _names(workbook, tables)
     page_setup(sheet, area=f"A1:G{choices_top - 2}", pages_high=1)
     return sheet
+
+
+def _whole(kind: str) -> str:
+    """Reference to a sheet's table with its header; of one with live results the inputs, which these follow from."""
+    inputs = [column.header for column in sheet_columns(kind) if not column.is_result]
+    return f"{kind}[[#All],[{inputs[0]}]:[{inputs[-1]}]]" if kind in LIVE_RESULTS else f"{kind}[[#All]]"
 
 
 def _scenario(workbook: Workbook, sheet: Worksheet) -> None:

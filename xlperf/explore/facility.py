@@ -1,0 +1,215 @@
+"""Fleets under a limit on the power of a facility: whole copies and servers, what they draw, what fits in the limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.base.units import DAY, MILLION
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
+from xlperf.equations.cost.ownership import accelerators_for_power
+from xlperf.explore.fleet_plans import COUNT, LOAD, TWO, Demand, Fleet, in_slices
+from xlperf.explore.mappings import server_sizes
+from xlperf.explore.search_results import GOOD, ILLEGAL, Answer, Search, short_name, slower
+
+MANY_USERS = 100_000.0
+"""Requests in flight of a fleet so large that parts of servers do not choose its copy. [-]"""
+_FIRST_FED = 256.0
+"""Accelerators that are mapped first to learn what one draws. [-]"""
+FEW_COPIES = 20.0
+"""Copies up to which a fleet is chosen anew for the users that fit in a limit. [-]"""
+
+
+class FleetSize(NamedTuple):
+    """A fleet in whole copies and servers.
+
+    - ``users``: requests in flight that are served; ``load``: of one copy at the most [-].
+    - ``size``: accelerators of a copy; ``server``: accelerators that are bought together [-].
+    - ``each``: power from the grid of one accelerator with its share of server and building [W].
+    - ``pooled``: whether pools are separate: they grow by replicas, not by copies.
+    - ``longer``: factor on the time per token in the case of the catalog [-].
+    """
+
+    users: float
+    load: float
+    size: float
+    server: float
+    each: float
+    pooled: bool
+    longer: float
+
+    def whole(self, further: float = 1.0) -> tuple[float, float]:
+        """Copies and servers if a copy takes so many times as long."""
+        copies = self.users / self.load * further
+        grows = self.pooled and further * self.longer != 1.0
+        copies = copies if grows else float(np.ceil(copies * (1.0 - 1e-9)))
+        return copies, float(np.ceil(copies * self.size / self.server * (1.0 - 1e-9)))
+
+    @property
+    def accelerators(self) -> float:
+        """Accelerators of whole servers. [-]"""
+        return self.whole()[1] * self.server
+
+    @property
+    def power(self) -> float:
+        """Power from the grid at full load. [W]"""
+        return self.accelerators * self.each
+
+    def accelerators_within(self, limit: float) -> float:
+        """Accelerators of whole servers that a power [W] feeds. [-]"""
+        return float(accelerators_for_power(limit * (1.0 + 1e-9), self.each, 1.0, self.server))
+
+    def users_within(self, limit: float) -> float:
+        """Requests in flight that whole copies serve within a power [W]. [-]"""
+        return float(np.floor(self.accelerators_within(limit) / self.size * (1.0 + 1e-9))) * self.load
+
+
+def is_pooled(plan: Table) -> bool:
+    """Whether a plan has separate pools."""
+    return str(plan["mode"][0]) == TWO
+
+
+def sized(fleet: Fleet, catalog: Catalog) -> FleetSize:
+    """The size of a fleet in the case of a catalog: a copy that is slower serves fewer users at the speed asked for."""
+    plan, results = fleet.plan, fleet.results
+    size, load = (float(plan.number(name)[0]) for name in (COUNT, LOAD))
+    longer, pooled = slower(results, "tpot", catalog), is_pooled(plan)
+    server = (1.0 if pooled else size) if in_slices(plan, catalog) else float(server_sizes(plan, catalog)[0][0])
+    each = float(results.number("grid_power")[0]) / size
+    return FleetSize(fleet.users, load / longer, size, server, each, pooled, longer)
+
+
+def filling(fleets: Sequence[Fleet], limit: float, catalog: Catalog) -> list[Fleet]:
+    """Fleets grown or shrunk to the power that a facility has [W], the one with most users first."""
+    most = [(fleet, sized(fleet, catalog).users_within(limit)) for fleet in fleets]
+    found = [_with_users(fleet, users, catalog) for fleet, users in most if users > 0.0]
+    return sorted(found, key=lambda fleet: -fleet.users)
+
+
+def serving(fleet: Fleet, demand: Demand, catalog: Catalog) -> Fleet:
+    """A fleet of the same copies that serves a demand."""
+    users = demand.rate * float(fleet.results.number("latency")[0]) if demand.is_rate else demand.users
+    return _with_users(fleet, users, catalog)
+
+
+def _with_users(fleet: Fleet, users: float, catalog: Catalog) -> Fleet:
+    """A fleet of the same copies for so many requests in flight."""
+    found = fleet._replace(users=users)
+    own = sized(found, catalog)
+    return found._replace(used=own.whole()[0] * own.size, accelerators=own.accelerators)
+
+
+def first_ways(fleets: Sequence[Fleet]) -> list[Fleet]:
+    """The first fleet of each engine and mode."""
+    best: dict[tuple[str, str], Fleet] = {}
+    for fleet in fleets:
+        best.setdefault((str(fleet.plan["software"][0]), str(fleet.plan["mode"][0])), fleet)
+    return list(best.values())
+
+
+def in_power(form: Table, size: FleetSize, request_rate: float) -> Answer:
+    """Accelerators, requests in flight and requests per second that fit in the facility power limit of a form.
+
+    ``request_rate``: that the users of the fleet send [request/s]. Returns nothing without a limit.
+    """
+    limit = float(form.number("facility_power_limit")[0])
+    if limit != limit:
+        return {}
+    users = size.users_within(limit)
+    return {
+        "accelerators_in_power": size.accelerators_within(limit),
+        "users_in_power": users,
+        "request_rate_in_power": request_rate * users / size.users,
+    }
+
+
+def power_words(form: Table, found: Answer) -> str:
+    """A sentence on the power of an answer under the facility power limit of its form; "" without a limit."""
+    limit = float(form.number("facility_power_limit")[0])
+    if limit != limit:
+        return ""
+    room = f"room for {found['users_in_power']:,.0f} users in flight"
+    return f" It draws {megawatts(found['power'])} MW of {megawatts(limit)}: {room}."
+
+
+def beyond_power(form: Table, ways: Sequence[Answer]) -> Answer:
+    """Why no way keeps the facility power limit of a form: by how much, and what fits or would.
+
+    ``ways``: answers of all ways, each beyond the limit; at least one.
+    """
+    limit = float(form.number("facility_power_limit")[0])
+    least = min(ways, key=lambda way: float(way["power"]))
+    most = max(ways, key=lambda way: float(way["users_in_power"]))
+    name = short_name(str(form.text("accelerator")[0]))
+    power, users = float(least["power"]), float(most["users_in_power"])
+    fits = f"{users:,.0f} users in flight on {most['accelerators_in_power']:,.0f} {name} fit in it"
+    fits = fits if users > 0.0 else f"no copy fits in it: {name} come in servers of {most['server_size']:,.0f}"
+    reason = (
+        f"{least['accelerators']:,.0f} {name} for {least['users']:,.0f} users in flight draw {megawatts(power)} MW at "
+        f"least, {power / limit:,.3g} times the facility power limit of {megawatts(limit)} MW; {fits}; or give "
+        f"{megawatts(power)} MW, fewer users, less speed per user or another accelerator"
+    )
+    names = ("accelerators_in_power", "users_in_power", "request_rate_in_power")
+    return {"reason": reason, "answer": f"No answer: {reason}."} | {name: most[name] for name in names}
+
+
+MOST_FED = 6
+"""Numbers of accelerators that are mapped to fill a facility power limit. [-]"""
+
+
+def most_fed(limit: float, counts: Array, mapped: Callable[[float], Search]) -> Search:
+    """The run on the most accelerators that a power [W] feeds, else the last one that was tried.
+
+    ``counts``: numbers of accelerators that may be tried, ascending [-]. ``mapped``: the best mapping on so many. The
+    power of an accelerator follows from its work: that of one number says which number to try next.
+    """
+    tried: dict[int, Search] = {}
+    best, place = -1, int(np.searchsorted(counts, _FIRST_FED, side="right")) - 1
+    while max(place, 0) not in tried and len(tried) < MOST_FED:
+        place = max(place, 0)
+        found = tried[place] = mapped(float(counts[place]))
+        if found.kind == GOOD:
+            power = float(found.results.number("grid_power")[0])
+            best = max(best, place) if power <= limit else best
+            place = int(np.searchsorted(counts, limit / power * counts[place], side="right")) - 1
+        else:
+            place = place // 2 if found.kind == ILLEGAL else int(np.searchsorted(counts, 4.0 * counts[place]))
+        if max(place, 0) in tried and best < 0:
+            place = min(tried) - 1
+    return tried[best] if best >= 0 else found
+
+
+def run_beyond_power(form: Table, found: Answer, fed: Answer) -> Answer:
+    """Why a run does not keep the facility power limit of a form: by how much, and what fits or would.
+
+    ``found``: its answer. ``fed``: the run on as many accelerators as the limit feeds, empty if there is none.
+    """
+    limit, power = float(form.number("facility_power_limit")[0]), float(found["power"])
+    name = short_name(str(form.text("accelerator")[0]))
+    inside = bool(fed) and float(fed["power"]) <= limit
+    fits = (
+        f"{fed['accelerators']:,.0f} {name} fit in it and take {fed['run_time'] / DAY:,.1f} days"
+        if inside
+        else ("no number of them fits in it")
+    )
+    reason = (
+        f"{found['accelerators']:,.0f} {name} draw {megawatts(power)} MW, {power / limit:,.3g} times the facility "
+        f"power limit of {megawatts(limit)} MW; {fits}; or give {megawatts(power)} MW, more days or another accelerator"
+    )
+    numbers = {"accelerators_in_power": fed["accelerators"], "run_time_in_power": fed["run_time"]} if inside else {}
+    return {"reason": reason, "answer": f"No answer: {reason}."} | numbers
+
+
+def megawatts(power: float) -> str:
+    """A power [W] in megawatts, rounded up to three digits so that what is written suffices.
+
+    >>> megawatts(123_410.0), megawatts(2e6)
+    ('0.124', '2')
+    """
+    value = power / MILLION
+    step = 10.0 ** (np.floor(np.log10(value)) - 2.0)
+    return f"{np.ceil(value / step * (1.0 - 1e-9)) * step:.6g}"
