@@ -119,7 +119,7 @@ def deployment_table(found: Sequence[Deployment]) -> tuple[tuple[str, ...], list
         "deployment", "model", "accelerator", "users", "tokens/s each", "published", "xlperf", "80 % band", "way",
         "published way", "over published",
     )  # fmt: skip
-    table = []
+    table: list[tuple[str, ...]] = []
     for one in found:
         answer = one.answer
         if answer.get("reason"):

@@ -22,7 +22,7 @@ from xlperf.catalog.schema import FORMS, first_words, results_of, table_schema
 from xlperf.catalog.table import Place, Table, nowhere
 from xlperf.explore.chips import BESIDE, chip_answers
 from xlperf.explore.facility import most_fed, run_beyond_power
-from xlperf.explore.fleet_plans import ONE, with_columns
+from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.mappings import MOST_ACCELERATORS, server_sizes, sold_counts
 from xlperf.explore.money import cost_words, hours_of, lacking_words, stated_prices
 from xlperf.explore.search import stacked
@@ -30,7 +30,6 @@ from xlperf.explore.search_results import (
     GOOD,
     Answer,
     Search,
-    dollars,
     one_plan,
     short_name,
     slower,

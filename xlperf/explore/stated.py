@@ -7,21 +7,23 @@ import numpy as np
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 
+_WORDS = ("recompute", "pipeline_schedule", "mode")
+"""Columns of words whose default an answer always states."""
+
 
 def without_defaults(plans: Table) -> Table:
-    """Plans with a blank in place of every value that is the default of its column in the schema.
+    """Plans with a blank in place of the counts and words that are the default of their column.
 
-    ``plans``: training or inference plans. Recompute modules that say ``none`` are blank too.
+    ``plans``: training or inference plans. Recompute modules that are ``none`` are blank too.
     """
     columns = dict(plans.columns)
     for column in table_schema(plans.kind).columns:
-        if column.default in ("", None) or column.name not in columns or column.name == "software":
+        values, default = columns.get(column.name), column.default
+        if values is None:
             continue
-        values = columns[column.name]
-        if values.dtype == object:
-            blank = np.array([str(value) in (column.default, "none") for value in values.tolist()], dtype=bool)
-            blank = blank if column.name == "recompute_modules" else values.astype(str) == column.default
-            columns[column.name] = np.where(blank, "", values).astype(object)
-        elif column.unit == "-" and column.default.replace(".", "", 1).isdigit():
-            columns[column.name] = np.where(values == float(column.default), np.nan, values)
+        if column.name in _WORDS or column.name == "recompute_modules":
+            default = "none" if column.name == "recompute_modules" else default
+            columns[column.name] = np.where(values.astype(str) == default, "", values).astype(object)
+        elif column.kind == "number" and column.unit == "-" and default:
+            columns[column.name] = np.where(values == float(default), np.nan, values)
     return Table(plans.kind, columns, plans.place)
