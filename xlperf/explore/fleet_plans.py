@@ -18,7 +18,7 @@ ONE, TWO = "continuous", "disaggregated"
 TP, EP, DPA = DEGREES = ("tensor_parallel", "expert_parallel", "data_parallel_attention")
 COUNT, LOAD = "num_accelerators", "concurrency"
 CHUNK = "prefill_tokens"
-OPTIONS = ("expert_dispatch", "two_batch_overlap")
+OPTIONS = DISPATCH, _ = ("expert_dispatch", "two_batch_overlap")
 """How tokens are sent to experts, where ranks have attention replicas of their own."""
 EQUAL = 0.005
 """Fleets that are larger than the smallest by no more than this share count as equal. [-]"""
@@ -28,7 +28,7 @@ NEVER = 3e8
 """A time that every request keeps: ten years. [s]"""
 ROUND = 1e-9
 DISTINCT = (
-    "software", "precision", COUNT, "prefill_accelerators", *DEGREES, *(f"prefill_{name}" for name in DEGREES), CHUNK,
+    "software", "precision", "kv_precision", COUNT, "prefill_accelerators", *DEGREES, *(f"prefill_{name}" for name in DEGREES), CHUNK,
     LOAD, *OPTIONS,
 )  # fmt: skip
 """Columns in which no two plans that are tried are the same."""

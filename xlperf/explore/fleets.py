@@ -24,6 +24,7 @@ from xlperf.explore.fleet_plans import (
     CHUNK,
     COUNT,
     DEGREES,
+    DISPATCH,
     DPA,
     EP,
     LOAD,
@@ -61,9 +62,9 @@ AROUND, MOST_AROUND = 2.0, 6
 """Sizes around the best replica that are tried next, as they are sold: up to this ratio, and how many. [-]"""
 OF_SIZE, EACH = 2, 4
 """Mappings that are refined: of each size, and of each engine. [-]"""
-PAIRS, SMALL = 4, 2
-"""Pairs of a prefill and a decoding mapping of each engine whose pools are sized: the cheapest, and the cheapest whose
-replicas have room in one server. [-]"""
+PAIRS, SMALL, SAME = 6, 2, 2
+"""Pairs of a prefill and a decoding mapping of each engine whose pools are sized: the cheapest, the cheapest whose
+replicas have room in one server, and how many of them with replicas of the same sizes. [-]"""
 LARGEST = 1024.0
 """Accelerators of one deployment with separate pools at the most: larger fleets are several of them. [-]"""
 _PROBE = 31.0
@@ -100,14 +101,20 @@ class _Pairs(NamedTuple):
 class FleetSearch:
     """The search for fleets of one demand; degrees that the form gives are fixed."""
 
-    def __init__(self, formats: Table, engines: Sequence[str], demand: Demand, catalog: Catalog) -> None:
-        """``formats``: plans of one replica, a row for each format of the weights. ``engines``: to compare."""
+    def __init__(
+        self, formats: Table, engines: Sequence[str], demand: Demand, catalog: Catalog, wide_cache: str = ""
+    ) -> None:
+        """``formats``: plans of one replica, a row for each format of the weights. ``engines``: to compare.
+
+        ``wide_cache``: precision of the cache that is tried beside that of the formats, if any.
+        """
         self.formats, self.engines, self.demand, self.catalog = formats, engines, demand, catalog
         self.unit, self.most = (float(sizes[0]) for sizes in server_sizes(formats, catalog))
         self.server = 1.0 if in_slices(formats, catalog) else self.unit
         rows = catalog.rows("models", formats.text("model"), formats, "model")
         self.experts = float(catalog.tables["models"].number("num_experts", 0.0)[rows][0])
         self.prompt, self.output = (float(formats.number(f"{name}_length")[0]) for name in ("prompt", "output"))
+        self.wide_cache = wide_cache
         self.given = {name: value for name in DEGREES if (value := float(formats.number(name)[0])) == value}
 
     def fleets(self, modes: Sequence[str]) -> list[Fleet]:
@@ -176,9 +183,7 @@ class FleetSearch:
         plans = with_columns(self.formats.take(index), software=self.engines[0], **columns)
         if not self.experts:
             return plans
-        copied = np.maximum(group - self.experts, 0.0)
-        by_node = np.where((replicas > 1.0) & (size > self.inner), "nodes", "ranks")
-        return with_columns(plans, redundant_experts=copied, expert_dispatch=by_node, two_batch_overlap=0.0)
+        return self.with_copies(with_columns(plans, expert_dispatch="nodes", two_batch_overlap=0.0))
 
     @cached_property
     def inner(self) -> float:
@@ -222,7 +227,11 @@ class FleetSearch:
         return stacked(plans)
 
     def with_options(self, plans: Table) -> Table:
-        """Plans and, of those that send tokens to experts, also those with two-batch overlap and sent rank by rank."""
+        """Plans, also with a wider cache; and, of those that send tokens to experts, with two-batch overlap and sent
+        rank by rank.
+        """
+        if self.wide_cache:
+            plans = stacked([plans, with_columns(plans, kv_precision=self.wide_cache)])
         if not self.experts:
             return plans
         sent = plans.take(np.flatnonzero(plans.number(DPA) > 1.0))
@@ -245,7 +254,8 @@ class FleetSearch:
         tried = {}
         for part, known in found.items():
             near = known.best(EACH, "software").plans
-            parted = [] if part == DECODE else [crossed(near, CHUNK, CHUNKS[1:])]
+            parted = [self.beside(near, given[part])]
+            parted += [] if part == DECODE else [crossed(near, CHUNK, CHUNKS[1:])]
             if TP not in given[part]:
                 parted += [self.between(near, engine, sizes[part], given[part]) for engine in self.engines]
             parted = [plans for plans in parted if len(plans)]
@@ -253,6 +263,25 @@ class FleetSearch:
                 tried[part] = stacked(parted)
         more = self.probed(tried)
         return {part: Probed.joined([own, more[part]]) if part in more else own for part, own in found.items()}
+
+    def beside(self, near: Table, given: Mapping[str, float]) -> Table:
+        """Mappings with half and with twice the attention replicas or expert groups of others."""
+        found = []
+        for name in (DPA, EP) if self.experts else (DPA,):
+            for factor in (0.5, 2.0) if name not in given else ():
+                degree = factor * near.number(name)
+                good = (degree >= 1.0) & (near.number(TP) % np.maximum(degree, 1.0) == 0.0)
+                found.append(with_columns(near, **{name: degree}).take(np.flatnonzero(good)))
+        found = [plans for plans in found if len(plans)]
+        plans = stacked(found) if found else near.take(slice(0))
+        return self.with_copies(plans) if self.experts else plans
+
+    def with_copies(self, plans: Table) -> Table:
+        """Plans with as many copies of experts as groups beyond the experts take; each option where it has a meaning."""
+        copied, alone = np.maximum(plans.number(EP) - self.experts, 0.0), plans.number(DPA) == 1.0
+        overlapped = np.where(alone, 0.0, plans.number("two_batch_overlap"))
+        sent = np.where(alone | (plans.number(TP) <= self.inner), "ranks", plans.text(DISPATCH))
+        return with_columns(plans, redundant_experts=copied, two_batch_overlap=overlapped, expert_dispatch=sent)
 
     def between(self, near: Table, engine: str, sizes: Sequence[float], given: Mapping[str, float]) -> Table:
         """Mappings of sizes between those of the best of an engine and their neighbours."""
@@ -267,7 +296,7 @@ class FleetSearch:
         if not len(between):
             return own.take(slice(0))
         between = between[np.unique(np.linspace(0, len(between) - 1, MOST_AROUND).round().astype(np.int64))]
-        options = {name: own[name][0] for name in ("software", *OPTIONS) if name in own}
+        options = {name: own[name][0] for name in ("software", "kv_precision", *OPTIONS) if name in own}
         return with_columns(self.mapped(between.tolist(), given, every=True), **options)
 
     def probed(self, tried: Mapping[str, Table]) -> dict[str, Probed]:
@@ -346,52 +375,60 @@ class FleetSearch:
         one, other = (part.plans for part in (decode, prefill))
         rows, columns = (index.ravel() for index in np.indices((len(one), len(other))))
         same = np.ones(len(rows), dtype=bool)
-        for name in ("software", "precision", "activation_precision", "wide_attention"):
+        for name in ("software", "precision", "activation_precision", "kv_precision", "wide_attention"):
             if name in one:
                 same &= _same(one[name][rows], other[name][columns])
-        alone = (one.number(DPA)[rows] == 1.0) | (other.number(DPA)[columns] == 1.0)
         for name in OPTIONS if self.experts else ():
-            same &= alone | _same(one[name][rows], other[name][columns])
+            free = self.free(name, one)[rows] | self.free(name, other)[columns]
+            same &= free | _same(one[name][rows], other[name][columns])
         rows, columns = rows[same], columns[same]
         rates = one.number(TP) / decode.need, other.number(TP) / prefill.need
         plans = one.take(rows)
         chosen = {f"prefill_{name}": other.number(name)[columns] for name in DEGREES}
         chosen[CHUNK] = other.number(CHUNK)[columns]
         if self.experts:
-            mine = one.number(DPA)[rows] > 1.0
             for name in OPTIONS:
-                chosen[name] = np.where(mine, plans[name], other[name][columns])
+                chosen[name] = np.where(self.free(name, plans), other[name][columns], plans[name])
             copied = plans.number("redundant_experts"), other.number("redundant_experts")[columns]
             chosen["redundant_experts"] = np.maximum(*copied)
         pairs = _Pairs(with_columns(plans, **chosen), rates[1][columns], rates[0][rows], one.number(LOAD)[rows])
-        rate = self.most_rate(pairs)
+        rate, share = self.rates(pairs)
         size, other_size = (pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
         need = rate * (size / pairs.decode + other_size / pairs.prefill)
-        whole = np.ceil(rate / pairs.decode) * size + np.ceil(rate / pairs.prefill) * other_size
-        order = np.lexsort((need, np.where(need < LARGEST, np.maximum(whole, need), need)))
+        whole = np.ceil(rate * share / pairs.decode) * size + np.ceil(rate * share / pairs.prefill) * other_size
+        order = np.lexsort((need, np.where(need < LARGEST, np.maximum(whole, need * share), need)))
         engines = pairs.plans["software"]
+        sizes = list(zip(engines[order].tolist(), size[order].tolist(), other_size[order].tolist(), strict=True))
+        order = first_of_keys(order, sizes, SAME)
         cheap = first_of_keys(order, engines[order].tolist(), PAIRS)
         small = order[np.maximum(size, other_size)[order] <= self.unit]
         return pairs.take(np.union1d(cheap, first_of_keys(small, engines[small].tolist(), SMALL)))
 
-    def most_rate(self, pairs: _Pairs) -> Array:
-        """Requests per second of the demand if the first token took no time. [request/s]"""
+    def free(self, option: str, plans: Table) -> np.ndarray:
+        """Replicas of a pool that any value of an option suits: they send no tokens to experts, or not beyond a node."""
+        inside = (plans.number(TP) <= self.inner) & (option == DISPATCH)
+        return np.asarray((plans.number(DPA) == 1.0) | inside)
+
+    def rates(self, pairs: _Pairs) -> tuple[Array, Array]:
+        """Requests per second of the demand if the first token took no time [request/s], and the share of them if it
+        took as long as its target [-].
+        """
         if self.demand.is_rate:
-            return np.full(len(pairs.batch), self.demand.rate)
-        return np.asarray(self.demand.users * pairs.decode / pairs.batch)
+            return np.full(len(pairs.batch), self.demand.rate), np.ones(len(pairs.batch))
+        decode_time = pairs.batch / pairs.decode
+        first = np.where(self.demand.first < NEVER, self.demand.first, 0.0)
+        return np.asarray(self.demand.users / decode_time), np.asarray(decode_time / (decode_time + first))
 
     def sized(self, pairs: _Pairs) -> Probed:
         """Pools of pairs in whole replicas around what the demand asks for, those that keep the targets."""
         demand = self.demand
-        decode_time = pairs.batch / pairs.decode
-        first = np.where(demand.first < NEVER, demand.first, 0.0)
-        share = np.ones(len(decode_time)) if demand.is_rate else decode_time / (decode_time + first)
-        rate, size, other = self.most_rate(pairs), *(pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
+        decode_time, (rate, share) = pairs.batch / pairs.decode, self.rates(pairs)
+        size, other = (pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
         need = rate * share * (size / pairs.decode + other / pairs.prefill)
         copies = np.ceil(need / LARGEST)
         if demand.load == demand.load and not demand.is_rate:
             copies = np.full(len(need), np.ceil(demand.users / demand.load))
-        wait = first if demand.first < NEVER else 1.0
+        wait = demand.first if demand.first < NEVER else 1.0
         found = []
         for queued in _QUEUED if demand.is_rate and demand.load != demand.load else (0.0,):
             flying = rate * (decode_time + queued * wait) if demand.is_rate else np.full(len(need), demand.users)

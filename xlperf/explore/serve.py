@@ -6,6 +6,7 @@ serving engine with one pool and with two; the one with the fewest accelerators 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -65,14 +66,20 @@ def serving_ways(form: Table, catalog: Catalog) -> list[Fleet]:
 
     ``form``: one row of kind ``serve``. Raises InputError as :func:`serve_answer`.
     """
-    demand = _demand(form)
     key = tuple((name, str(values[0])) for name, values in sorted(form.columns.items()) if name != "way")
     cached = _found.setdefault(catalog, {})
     if key not in cached:
         mode = str(form.text("mode")[0])
-        search = FleetSearch(_plans(form, catalog), engines_of(form, catalog), demand, catalog)
+        search = _search(form, catalog)
         cached[key] = search.fleets((mode,) if mode else (ONE, TWO))
     return cached[key]
+
+
+def _search(form: Table, catalog: Catalog) -> FleetSearch:
+    formats = _plans(form, catalog)
+    narrow, wide = _CACHES
+    is_open = not form.text("kv_precision")[0] and _computes_in(form, catalog)(narrow)
+    return FleetSearch(formats, engines_of(form, catalog), _demand(form), catalog, wide if is_open else "")
 
 
 def _demand(form: Table) -> Demand:
@@ -86,29 +93,38 @@ def _demand(form: Table) -> Demand:
 
 _PRECISIONS = ("fp8", "bf16", "fp16")
 """Precisions of a form that states none: the first that the accelerator has a peak rate of."""
+_CACHES = ("fp8", "bf16")
+"""Precisions of the cache that are tried if a form states none and the accelerator has both, the first one first."""
 _WIDE = "bf16"
 """Precision of the products of weights in a precision that the accelerator has no peak rate of."""
+
+
+def _computes_in(form: Table, catalog: Catalog) -> Callable[[str], bool]:
+    """Whether the accelerator has a peak rate of matrix products in a precision."""
+    row = catalog.rows("accelerators", form.text("accelerator"), form, "accelerator")
+    table = accelerators_of(catalog).table
+    return lambda precision: bool(table.number(f"peak_flop_rate_{PRECISIONS[precision].peak}")[row][0] > 0.0)
 
 
 def _formats(form: Table, catalog: Catalog) -> list[dict[str, Any]]:
     """Columns of a plan for each format of the weights: the given one, or the accelerator's and the checkpoint's own.
 
-    Weights in a precision that the accelerator has no peak rate of are multiplied in 16 bits (weight-only).
+    Weights in a precision that the accelerator has no peak rate of are multiplied in 16 bits (weight-only). The cache
+    is in FP8 if the accelerator computes in FP8 and the form does not say otherwise.
     """
-    row = catalog.rows("accelerators", form.text("accelerator"), form, "accelerator")
-    table = accelerators_of(catalog).table
-
-    def computes_in(precision: str) -> bool:
-        return bool(table.number(f"peak_flop_rate_{PRECISIONS[precision].peak}")[row][0] > 0.0)
-
+    computes_in = _computes_in(form, catalog)
     published = checkpoint_format(str(form.text("model")[0]))
     own = next((name for name in _PRECISIONS if computes_in(name)), "fp16")
     stored = published.get("precision", own)
     found = []
     for precision in [str(form.text("precision")[0])] if form.text("precision")[0] else dict.fromkeys((own, stored)):
+        wide = not computes_in(precision) and computes_in(_WIDE)
         columns: dict[str, Any] = {"precision": np.array([precision], dtype=object)}
-        if not computes_in(precision) and computes_in(_WIDE):
+        if wide:
             columns["activation_precision"] = np.array([_WIDE], dtype=object)
+        cache = PRECISIONS[_WIDE if wide else precision].cache
+        narrow = _CACHES[0] if cache != _CACHES[0] and computes_in(_CACHES[0]) else ""
+        columns["kv_precision"] = np.array([str(form.text("kv_precision")[0]) or narrow], dtype=object)
         if precision == stored and (published.get("wide_attention") or published.get("attention")):
             columns["wide_attention"] = np.ones(1)
         found.append(columns)
@@ -119,7 +135,6 @@ def _plans(form: Table, catalog: Catalog) -> Table:
     """Inference plans of one replica, a row for each format; degrees that the form leaves open are blank."""
     columns: dict[str, Any] = {name: form[name] for name in ("model", "accelerator", "prompt_length", "output_length")}
     columns |= {name: form.number(name) for name in DEGREES}
-    columns["kv_precision"] = form.text("kv_precision")
     formats = [Table("inference", columns | own, form.place) for own in _formats(form, catalog)]
     return with_columns(stacked([with_columns(plan) for plan in formats]))
 
@@ -267,8 +282,8 @@ def _defaults(plan: Table) -> str:
 
 def _refused(form: Table, catalog: Catalog) -> Answer:
     """Why nothing meets the targets: which limit, by how much, and what would help."""
-    plans, demand = _plans(form, catalog), _demand(form)
-    search = FleetSearch(plans, engines_of(form, catalog), demand, catalog)
+    search = _search(form, catalog)
+    plans, demand = search.formats, search.demand
     tried = search.single_users()
     accelerator, model = short_name(plans.text("accelerator")[0]), str(plans.text("model")[0])
     results = evaluate(tried, catalog)
