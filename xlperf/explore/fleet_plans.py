@@ -28,8 +28,8 @@ NEVER = 3e8
 """A time that every request keeps: ten years. [s]"""
 ROUND = 1e-9
 DISTINCT = (
-    "software", "precision", "kv_precision", COUNT, "prefill_accelerators", *DEGREES, *(f"prefill_{name}" for name in DEGREES), CHUNK,
-    LOAD, *OPTIONS,
+    "software", "precision", "kv_precision", COUNT, "prefill_accelerators", *DEGREES,
+    *(f"prefill_{name}" for name in DEGREES), CHUNK, LOAD, *OPTIONS,
 )  # fmt: skip
 """Columns in which no two plans that are tried are the same."""
 
@@ -68,7 +68,8 @@ class Demand:
 class Fleet(NamedTuple):
     """A way to serve a demand: the plan of a copy at its largest load, its results, users in flight, accelerators.
 
-    ``used`` are the accelerators of whole copies, ``accelerators`` of whole servers. [-]
+    ``used`` are the accelerators of whole copies, ``accelerators`` of whole servers; ``price`` are the latter with each
+    of a prefill pool of another kind counted as so many as cost the same. [-]
     """
 
     plan: Table
@@ -76,6 +77,7 @@ class Fleet(NamedTuple):
     users: float
     used: float
     accelerators: float
+    price: float
 
 
 class Probed(NamedTuple):
@@ -118,10 +120,11 @@ class Probed(NamedTuple):
         """Some of the plans."""
         return Probed(self.plans.take(rows), self.fleet[rows], self.need[rows])
 
-    def best(self, each: int, column: str) -> Probed:
-        """The cheapest plans of each value of a column; the smallest copy of equal ones comes first."""
+    def best(self, each: int, *columns: str) -> Probed:
+        """The cheapest plans of each value of some columns; the smallest copy of equal ones comes first."""
         order = np.lexsort((self.plans.number(COUNT), self.need, self.fleet))
-        return self.take(first_of_keys(order, self.plans[column][order].tolist() if len(order) else [], each))
+        keys = list(zip(*(self.plans[name][order].tolist() for name in columns), strict=True)) if len(order) else []
+        return self.take(first_of_keys(order, keys, each))
 
 
 def with_columns(plans: Table, **columns: object) -> Table:

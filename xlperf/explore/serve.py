@@ -20,9 +20,9 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
 from xlperf.equations.plan.records import PRECISIONS
+from xlperf.explore.fleet_machines import Machines
 from xlperf.explore.fleet_plans import DEGREES, ONE, TWO, Demand, Fleet, in_slices, with_columns
 from xlperf.explore.fleets import FleetSearch
-from xlperf.explore.mappings import server_sizes
 from xlperf.explore.objectives import DECILE, band_factor
 from xlperf.explore.search import stacked
 from xlperf.explore.search_results import Answer, dollars, price_words, short_name, slower
@@ -79,7 +79,10 @@ def _search(form: Table, catalog: Catalog) -> FleetSearch:
     formats = _plans(form, catalog)
     narrow, wide = _CACHES
     is_open = not form.text("kv_precision")[0] and _computes_in(form, catalog)(narrow)
-    return FleetSearch(formats, engines_of(form, catalog), _demand(form), catalog, wide if is_open else "")
+    prefill = str(form.text("prefill_accelerator")[0])
+    machines = Machines.of(formats, prefill, catalog, bool(np.isnan(form.number("hour_price")[0])))
+    engines = engines_of(form, catalog)
+    return FleetSearch(formats, engines, _demand(form), machines, catalog, wide if is_open else "")
 
 
 def _demand(form: Table) -> Demand:
@@ -100,10 +103,11 @@ _WIDE = "bf16"
 
 
 def _computes_in(form: Table, catalog: Catalog) -> Callable[[str], bool]:
-    """Whether the accelerator has a peak rate of matrix products in a precision."""
-    row = catalog.rows("accelerators", form.text("accelerator"), form, "accelerator")
-    table = accelerators_of(catalog).table
-    return lambda precision: bool(table.number(f"peak_flop_rate_{PRECISIONS[precision].peak}")[row][0] > 0.0)
+    """Whether the accelerators of both pools have a peak rate of matrix products in a precision."""
+    names = ("accelerator", "prefill_accelerator")
+    rows = np.concatenate([catalog.rows("accelerators", form.text(name), form, name) for name in names])
+    table, rows = accelerators_of(catalog).table, rows[rows >= 0]
+    return lambda precision: bool((table.number(f"peak_flop_rate_{PRECISIONS[precision].peak}")[rows] > 0.0).all())
 
 
 def _formats(form: Table, catalog: Catalog) -> list[dict[str, Any]]:
@@ -153,29 +157,36 @@ def _answer(form: Table, fleets: list[Fleet], way: int, catalog: Catalog) -> Ans
     longer = slower(results, "tpot", catalog)  # a copy that is slower serves fewer users at the speed asked for
     load /= longer
     found["tokens_per_second_per_accelerator"] /= longer
-    users, slices = fleet.users, in_slices(plan, catalog)
-    server = (1.0 if _pooled(plan) else size) if slices else float(server_sizes(plan, catalog)[0][0])
+    users, machines = fleet.users, Machines.of(plan, str(plan.text("prefill_accelerator")[0]), catalog, False)
+    slices = in_slices(plan, catalog)
+    if slices and not _pooled(plan):
+        machines = machines._replace(own=machines.own._replace(server=size))
     hour = float(form.number("hour_price")[0])
     listed = float(results.number("accelerator_hour_cost")[0])
     price = hour if hour == hour else listed
 
-    def whole(further: float) -> tuple[float, float]:
-        """Copies and servers if a copy takes so many times as long; pools grow by replicas, not by copies."""
+    def whole(further: float) -> tuple[float, list[float]]:
+        """Copies, and accelerators of each kind in whole servers, if a copy takes so many times as long.
+
+        Pools grow by replicas, not by copies.
+        """
         copies = users / load * further
         copies = copies if _pooled(plan) and further * longer != 1.0 else float(np.ceil(copies * (1.0 - 1e-9)))
-        return copies, float(np.ceil(copies * size / server * (1.0 - 1e-9)))
+        return copies, [float(kind[0]) for kind in machines.in_servers(machines.counts(plan, np.array([copies])))]
 
-    copies, servers = whole(1.0)
+    copies, kinds = whole(1.0)
+    server = machines.own.server
+    servers = kinds[0] / server + kinds[1] / machines.prefill.server
     found |= {name: float(plan.number(name)[0]) for name in DEGREES}
     found |= {"copies": float(np.ceil(copies)), "copy_size": size, "concurrency": load, "users": users}
     found |= {"server_size": server, "servers": servers, "way": float(way), "num_ways": float(len(fleets))}
     found["request_rate"] = users / float(results.number("latency")[0])
     rate = users / load * float(results.number("tokens_per_second")[0]) / longer
-    fleet_sizes = {"": servers * server}
+    fleet_sizes = {"": sum(kinds)}
     scores = {"low": -DECILE, "high": DECILE, "sure": float(normal_scores(np.array([SURE]))[0])}
     for end, score in scores.items():
         further = float(band_factor(results, "tpot", score)[0]) / longer
-        fleet_sizes[f"_{end}"] = whole(further)[1] * server
+        fleet_sizes[f"_{end}"] = sum(whole(further)[1])
     count = fleet_sizes[""]
     found |= {f"accelerators{end}": number for end, number in fleet_sizes.items()}
     cost = {end: number * price / rate for end, number in fleet_sizes.items()}
@@ -185,7 +196,9 @@ def _answer(form: Table, fleets: list[Fleet], way: int, catalog: Catalog) -> Ans
     found["monthly_cost"] = count * price * float(form.filled("hours_per_month")[0])
     each = float(results.number("energy_per_token")[0] * results.number("tokens_per_second_per_accelerator")[0])
     found |= {"power_per_accelerator": each, "power": each * count}
-    found["users_that_fit"] = np.floor(count / size) * load
+    of_copy = machines.counts(plan, np.ones(1))
+    fit = min(np.floor(kind / own[0] * (1.0 + 1e-9)) for kind, own in zip(kinds, of_copy, strict=True) if own[0])
+    found["users_that_fit"] = float(fit) * load
     found["head_room"] = found["users_that_fit"] / users - 1.0
     found["memory_used"] = found["memory"] / found["memory_capacity"]
     found["speed_used"] = found["tpot"] * float(form.filled("speed_per_user")[0])
@@ -198,7 +211,11 @@ def _answer(form: Table, fleets: list[Fleet], way: int, catalog: Catalog) -> Ans
     found["expert_dispatch"] = str(plan.text("expert_dispatch")[0])
     found |= {name: str(results[name][0]) for name in ("trust", "trust_reason")}
     accelerator = short_name(plan.text("accelerator")[0])
-    found["answer"] = _sentence(found, accelerator, slices) + _nearer(fleets, way, accelerator)
+    found["prefill_accelerator"] = machines.prefill.accelerator if machines.unlike else ""
+    names = accelerator
+    if machines.unlike:
+        names += f" and {kinds[1]:,.0f} {short_name(machines.prefill.accelerator)}"
+    found["answer"] = _sentence(found, kinds[0], names, slices) + _nearer(fleets, way, accelerator)
     products = str(plan.text("activation_precision")[0]) or found["precision"]
     found["answer"] += _format_words(str(plan.text("model")[0]), found["precision"], PRECISIONS[products].peak)
     found["kv_precision"] = str(plan.text("kv_precision")[0]) or PRECISIONS[products].cache
@@ -222,10 +239,10 @@ _MANY = 1.5
 """Accelerators of whole servers over those that serve, from which on an answer says both. [-]"""
 
 
-def _sentence(found: Answer, accelerator: str, slices: bool) -> str:
+def _sentence(found: Answer, count: float, accelerator: str, slices: bool) -> str:
     unit = f"{'slice' if slices else 'server'}{'s' * (found['servers'] != 1)}"
     used = found["copies"] * found["copy_size"]
-    many = f"{found['accelerators']:,.0f} {accelerator} in {found['servers']:,.0f} {unit}"
+    many = f"{count:,.0f} {accelerator} in {found['servers']:,.0f} {unit}"
     many += f" ({used:,.0f} would do)" if found["accelerators"] >= _MANY * used else ""
     speed = f"{found['users']:,.0f} users at {found['tokens_per_second_per_user']:,.0f} tokens/s each"
     price = found[_FLEET_COST] * MILLION
