@@ -20,12 +20,12 @@ _WITHOUT = {"request_rate": "users", "deadline": "num_accelerators"}
 _SHOWN = {
     "serve": (
         "accelerators", "accelerators_sure", "servers", "copies", "copy_size", "tensor_parallel", "expert_parallel",
-        "data_parallel_attention", "prefill_accelerators", "prefill_tensor_parallel", "prefill_expert_parallel",
-        "prefill_data_parallel_attention", "expert_dispatch", "two_batch_overlap", "prefill_tokens",
+        "data_parallel_attention", "prefill_accelerator", "prefill_accelerators", "prefill_tensor_parallel",
+        "prefill_expert_parallel", "prefill_data_parallel_attention", "expert_dispatch", "two_batch_overlap", "prefill_tokens",
         "redundant_experts", "concurrency", "request_rate", "tokens_per_second_per_accelerator", "ttft", "tpot",
         "fleet_cost_per_million_output_tokens", "cost_per_million_output_tokens",
         "cost_per_million_output_tokens_all_in", "monthly_cost", "hour_price", "power", "memory_used", "head_room",
-        "precision",
+        "precision", "kv_precision",
     ),
     "train": (
         "accelerators", "run_time", "run_cost", "hour_price", "run_energy", "run_carbon", "tensor_parallel",
@@ -89,7 +89,8 @@ def _answered(kind: str, given: Words, output: str | None, catalog: str | None) 
         card = _card(kind, answer)
         notes = _notes(form, answer)
         shown = [] if ways is None else _ways(ways)
-        say(str(answer["answer"]), "", *card, *([""] if card else []), *shown, *([""] if shown else []), *notes)
+        best = [f"{answer['best_way']}."] if answer.get("best_way") else []
+        say(str(answer["answer"]), *best, "", *card, *([""] if card else []), *shown, *([""] if shown else []), *notes)
         took(1, "answer")
     elif plans is not None and len(plans) and not is_json(output) and not is_workbook(output):
         chosen = plans.take([int(np.nan_to_num(answer["way"], nan=1.0)) - 1])
@@ -169,7 +170,7 @@ def _card(kind: str, answer: Mapping[str, Any]) -> list[str]:
 def _notes(form: Mapping[str, str], answer: Mapping[str, Any]) -> list[str]:
     """Notes below an answer: its trust, the defaults used, and what was asked."""
     sure = f"{answer['trust']}: {answer['trust_reason']}" if answer.get("trust") else ""
-    asked = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in form.items() if value != "auto")
+    asked = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in form.items() if value not in ("", "auto"))
     taken = "; ".join(filter(None, [answer.get("defaults_used", ""), _priced(answer)]))
     return [
         f"{words}{said}" for words, said in (("", sure), ("taken for granted: ", taken), ("asked: ", asked)) if said

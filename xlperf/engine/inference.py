@@ -421,7 +421,7 @@ def _asked_for(served: Served, mode: str, groups: frozenset[str]) -> dict[str, A
             most = most_running(deployment.plan, memory_of(deployment).max_batch_size)
             found = target_results(deployment, most, BatchTimes.of(deployment))
         return found | {"ttft": np.zeros(len(served.stated))}
-    return _results(served, mode) if "targets" in groups or static and "memory" in groups else _times(served, mode)
+    return _results(served, mode) if "targets" in groups or (static and "memory" in groups) else _times(served, mode)
 
 
 def _results(served: Served, mode: str) -> dict[str, Array]:

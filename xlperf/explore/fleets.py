@@ -82,7 +82,7 @@ _LOADS, _FILLED, _SIZED = 12, (1.0, 1.15), (0.5, 1.3)
 """Loads that are tried at once, and their range over a load that is kept or estimated. [-]"""
 
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
-_STATE = ("fits", "tpot", "ttft", "max_batch_size", "tokens_per_second")
+STATE = ("fits", "tpot", "ttft", "max_batch_size", "tokens_per_second")
 """Results that say how much a plan serves at the most within its targets, and whether it keeps them at its load."""
 
 
@@ -478,7 +478,7 @@ class FleetSearch:
         copies = copies * parts
         load = np.ceil(users / copies * (1.0 - ROUND)) if given != given else given
         plans = with_columns(_pools(plans, decoders / parts, prefillers / parts), concurrency=load)
-        results = evaluate(plans, self.catalog, results=_STATE)
+        results = evaluate(plans, self.catalog, results=STATE)
         good = self.demand.kept(results) & self.held(plans, results)
         if self.demand.is_rate:
             served = results.number("tokens_per_second") / self.output * copies
@@ -551,7 +551,7 @@ class FleetSearch:
             steps = np.maximum(np.floor(np.linspace(low, high, _LOADS)), 1.0)
             index = np.tile(np.arange(len(plans)), _LOADS)
             tried = with_columns(plans.take(index), concurrency=steps.ravel())
-            results = evaluate(tried, self.catalog, results=_STATE)
+            results = evaluate(tried, self.catalog, results=STATE)
             good = (self.demand.kept(results) & self.held(tried, results)).reshape(steps.shape)
             best = np.maximum(best, np.where(good, steps, 0.0).max(axis=0))
             width = (high - low) / (_LOADS - 1.0)

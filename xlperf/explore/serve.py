@@ -6,7 +6,8 @@ serving engine with one pool and with two; the one with the fewest accelerators 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,7 +23,7 @@ from xlperf.engine.devices import accelerators_of
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.fleet_machines import Machines
 from xlperf.explore.fleet_plans import DEGREES, ONE, TWO, Demand, Fleet, in_slices, with_columns
-from xlperf.explore.fleets import FleetSearch
+from xlperf.explore.fleets import STATE, FleetSearch
 from xlperf.explore.objectives import DECILE, band_factor
 from xlperf.explore.search import stacked
 from xlperf.explore.search_results import Answer, dollars, price_words, short_name, slower
@@ -81,8 +82,66 @@ def _search(form: Table, catalog: Catalog) -> FleetSearch:
     is_open = not form.text("kv_precision")[0] and _computes_in(form, catalog)(narrow)
     prefill = str(form.text("prefill_accelerator")[0])
     machines = Machines.of(formats, prefill, catalog, bool(np.isnan(form.number("hour_price")[0])))
-    engines = engines_of(form, catalog)
-    return FleetSearch(formats, engines, _demand(form), machines, catalog, wide if is_open else "")
+    return FleetSearch(
+        formats, _engines(form, prefill, catalog), _demand(form), machines, catalog, wide if is_open else ""
+    )
+
+
+def _engines(form: Table, prefill: str, catalog: Catalog) -> list[str]:
+    """Engines to compare: those that run on the accelerators of both pools."""
+    found = engines_of(form, catalog)
+    if not prefill:
+        return found
+    others = engines_of(with_columns(form, accelerator=prefill), catalog)
+    both = [engine for engine in found if engine in others]
+    if not both:
+        words = f"no serving engine runs on both {form.text('accelerator')[0]} and {prefill}; leave it blank"
+        raise InputError(Fault(form.place(0, "prefill_accelerator"), words))
+    return both
+
+
+_SET = ("software", "mode", "num_accelerators", *DEGREES, "concurrency")
+"""Entries of a form that set how a model is served."""
+
+
+def best_way(form: Table, catalog: Catalog) -> Answer:
+    """The best way to serve what a form asks for with all left open that it sets, beside the way that it sets.
+
+    ``form``: one row of kind ``serve``. Returns ``best_way`` and ``best_accelerators``; nothing if the form sets
+    nothing.
+    """
+    stated = [name for name in _SET if name in form and (form[name] == form[name]).any() and form[name][0] != ""]
+    if not stated:
+        return {}
+    columns = {name: values for name, values in form.columns.items() if name not in (*_SET, "way")}
+    left_open = replace(form, columns=columns)
+    answers = serve_answer(form, catalog), serve_answer(left_open, catalog)
+    own, best = (answer.get("accelerators", np.nan) for answer in answers)
+    if best != best:
+        return {}
+    words = way_words(answers[1]["software"], answers[1]["mode"], answers[1])
+    words = f"he best way takes {best:,.0f} accelerators with {words}"
+    if own <= best:
+        words = "As you set it, no more are taken than by the best way"
+    else:
+        words = f"As you set it: {own:,.0f}; t{words}" if own == own else f"T{words}"
+    return {"best_way": words, "best_accelerators": best}
+
+
+def other_machines(form: Table, names: Sequence[str], catalog: Catalog) -> Answer:
+    """Which accelerators would serve what a form asks for and its own does not, as ``best_way``.
+
+    ``form``: one row of kind ``serve``. ``names``: accelerators to try.
+    """
+    found, own = [], str(form.text("accelerator")[0])
+    columns = {name: values for name, values in form.columns.items() if name not in _SET}
+    for name in names:
+        asked = with_columns(replace(form, columns=columns), accelerator=name, prefill_accelerator="")
+        search = _search(asked, catalog)
+        if name != own and search.demand.kept(evaluate(search.single_users(), catalog, results=STATE)).any():
+            found.append(short_name(name))
+    would = f"{', '.join(found)} would serve this" if found else f"None of {', '.join(map(short_name, names))} would"
+    return {"best_way": would}
 
 
 def _demand(form: Table) -> Demand:
@@ -218,7 +277,9 @@ def _answer(form: Table, fleets: list[Fleet], way: int, catalog: Catalog) -> Ans
     found["answer"] = _sentence(found, kinds[0], names, slices) + _nearer(fleets, way, accelerator)
     products = str(plan.text("activation_precision")[0]) or found["precision"]
     found["answer"] += _format_words(str(plan.text("model")[0]), found["precision"], PRECISIONS[products].peak)
-    found["kv_precision"] = str(plan.text("kv_precision")[0]) or PRECISIONS[products].cache
+    usual = PRECISIONS[products].cache
+    found["kv_precision"] = str(plan.text("kv_precision")[0]) or usual
+    found["answer"] += "" if found["kv_precision"] == usual else f" Cache in {found['kv_precision'].upper()}."
     found["defaults_used"] = _defaults(plan)
     return found
 

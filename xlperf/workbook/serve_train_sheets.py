@@ -66,7 +66,8 @@ def serve_sheet(sheet: Any, data: Any, live: Live, others: list[str]) -> None:
 _CARD = (
     "num_accelerators", "prefill_accelerators", "tensor_parallel", "expert_parallel", "data_parallel_attention",
     "prefill_tensor_parallel", "prefill_expert_parallel", "prefill_data_parallel_attention", "expert_dispatch",
-    "two_batch_overlap", "prefill_tokens", "redundant_experts", "precision", "mode", "software",
+    "two_batch_overlap", "prefill_tokens", "redundant_experts", "precision", "kv_precision", "prefill_accelerator",
+    "mode", "software",
 )  # fmt: skip
 """Columns of the plan of a copy that a way chooses."""
 
@@ -74,7 +75,6 @@ _CARD = (
 def curve(data: Any, cells: dict[str, str], r: dict[str, str], live: Live) -> None:
     """Throughput against speed per user of the copy that is shown, at any load; its plan in columns K and L."""
     card = [(name, given(cells[name])) for name in ("model", "accelerator", "prompt_length", "output_length")]
-    card.append(("kv_precision", f'=IF({cells["kv_precision"]}="auto","",{cells["kv_precision"]})'))
     for name in _CARD:
         cell = r["copy_size" if name == "num_accelerators" else name]
         card.append((name, f'=IF({cell}=1,"yes","no")' if name == "two_batch_overlap" else f'=IFERROR({cell},"")'))
@@ -243,6 +243,7 @@ def _sure(r: dict[str, str]) -> str:
 
 def _notes(sheet: Any, r: dict[str, str], live: Live) -> None:
     band = f'"80 % band of a token: "&TEXT({r["tpot_low"]},"0")&" to "&TEXT({r["tpot_high"]},"0")&" ms"'
+    room = f'"Room for "&TEXT({r["users_that_fit"]},"#,##0")&" users: "&TEXT({r["head_room"]},"0 %")&" head room"'
     how_sure(sheet, 29, r["trust"], (f'{r["trust_reason"]}&""', band, _sure(r)), live)
     texts(
         sheet,
@@ -251,7 +252,7 @@ def _notes(sheet: Any, r: dict[str, str], live: Live) -> None:
         (
             f'{r["defaults_used"]}&""',
             f'"Price: "&{r["price_basis"]}&"; "&TEXT({r["power_per_accelerator"]},"#,##0")&" W each"',
-            f'"Room for "&TEXT({r["users_that_fit"]},"#,##0")&" users: "&TEXT({r["head_room"]},"0 %")&" head room"',
+            f'IF(LEN({r["best_way"]})>0,{r["best_way"]}&"",{room})',
         ),
         live,
     )
