@@ -70,15 +70,18 @@ SPREAD = 6.0
 """
 _FACTORS = {DPA: (0.5, 2.0), EP: (0.25, 0.5, 2.0, 4.0)}
 """Attention replicas and expert groups that are tried over those of the best mappings. [-]"""
-_PROBE = 31.0
-"""Replicas of the other pool beside the replica of one pool whose rate is sought. [-]"""
+_PROBE, _DECODERS = 31.0, 8.0
+"""Replicas of the other pool beside each replica of one pool whose rate is sought, and how many of these that decode:
+the few requests of each need not be a whole number. [-]"""
+_FEW = 16.0
+"""Requests of a copy below which copies of several replicas are tried: as many need not run on each. [-]"""
 _ROOMY = CHUNKS[:2]
 """Tokens of a prefill pass of which the first that fits is tried first. [-]"""
 _COUNTS, _MORE, _NEXT = 9, 1.05, (-2.0, -1.0, 0.0, 1.0)
 """Numbers of replicas of a pool that are tried, up to how many of those that its rate asks for, and around the best."""
 _QUEUED = (0.1, 0.4, 1.0)
 """Times to the first token, over their target, for which requests in flight follow from a rate. [-]"""
-_LOADS, _FILLED, _SIZED = 12, (1.0, 1.15), (0.5, 1.3)
+_LOADS, _FILLED, _SIZED, _SEVERAL = 12, (1.0, 1.15), (0.5, 1.3), (1.0, 2.0)
 """Loads that are tried at once, and their range over a load that is kept or estimated. [-]"""
 
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
@@ -133,7 +136,8 @@ class FleetSearch:
         found = []
         if WHOLE in parts:
             own = [parts[WHOLE].best(EACH, "software"), parts[WHOLE].smallest().best(2, "software")]
-            found.append(self.queued(Probed.joined(own).plans))
+            alone = self.queued(Probed.joined(own).plans)
+            found += [alone, self.of_several(alone)]
         if DECODE in parts and PREFILL in parts:
             found.append(self.two_pools(parts[DECODE], parts[PREFILL]))
         found = [plans for plans in found if len(plans)]
@@ -238,25 +242,29 @@ class FleetSearch:
             if not starts.any():
                 continue
             own = known.take(np.flatnonzero(starts))
-            tried = self.with_options(own.near().best(OF_SIZE, TP).plans)
+            tried = own.near().best(OF_SIZE, TP).plans
+            tried = stacked([tried, *self.other_options(tried)])
             if len(self.engines) > 1:
                 spread = own.take(np.flatnonzero(own.need <= SPREAD * own.need.min())).best(1, TP, DPA).plans
                 tried = stacked([tried, spread])
             plans.append(self.roomy(part, tried, [engine], each=True))
         return stacked(plans)
 
-    def with_options(self, plans: Table) -> Table:
-        """Plans, also with a wider cache; and, of those that send tokens to experts, with two-batch overlap and sent
-        rank by rank.
+    def other_options(self, plans: Table) -> list[Table]:
+        """Plans with one option changed: precision of the cache and, of those that send tokens to experts, two-batch
+        overlap and by node or rank by rank.
         """
+        found = []
         if self.wide_cache:
-            plans = stacked([plans, with_columns(plans, kv_precision=self.wide_cache)])
-        if not self.experts:
-            return plans
-        sent = plans.take(np.flatnonzero(plans.number(DPA) > 1.0))
-        direct = sent.take(np.flatnonzero(sent.text("expert_dispatch") == "nodes"))
-        others = with_columns(sent, two_batch_overlap=1.0), with_columns(direct, expert_dispatch="ranks")
-        return stacked([plans, *(own for own in others if len(own))])
+            own = str(self.formats["kv_precision"][0])
+            is_wide = plans.text("kv_precision") == self.wide_cache
+            found.append(with_columns(plans, kv_precision=np.where(is_wide, own, self.wide_cache)))
+        if self.experts:
+            sent = plans.take(np.flatnonzero(plans.number(DPA) > 1.0))
+            direct = sent.take(np.flatnonzero(sent.text(DISPATCH) == "nodes"))
+            overlapped = with_columns(sent, two_batch_overlap=1.0 - sent.number("two_batch_overlap"))
+            found += [overlapped, with_columns(direct, expert_dispatch="ranks")]
+        return [own for own in found if len(own)]
 
     def refined(self, parts: Sequence[str]) -> dict[str, Probed]:
         """Mappings of copies and pools, coarse first: with one engine; then all engines; then options and neighbours.
@@ -284,8 +292,8 @@ class FleetSearch:
         return {part: Probed.joined([own, more[part]]) if part in more else own for part, own in found.items()}
 
     def beside(self, part: str, near: Table, given: Mapping[str, float]) -> Table:
-        """Mappings with fewer and with more attention replicas or expert groups than others."""
-        found = []
+        """Mappings with fewer and with more attention replicas or expert groups than others, and with other options."""
+        found = self.other_options(near)
         for name, factors in _FACTORS.items() if self.experts else ((DPA, _FACTORS[DPA]),):
             for factor in factors if name not in given else ():
                 degree = factor * near.number(name)
@@ -339,9 +347,11 @@ class FleetSearch:
         if part == WHOLE:
             given = self.demand.size
             return with_columns(plans, mode=ONE, num_accelerators=given if given == given else size)
-        others = np.clip(np.floor(self.machine(part).most / size) - 1.0, 1.0, _PROBE)
-        own = size if part == PREFILL else size * others
-        return with_columns(plans, mode=TWO, num_accelerators=size * (others + 1.0), prefill_accelerators=own)
+        most = np.floor(self.machine(part).most / size)
+        number = np.clip(most - 1.0, 1.0, _DECODERS if part == DECODE else 1.0)
+        others = np.clip(most - number, 1.0, _PROBE * number)
+        prefill = size * (number if part == PREFILL else others)
+        return with_columns(plans, mode=TWO, num_accelerators=size * (others + number), prefill_accelerators=prefill)
 
     def targeted(self, part: str, plans: Table) -> Table:
         """Plans with the targets of their part."""
@@ -356,8 +366,9 @@ class FleetSearch:
         batch = np.nan_to_num(results.number("batch_at_targets"))
         rate = np.nan_to_num(results.number("tokens_per_second_at_targets")) / self.output
         if part != WHOLE:
+            prefill = plans.number("prefill_accelerators")
             with np.errstate(divide="ignore"):
-                need = size / rate
+                need = (prefill if part == PREFILL else plans.number(COUNT) - prefill) / rate
             return Probed.of(with_columns(plans, concurrency=np.maximum(batch, 1.0)), need, need)
         load, share = batch * size / plans.number(TP), np.ones(len(batch))
         if demand.load == demand.load:
@@ -373,6 +384,16 @@ class FleetSearch:
         if self.demand.first >= NEVER or self.demand.load == self.demand.load or not len(plans):
             return plans
         return self.filled(plans, plans.number(LOAD), (1.0, 1.0 + min(wait, 1.0)))
+
+    def of_several(self, plans: Table) -> Table:
+        """Plans with few requests as copies of several replicas."""
+        count, load = plans.number(COUNT), plans.number(LOAD)
+        given = self.demand.size == self.demand.size or self.demand.load == self.demand.load
+        rows = np.flatnonzero((load < _FEW) & (count * _DECODERS <= self.machines.own.most) & (not given))
+        if not len(rows):
+            return plans.take(rows)
+        several = with_columns(plans.take(rows), num_accelerators=_DECODERS * count[rows])
+        return self.filled(several, _DECODERS * load[rows], _SEVERAL)
 
     # --- two pools
 
@@ -438,14 +459,14 @@ class FleetSearch:
         """
         if self.demand.is_rate:
             return np.full(len(pairs.batch), self.demand.rate), np.ones(len(pairs.batch))
-        decode_time = pairs.batch / pairs.decode
+        decode_time = np.minimum(pairs.batch / pairs.decode, (self.output - 1.0) * self.demand.tpot)
         first = np.where(self.demand.first < NEVER, self.demand.first, 0.0)
         return np.asarray(self.demand.users / decode_time), np.asarray(decode_time / (decode_time + first))
 
     def sized(self, pairs: _Pairs) -> Probed:
         """Pools of pairs in whole replicas around what the demand asks for, those that keep the targets."""
         demand = self.demand
-        decode_time, (rate, share) = pairs.batch / pairs.decode, self.rates(pairs)
+        rate, share = self.rates(pairs)
         size, other = (pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
         need = rate * share * (size / pairs.decode + other / pairs.prefill)
         copies = np.ceil(need / LARGEST)
@@ -454,7 +475,11 @@ class FleetSearch:
         wait = demand.first if demand.first < NEVER else 1.0
         found = []
         for queued in _QUEUED if demand.is_rate and demand.load != demand.load else (0.0,):
-            flying = rate * (decode_time + queued * wait) if demand.is_rate else np.full(len(need), demand.users)
+            flying = (
+                rate * (pairs.batch / pairs.decode + queued * wait)
+                if demand.is_rate
+                else np.full(len(need), demand.users)
+            )
             rows, decoders, prefillers = [], [], []
             for row in range(len(need)):
                 each = rate[row] / copies[row]
