@@ -17,7 +17,7 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.fleet_plans import ONE, TWO, with_columns
-from xlperf.explore.forms import answer_of, ways_of
+from xlperf.explore.forms import answer_of, evaluate_forms, ways_of
 from xlperf.explore.serve import serving_ways
 from xlperf.explore.serving_engines import engines_of
 
@@ -305,3 +305,56 @@ def test_copies_of_a_given_size_and_load_are_kept(catalog: Catalog) -> None:
         assert loaded["concurrency"] == 50.0 and loaded["copies"] == 8.0
         free = answer_of(form_of(SMALL | {"mode": mode}), catalog)
         assert free["accelerators"] <= min(sized["accelerators"], loaded["accelerators"])
+
+
+def test_what_a_form_sets_is_held_against_the_best_way(catalog: Catalog) -> None:
+    """The best way is the answer of the same form with all left open that it sets."""
+    many = SMALL | {"users": 4000.0}
+    free = evaluate_forms(form_of(many), catalog)
+    own = evaluate_forms(form_of(many | {"software": "vllm", "mode": ONE}), catalog)
+    assert free["best_way"][0] == "" and own["accelerators"][0] > free["accelerators"][0]
+    assert own["best_accelerators"][0] == free["accelerators"][0]
+    assert own["best_way"][0].startswith(f"As you set it: {own['accelerators'][0]:,.0f}; the best way takes")
+
+
+def test_machines_that_would_meet_a_demand_are_named(catalog: Catalog) -> None:
+    fast = {"model": "Meta-Llama-3.1-405B", "accelerator": "A100-SXM4-80GB", "speed_per_user": 60.0}
+    none = evaluate_forms(form_of(SMALL | fast), catalog)
+    assert none["answer"][0].startswith("No answer: ")
+    named = none["best_way"][0].removesuffix(" would serve this").split(", ")
+    assert "B200" in named and "A100" not in named
+    other = form_of(SMALL | fast | {"accelerator": "B200-SXM-180GB", "mode": ONE, "software": "sglang"})
+    assert serving_ways(other, catalog)
+
+
+def test_a_prefill_pool_may_have_other_accelerators(catalog: Catalog) -> None:
+    """Both kinds in whole servers; the engine says of the plan what the answer does; price is that of both."""
+    asked = SMALL | {"prefill_accelerator": "H200-SXM-141GB", "mode": TWO, "software": "sglang"}
+    (way,) = serving_ways(form_of(asked), catalog)
+    assert way.plan["prefill_accelerator"][0] == "H200-SXM-141GB"
+    assert kept(evaluate(way.plan, catalog), asked).all()
+    found = answer_of(form_of(asked), catalog)
+    whole, prefill = (way.plan.number(name)[0] for name in ("num_accelerators", "prefill_accelerators"))
+    counts = [float(np.ceil(found["copies"] * part / SERVER - 1e-9) * SERVER) for part in (whole - prefill, prefill)]
+    assert found["accelerators"] == sum(counts) == found["servers"] * SERVER
+    assert found["answer"].startswith(f"{counts[0]:,.0f} H100 and {counts[1]:,.0f} H200 in ")
+    with pytest.raises(InputError, match="SGLang does not run on TPUv5p"):
+        serving_ways(form_of(asked | {"prefill_accelerator": "TPUv5p"}), catalog)
+
+
+def test_the_curve_of_a_way_goes_through_its_answer(catalog: Catalog) -> None:
+    found = answer_of(form_of(SMALL), catalog)
+    assert found["curve_speed_6"] == pytest.approx(found["tokens_per_second_per_user"], rel=1e-12)
+    assert found["curve_throughput_6"] == pytest.approx(found["tokens_per_second_per_accelerator"], rel=1e-12)
+    speeds, rates = ([found[f"curve_{name}_{n}"] for n in range(1, 9)] for name in ("speed", "throughput"))
+    assert speeds == sorted(speeds, reverse=True) and rates == sorted(rates)
+
+
+def test_the_precision_of_the_cache_is_open_unless_the_form_states_it(catalog: Catalog) -> None:
+    """Products in 16 bits and a narrow cache need no more than a wide one; A100 does not compute in FP8."""
+    bf16 = SMALL | {"precision": "bf16", "mode": ONE, "software": "vllm"}
+    free = answer_of(form_of(bf16), catalog)
+    own = {name: answer_of(form_of(bf16 | {"kv_precision": name}), catalog) for name in ("fp8", "bf16")}
+    assert free["accelerators"] == min(answer["accelerators"] for answer in own.values())
+    assert free["kv_precision"] == "fp8" and free["answer"].endswith("Cache in FP8.")
+    assert answer_of(form_of(bf16 | {"accelerator": "A100-SXM4-80GB"}), catalog)["kv_precision"] == "bf16"

@@ -69,7 +69,8 @@ class Fleet(NamedTuple):
     """A way to serve a demand: the plan of a copy at its largest load, its results, users in flight, accelerators.
 
     ``used`` are the accelerators of whole copies, ``accelerators`` of whole servers; ``price`` are the latter with each
-    of a prefill pool of another kind counted as so many as cost the same. [-]
+    of a prefill pool of another kind counted as so many as cost the same. [-] ``curve``: output tokens per second of a
+    user and of an accelerator at several loads of a copy, (2, loads), once they are asked for.
     """
 
     plan: Table
@@ -78,6 +79,7 @@ class Fleet(NamedTuple):
     used: float
     accelerators: float
     price: float
+    curve: Array = np.zeros((2, 0))
 
 
 class Probed(NamedTuple):

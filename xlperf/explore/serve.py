@@ -22,7 +22,7 @@ from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.fleet_machines import Machines
-from xlperf.explore.fleet_plans import DEGREES, ONE, TWO, Demand, Fleet, in_slices, with_columns
+from xlperf.explore.fleet_plans import DEGREES, LOAD, ONE, TWO, Demand, Fleet, crossed, in_slices, with_columns
 from xlperf.explore.fleets import STATE, FleetSearch
 from xlperf.explore.objectives import DECILE, band_factor
 from xlperf.explore.search import stacked
@@ -72,8 +72,26 @@ def serving_ways(form: Table, catalog: Catalog) -> list[Fleet]:
     if key not in cached:
         mode = str(form.text("mode")[0])
         search = _search(form, catalog)
-        cached[key] = search.fleets((mode,) if mode else (ONE, TWO))
+        cached[key] = _with_curves(search.fleets((mode,) if mode else (ONE, TWO)), catalog)
     return cached[key]
+
+
+_CURVE = (0.0625, 0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+"""Requests of a copy at which its curve of throughput against speed per user is drawn, over its load. [-]"""
+
+
+def _with_curves(fleets: list[Fleet], catalog: Catalog) -> list[Fleet]:
+    """Fleets with the speed per user and the throughput per accelerator of their copies at several loads."""
+    if not fleets:
+        return fleets
+    plans = crossed(stacked([fleet.plan for fleet in fleets]), LOAD, _CURVE)
+    loads = plans.number(LOAD) * np.repeat([fleet.plan.number(LOAD)[0] for fleet in fleets], len(_CURVE))
+    plans = with_columns(plans, concurrency=np.maximum(np.round(loads), 1.0))
+    results = evaluate(plans, catalog, results=(*STATE, "tokens_per_second_per_accelerator"))
+    drawn = np.where(results.number("fits") == 1.0, 1.0, np.nan)
+    points = drawn / results.number("tpot"), drawn * results.number("tokens_per_second_per_accelerator")
+    curves = np.stack(points).reshape(2, len(fleets), len(_CURVE))
+    return [fleet._replace(curve=curves[:, number]) for number, fleet in enumerate(fleets)]
 
 
 def _search(form: Table, catalog: Catalog) -> FleetSearch:
@@ -239,6 +257,8 @@ def _answer(form: Table, fleets: list[Fleet], way: int, catalog: Catalog) -> Ans
     found |= {name: float(plan.number(name)[0]) for name in DEGREES}
     found |= {"copies": float(np.ceil(copies)), "copy_size": size, "concurrency": load, "users": users}
     found |= {"server_size": server, "servers": servers, "way": float(way), "num_ways": float(len(fleets))}
+    for number, (speed, rate) in enumerate(fleet.curve.T.tolist(), start=1):
+        found |= {f"curve_speed_{number}": speed, f"curve_throughput_{number}": rate / longer}
     found["request_rate"] = users / float(results.number("latency")[0])
     rate = users / load * float(results.number("tokens_per_second")[0]) / longer
     fleet_sizes = {"": sum(kinds)}
