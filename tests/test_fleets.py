@@ -17,7 +17,7 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.fleet_plans import ONE, TWO, with_columns
-from xlperf.explore.forms import answer_of, ways_of
+from xlperf.explore.forms import answer_of, evaluate_forms, ways_of
 from xlperf.explore.serve import serving_ways
 from xlperf.explore.serving_engines import engines_of
 
@@ -60,19 +60,32 @@ def largest_loads(plans: Table, asked: Asked, catalog: Catalog) -> np.ndarray:
     while (left := np.flatnonzero(high - low > np.maximum(1.0, low / 500.0))).size:
         middle = np.floor(np.sqrt(np.maximum(low, 1.0) * high))[left]
         middle = np.clip(middle, low[left] + 1.0, high[left] - 1.0)
-        good = kept(evaluate(with_columns(plans.take(left), concurrency=middle), catalog), asked)
+        tried = with_columns(plans.take(left), concurrency=middle)
+        good = kept(evaluate(tried, catalog, results=("fits", "tpot", "ttft")), asked)
         low[left], high[left] = np.where(good, middle, low[left]), np.where(good, high[left], middle)
     return low
 
 
-def brute_force(asked: Asked, tried: list[Row], catalog: Catalog) -> tuple[float, Row]:
-    """Fewest accelerators in whole servers of copies of any of some plans, each at its largest load."""
-    plans = plans_of(asked, tried)
-    loads = largest_loads(plans, asked, catalog)
-    with np.errstate(divide="ignore"):
-        used = np.ceil(asked["users"] / loads) * plans.number("num_accelerators")
-    best = int(np.argmin(used))
-    return float(np.ceil(used[best] / SERVER) * SERVER), tried[best]
+def brute_force(asked: Asked, tried: list[Row], catalog: Catalog) -> dict[str, tuple[float, Row]]:
+    """Fewest accelerators in whole servers of copies of any of some plans of each engine, each at its largest load.
+
+    Plans that give far fewer tokens within the targets than the best of their engine are left out.
+    """
+    first, token = 1e-3 * asked["ttft_target"], 1.0 / asked["speed_per_user"]
+    plans = with_columns(plans_of(asked, tried), ttft_target=first, tpot_target=token, concurrency=1.0)
+    rates = evaluate(plans, catalog, results=["batch_at_targets", "tokens_per_second_at_targets"])
+    each = np.nan_to_num(rates.number("tokens_per_second_at_targets")) / plans.number("num_accelerators")
+    found = {}
+    for engine in dict.fromkeys(row["software"] for row in tried):
+        own = (plans["software"] == engine) & (each > 0.0)
+        rows = np.flatnonzero(own & (each >= 0.6 * each[own].max(initial=0.0)))
+        if len(rows):
+            with np.errstate(divide="ignore"):
+                copies = np.ceil(asked["users"] / largest_loads(plans.take(rows), asked, catalog))
+            used = copies * plans.number("num_accelerators")[rows]
+            best = int(np.argmin(used))
+            found[engine] = float(np.ceil(used[best] / SERVER) * SERVER), tried[rows[best]]
+    return found
 
 
 def grid(engines: list[str], sizes: list[float], options: list[Row]) -> list[Row]:
@@ -106,6 +119,7 @@ def dense(tried: list[Row]) -> list[Row]:
     ]
 
 
+PREFILL = tuple(f"prefill_{name}" for name in DEGREES)
 NODES = {"expert_dispatch": "nodes"}
 LONG = {"prefill_tokens": 16384.0}
 CASES = [
@@ -127,6 +141,38 @@ CASES = [
         dense(pooled(["sglang", "vllm"], [1.0, 2.0, 4.0], [{}], 24.0)),
         "fp8",
     ),
+    (  # so fast that a replica runs two or three requests: copies of several replicas share them
+        {
+            "model": "Qwen3-235B-A22B",
+            "accelerator": "B200-SXM-180GB",
+            "users": 20_000.0,
+            "speed_per_user": 100.0,
+            "prompt_length": 500.0,
+            "output_length": 800.0,
+            "ttft_target": 800.0,
+        },
+        [row | {"num_accelerators": 64.0} for row in grid(["sglang"], [4.0, 8.0], [{}])],
+        [
+            row | {"num_accelerators": 66.0, "prefill_accelerators": 2.0} | dict.fromkeys(PREFILL, 2.0)
+            for row in pooled(["sglang"], [8.0], [{"data_parallel_attention": 1.0}], 16.0)
+        ],
+        "fp8",
+    ),
+    (  # vLLM starts few of the mappings that the first engine does best with
+        {
+            "model": "Mixtral-8x22B-v0.1",
+            "accelerator": "A100-SXM4-80GB",
+            "users": 4_000.0,
+            "speed_per_user": 25.0,
+            "prompt_length": 800.0,
+            "output_length": 200.0,
+            "ttft_target": 1500.0,
+            "mode": ONE,
+        },
+        [row | {"data_parallel_attention": 4.0, "prefill_tokens": 2048.0} for row in grid(["vllm"], [16.0], [NODES])],
+        [],
+        "bf16",
+    ),
 ]
 
 
@@ -135,12 +181,14 @@ def test_the_answer_is_what_brute_force_finds(
     catalog: Catalog, asked: Asked, one: list[Row], two: list[Row], precision: str
 ) -> None:
     """No plan of the grids needs fewer accelerators, and the engine says that the plan of the answer serves all."""
-    asked = asked | {"prompt_length": 2000.0, "output_length": 500.0, "ttft_target": 2000.0}
+    asked = {"prompt_length": 2000.0, "output_length": 500.0, "ttft_target": 2000.0} | asked
     ways = serving_ways(form_of(asked), catalog)
     for mode, tried in ((ONE, one), (TWO, two)):
-        least, row = brute_force(asked, [row | {"precision": precision} for row in tried], catalog)
-        best = next(way for way in ways if way.plan["mode"][0] == mode)
-        assert best.accelerators <= 1.01 * least, row
+        for engine, (least, row) in brute_force(
+            asked, [{"precision": precision} | row for row in tried], catalog
+        ).items():
+            best = next(way for way in ways if (way.plan["software"][0], way.plan["mode"][0]) == (engine, mode))
+            assert best.accelerators <= 1.01 * least, row
     for way in ways:
         results = evaluate(way.plan, catalog)
         assert kept(results, asked).all()
@@ -257,3 +305,56 @@ def test_copies_of_a_given_size_and_load_are_kept(catalog: Catalog) -> None:
         assert loaded["concurrency"] == 50.0 and loaded["copies"] == 8.0
         free = answer_of(form_of(SMALL | {"mode": mode}), catalog)
         assert free["accelerators"] <= min(sized["accelerators"], loaded["accelerators"])
+
+
+def test_what_a_form_sets_is_held_against_the_best_way(catalog: Catalog) -> None:
+    """The best way is the answer of the same form with all left open that it sets."""
+    many = SMALL | {"users": 4000.0}
+    free = evaluate_forms(form_of(many), catalog)
+    own = evaluate_forms(form_of(many | {"software": "vllm", "mode": ONE}), catalog)
+    assert free["best_way"][0] == "" and own["accelerators"][0] > free["accelerators"][0]
+    assert own["best_accelerators"][0] == free["accelerators"][0]
+    assert own["best_way"][0].startswith(f"As you set it: {own['accelerators'][0]:,.0f}; the best way takes")
+
+
+def test_machines_that_would_meet_a_demand_are_named(catalog: Catalog) -> None:
+    fast = {"model": "Meta-Llama-3.1-405B", "accelerator": "A100-SXM4-80GB", "speed_per_user": 60.0}
+    none = evaluate_forms(form_of(SMALL | fast), catalog)
+    assert none["answer"][0].startswith("No answer: ")
+    named = none["best_way"][0].removesuffix(" would serve this").split(", ")
+    assert "B200" in named and "A100" not in named
+    other = form_of(SMALL | fast | {"accelerator": "B200-SXM-180GB", "mode": ONE, "software": "sglang"})
+    assert serving_ways(other, catalog)
+
+
+def test_a_prefill_pool_may_have_other_accelerators(catalog: Catalog) -> None:
+    """Both kinds in whole servers; the engine says of the plan what the answer does; price is that of both."""
+    asked = SMALL | {"prefill_accelerator": "H200-SXM-141GB", "mode": TWO, "software": "sglang"}
+    (way,) = serving_ways(form_of(asked), catalog)
+    assert way.plan["prefill_accelerator"][0] == "H200-SXM-141GB"
+    assert kept(evaluate(way.plan, catalog), asked).all()
+    found = answer_of(form_of(asked), catalog)
+    whole, prefill = (way.plan.number(name)[0] for name in ("num_accelerators", "prefill_accelerators"))
+    counts = [float(np.ceil(found["copies"] * part / SERVER - 1e-9) * SERVER) for part in (whole - prefill, prefill)]
+    assert found["accelerators"] == sum(counts) == found["servers"] * SERVER
+    assert found["answer"].startswith(f"{counts[0]:,.0f} H100 and {counts[1]:,.0f} H200 in ")
+    with pytest.raises(InputError, match="SGLang does not run on TPUv5p"):
+        serving_ways(form_of(asked | {"prefill_accelerator": "TPUv5p"}), catalog)
+
+
+def test_the_curve_of_a_way_goes_through_its_answer(catalog: Catalog) -> None:
+    found = answer_of(form_of(SMALL), catalog)
+    assert found["curve_speed_6"] == pytest.approx(found["tokens_per_second_per_user"], rel=1e-12)
+    assert found["curve_throughput_6"] == pytest.approx(found["tokens_per_second_per_accelerator"], rel=1e-12)
+    speeds, rates = ([found[f"curve_{name}_{n}"] for n in range(1, 9)] for name in ("speed", "throughput"))
+    assert speeds == sorted(speeds, reverse=True) and rates == sorted(rates)
+
+
+def test_the_precision_of_the_cache_is_open_unless_the_form_states_it(catalog: Catalog) -> None:
+    """Products in 16 bits and a narrow cache need no more than a wide one; A100 does not compute in FP8."""
+    bf16 = SMALL | {"precision": "bf16", "mode": ONE, "software": "vllm"}
+    free = answer_of(form_of(bf16), catalog)
+    own = {name: answer_of(form_of(bf16 | {"kv_precision": name}), catalog) for name in ("fp8", "bf16")}
+    assert free["accelerators"] == min(answer["accelerators"] for answer in own.values())
+    assert free["kv_precision"] == "fp8" and free["answer"].endswith("Cache in FP8.")
+    assert answer_of(form_of(bf16 | {"accelerator": "A100-SXM4-80GB"}), catalog)["kv_precision"] == "bf16"

@@ -20,14 +20,15 @@ _WITHOUT = {"request_rate": "users", "deadline": "num_accelerators"}
 _SHOWN = {
     "serve": (
         "accelerators", "accelerators_sure", "servers", "copies", "copy_size", "tensor_parallel", "expert_parallel",
-        "data_parallel_attention", "prefill_accelerators", "prefill_tensor_parallel", "prefill_expert_parallel",
-        "prefill_data_parallel_attention", "expert_dispatch", "two_batch_overlap", "prefill_tokens",
-        "redundant_experts", "concurrency", "request_rate", "tokens_per_second_per_accelerator", "ttft", "tpot",
+        "data_parallel_attention", "prefill_accelerator", "prefill_accelerators", "prefill_tensor_parallel",
+        "prefill_expert_parallel", "prefill_data_parallel_attention", "expert_dispatch", "two_batch_overlap",
+        "prefill_tokens", "redundant_experts", "concurrency", "request_rate", "tokens_per_second_per_accelerator",
+        "ttft", "tpot",
         "fleet_cost_per_million_output_tokens", "cost_per_million_output_tokens",
         "cost_per_million_output_tokens_all_in", "monthly_cost", "hour_price",
         "owned_fleet_cost_per_million_output_tokens", "owned_monthly_cost", "owned_hour_cost", "power",
         "accelerators_in_power", "users_in_power", "request_rate_in_power", "monthly_energy",
-        "carbon_per_million_tokens", "monthly_carbon", "memory_used", "head_room", "precision",
+        "carbon_per_million_tokens", "monthly_carbon", "memory_used", "head_room", "precision", "kv_precision",
     ),
     "train": (
         "accelerators", "run_time", "run_cost", "hour_price", "owned_run_cost", "owned_hour_cost", "run_energy",
@@ -69,7 +70,7 @@ def form_options(kind: str, function: Any) -> Any:
 def answer_lines(kind: str, form: Mapping[str, str], answer: Mapping[str, Any], shown: list[str]) -> list[str]:
     """Lines of an answer on a terminal: the sentence, results, ``shown``, and what was taken for granted."""
     card = _card(kind, answer)
-    beside = [str(answer["api_answer"])] if answer.get("api_answer") else []
+    beside = [f"{answer[name]}".rstrip(".") + "." for name in ("best_way", "api_answer") if answer.get(name)]
     blocks = [[str(answer["answer"]), *beside], card, shown, _notes(form, answer)]
     return [line for block in blocks if block for line in (*block, "")][:-1]
 

@@ -34,7 +34,7 @@ from xlperf.engine.notes import (
     rounded_down,
 )
 from xlperf.engine.own_runs import SHEET, Corrections, corrections
-from xlperf.engine.served_results import power_at_rate, prompt_memory, reported
+from xlperf.engine.served_results import fitting_rows, power_at_rate, prompt_memory, reported
 from xlperf.engine.stack_rules import refusals
 from xlperf.engine.trust import coordinates, trust
 from xlperf.equations.cost.tokens import Terms
@@ -100,8 +100,12 @@ _TIMES = (
     *("queue_time", "running_batch", "max_request_rate", "prefill_time", "decode_time", "prefill_share"),
     *("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead"),
 )
-_GROUPS = dict.fromkeys(_TIMES, "times")
-"""Results by the equations that they take alone; memory, cost, energy, bands, badges and notes take all of them."""
+_GROUPS = {
+    **dict.fromkeys(_TIMES, "times"),
+    **dict.fromkeys(("fits", "max_batch_size"), "memory"),
+    **dict.fromkeys(_AT_TARGETS, "targets"),
+}
+"""Results by the equations that they take alone; cost, energy, bands, badges and notes take all of them."""
 _SOFTWARE = ("serving_software", "serving_memory", "serving_load", "serving_host", "serving_attention", *_BANDS)
 
 
@@ -305,12 +309,14 @@ def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] 
     def evaluated(some: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
         served, mode = _served(some, catalog, rows, code)
         with np.errstate(all="ignore"):
-            found = _times(served, mode) if groups is not None else _results(served, mode)
+            found = _results(served, mode) if groups is None else _asked_for(served, mode, groups)
             illegal, reason = remarks_of_rows(_broken(served, found), len(some))
-            if groups is not None:
-                legal = {name: np.where(illegal, np.nan, found[name]) for name in _TIMES}
-                return {**legal, "reason": reason}
             found = {**dict.fromkeys((*_AT_TARGETS, *_OF_EXPERTS), np.full(len(some), np.nan)), **found}
+            if groups is not None:
+                if "memory" in groups:
+                    found["fits"] = fitting_rows(served, found, illegal)
+                names = [name for name, group in _GROUPS.items() if group in groups]
+                return {**{name: np.where(illegal, np.nan, found[name]) for name in names}, "reason": reason}
             at = coordinates(some, found)
             stack, conditions = software_words(some), format_and_load(some)
             known = trust("inference", catalog, rows.models, rows.accelerators, stack, conditions, at)
@@ -402,6 +408,20 @@ def _loaded(served: Served) -> tuple[dict[str, Array], Operation | Pools]:
         return pooled_results(pools, served.requests), pools
     operation = operating(deployment)
     return loaded_results(deployment, operation), operation
+
+
+def _asked_for(served: Served, mode: str, groups: frozenset[str]) -> dict[str, Array]:
+    """Results of plans of one mode that some groups of equations give, and what legality reads of them."""
+    alone, static = groups == {"targets"}, mode == "static"
+    if alone and not static and np.isnan(served.stated.request_rate).all():
+        deployment, pools = served.setting.deployment, served.pools()
+        if pools is not None:
+            found = pooled_target_results(pools)
+        else:
+            most = most_running(deployment.plan, memory_of(deployment).max_batch_size)
+            found = target_results(deployment, most, BatchTimes.of(deployment))
+        return found | {"ttft": np.zeros(len(served.stated))}
+    return _results(served, mode) if "targets" in groups or (static and "memory" in groups) else _times(served, mode)
 
 
 def _results(served: Served, mode: str) -> dict[str, Array]:

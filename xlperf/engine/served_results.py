@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -59,6 +59,15 @@ def prompt_memory(pool: ServingSetting) -> tuple[tuple[Array, Array, Array], np.
     return (held.used, held.usable, memory.capacity), held.used > held.usable
 
 
+def fitting_rows(served: Served, results: Mapping[str, Array], illegal: np.ndarray) -> Array:
+    """1 where all pools of plans fit in memory, else 0, (rows,)."""
+    return _where_none_lacks(_lacking_memory(served, results, illegal), results["fits"])
+
+
+def _where_none_lacks(lacking: Sequence[Remark], fits: Array) -> Array:
+    return np.where(np.logical_or.reduce([remark.rows for remark in lacking]), 0.0, fits)
+
+
 def reported(
     served: Served,
     catalog: Catalog,
@@ -71,9 +80,8 @@ def reported(
     """Results with bands, costs, words and notes; NaN where a plan is illegal. Notes are added to ``reason``."""
     setting, pool, own = served.setting, served.prefilling, served.own
     lacking = _lacking_memory(served, results, illegal)
-    short = np.logical_or.reduce([remark.rows for remark in lacking])
     whole = {name: values for name, values in results.items() if name not in _NOT_SHOWN}
-    whole |= {"fits": np.where(short, 0.0, results["fits"]), "tokens_per_second_per_user": 1.0 / results["tpot"]}
+    whole |= {"fits": _where_none_lacks(lacking, results["fits"]), "tokens_per_second_per_user": 1.0 / results["tpot"]}
     whole |= _costs(served, whole)
     whole |= _shares(whole)
     whole |= _bands(served, mode, whole, known, own)

@@ -17,6 +17,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
+from xlperf.explore.fleet_machines import Machines
 from xlperf.explore.fleet_plans import CHUNK, COUNT, DPA, EP, NEVER, TP, Demand, crossed, with_columns
 from xlperf.explore.fleets import CHUNKS, WHOLE, FleetSearch
 from xlperf.explore.search import stacked
@@ -80,7 +81,8 @@ class _Search:
     def __init__(self, replica: Table, names: Sequence[str], tpot: float, catalog: Catalog) -> None:
         """``replica``: plan of a replica on the first of the accelerators ``names``."""
         self.names, self.tpot, self.catalog = names, tpot, catalog
-        self.space = FleetSearch(replica, [ENGINE], Demand(1.0, np.nan, tpot, np.nan), catalog)
+        machines = Machines.of(replica, "", catalog, False)
+        self.space = FleetSearch(replica, [ENGINE], Demand(1.0, np.nan, tpot, np.nan), machines, catalog)
 
     def best(self) -> Table:
         """The best plan on each accelerator at its largest load; with one request where none keeps the speed."""
@@ -99,7 +101,7 @@ class _Search:
 
     def coarse(self) -> Table:
         """Mappings that are tried first."""
-        plans = self.space.mapped(self.space.sizes(WHOLE), {})
+        plans = self.space.mapped(WHOLE, self.space.sizes(WHOLE), {})
         size, replicas, group = (plans.number(name) for name in (TP, DPA, EP))
         return plans.take(np.flatnonzero(((replicas == 1.0) | (replicas == size)) & ((group == 1.0) | (group == size))))
 
@@ -108,10 +110,12 @@ class _Search:
         if not self.space.experts:
             return crossed(near, CHUNK, CHUNKS)
         mapped = [
-            self.space.mapped([size], {DPA: replicas})
+            self.space.mapped(WHOLE, [size], {DPA: replicas})
             for size, replicas in dict.fromkeys(zip(near.number(TP).tolist(), near.number(DPA).tolist(), strict=True))
         ]
-        return crossed(self.started(self.space.with_options(stacked(mapped))), CHUNK, CHUNKS)
+        plans = stacked(mapped)
+        more = [own for own in self.space.other_options(plans) if len(own)]
+        return crossed(self.started(stacked([plans, *more])), CHUNK, CHUNKS)
 
     def started(self, plans: Table) -> Table:
         """Plans of copies with one pool that are legal and that the engine starts."""

@@ -12,8 +12,8 @@ from xlperf.base.units import DAY, MILLION
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.equations.cost.ownership import accelerators_for_power
+from xlperf.explore.fleet_machines import Machines
 from xlperf.explore.fleet_plans import COUNT, LOAD, TWO, Demand, Fleet, in_slices
-from xlperf.explore.mappings import server_sizes
 from xlperf.explore.search_results import GOOD, ILLEGAL, Answer, Search, short_name, slower
 
 MANY_USERS = 100_000.0
@@ -29,6 +29,7 @@ class FleetSize(NamedTuple):
 
     - ``users``: requests in flight that are served; ``load``: of one copy at the most [-].
     - ``size``: accelerators of a copy; ``server``: accelerators that are bought together [-].
+    - ``prefill``: accelerators of another kind in a copy; ``prefill_server``: as ``server`` [-].
     - ``each``: power from the grid of one accelerator with its share of server and building [W].
     - ``pooled``: whether pools are separate: they grow by replicas, not by copies.
     - ``longer``: factor on the time per token in the case of the catalog [-].
@@ -38,21 +39,40 @@ class FleetSize(NamedTuple):
     load: float
     size: float
     server: float
+    prefill: float
+    prefill_server: float
     each: float
     pooled: bool
     longer: float
 
-    def whole(self, further: float = 1.0) -> tuple[float, float]:
-        """Copies and servers if a copy takes so many times as long."""
+    def whole(self, further: float = 1.0) -> tuple[float, tuple[float, float]]:
+        """Copies, and accelerators of both kinds in whole servers, if a copy takes so many times as long."""
         copies = self.users / self.load * further
         grows = self.pooled and further * self.longer != 1.0
         copies = copies if grows else float(np.ceil(copies * (1.0 - 1e-9)))
-        return copies, float(np.ceil(copies * self.size / self.server * (1.0 - 1e-9)))
+        return copies, self.in_servers(copies)
+
+    def in_servers(self, copies: float) -> tuple[float, float]:
+        """Accelerators of both kinds in the whole servers of some copies. [-]"""
+        counts = (copies * (self.size - self.prefill), self.server), (copies * self.prefill, self.prefill_server)
+        own, prefill = (float(np.ceil(count / server * (1.0 - 1e-9)) * server) for count, server in counts)
+        return own, prefill
+
+    def copies_in(self, kinds: tuple[float, float]) -> float:
+        """Whole copies that some accelerators of both kinds make. [-]"""
+        each = self.size - self.prefill, self.prefill
+        return min(float(np.floor(kind / one * (1.0 + 1e-9))) for kind, one in zip(kinds, each, strict=True) if one)
 
     @property
     def accelerators(self) -> float:
         """Accelerators of whole servers. [-]"""
-        return self.whole()[1] * self.server
+        return sum(self.whole()[1])
+
+    @property
+    def servers(self) -> float:
+        """Whole servers. [-]"""
+        own, prefill = self.whole()[1]
+        return own / self.server + prefill / self.prefill_server
 
     @property
     def power(self) -> float:
@@ -61,11 +81,19 @@ class FleetSize(NamedTuple):
 
     def accelerators_within(self, limit: float) -> float:
         """Accelerators of whole servers that a power [W] feeds. [-]"""
+        if self.prefill:
+            return sum(self.in_servers(self._copies_within(limit)))
         return float(accelerators_for_power(limit * (1.0 + 1e-9), self.each, 1.0, self.server))
 
     def users_within(self, limit: float) -> float:
         """Requests in flight that whole copies serve within a power [W]. [-]"""
-        return float(np.floor(self.accelerators_within(limit) / self.size * (1.0 + 1e-9))) * self.load
+        return self._copies_within(limit) * self.load
+
+    def _copies_within(self, limit: float) -> float:
+        copies = float(np.floor(limit / (self.each * self.size) * (1.0 + 1e-9)))
+        while copies > 0.0 and sum(self.in_servers(copies)) * self.each > limit * (1.0 + 1e-9):
+            copies -= 1.0
+        return copies
 
 
 def is_pooled(plan: Table) -> bool:
@@ -78,9 +106,11 @@ def sized(fleet: Fleet, catalog: Catalog) -> FleetSize:
     plan, results = fleet.plan, fleet.results
     size, load = (float(plan.number(name)[0]) for name in (COUNT, LOAD))
     longer, pooled = slower(results, "tpot", catalog), is_pooled(plan)
-    server = (1.0 if pooled else size) if in_slices(plan, catalog) else float(server_sizes(plan, catalog)[0][0])
+    machines = Machines.of(plan, str(plan.text("prefill_accelerator")[0]), catalog, False)
+    server = size if in_slices(plan, catalog) and not pooled else machines.own.server
+    prefill = float(machines.counts(plan, np.ones(1))[1][0])
     each = float(results.number("grid_power")[0]) / size
-    return FleetSize(fleet.users, load / longer, size, server, each, pooled, longer)
+    return FleetSize(fleet.users, load / longer, size, server, prefill, machines.prefill.server, each, pooled, longer)
 
 
 def filling(fleets: Sequence[Fleet], limit: float, catalog: Catalog) -> list[Fleet]:
@@ -100,7 +130,9 @@ def _with_users(fleet: Fleet, users: float, catalog: Catalog) -> Fleet:
     """A fleet of the same copies for so many requests in flight."""
     found = fleet._replace(users=users)
     own = sized(found, catalog)
-    return found._replace(used=own.whole()[0] * own.size, accelerators=own.accelerators)
+    count = own.accelerators
+    price = fleet.price / fleet.accelerators * count
+    return found._replace(used=own.whole()[0] * own.size, accelerators=count, price=price)
 
 
 def first_ways(fleets: Sequence[Fleet]) -> list[Fleet]:

@@ -18,7 +18,7 @@ ONE, TWO = "continuous", "disaggregated"
 TP, EP, DPA = DEGREES = ("tensor_parallel", "expert_parallel", "data_parallel_attention")
 COUNT, LOAD = "num_accelerators", "concurrency"
 CHUNK = "prefill_tokens"
-OPTIONS = ("expert_dispatch", "two_batch_overlap")
+OPTIONS = DISPATCH, _ = ("expert_dispatch", "two_batch_overlap")
 """How tokens are sent to experts, where ranks have attention replicas of their own."""
 EQUAL = 0.005
 """Fleets that are larger than the smallest by no more than this share count as equal. [-]"""
@@ -28,8 +28,8 @@ NEVER = 3e8
 """A time that every request keeps: ten years. [s]"""
 ROUND = 1e-9
 DISTINCT = (
-    "software", "precision", COUNT, "prefill_accelerators", *DEGREES, *(f"prefill_{name}" for name in DEGREES), CHUNK,
-    LOAD, *OPTIONS,
+    "software", "precision", "kv_precision", COUNT, "prefill_accelerators", *DEGREES,
+    *(f"prefill_{name}" for name in DEGREES), CHUNK, LOAD, *OPTIONS,
 )  # fmt: skip
 """Columns in which no two plans that are tried are the same."""
 
@@ -68,7 +68,9 @@ class Demand:
 class Fleet(NamedTuple):
     """A way to serve a demand: the plan of a copy at its largest load, its results, users in flight, accelerators.
 
-    ``used`` are the accelerators of whole copies, ``accelerators`` of whole servers. [-]
+    ``used`` are the accelerators of whole copies, ``accelerators`` of whole servers; ``price`` are the latter with each
+    of a prefill pool of another kind counted as so many as cost the same. [-] ``curve``: output tokens per second of a
+    user and of an accelerator at several loads of a copy, (2, loads), once they are asked for.
     """
 
     plan: Table
@@ -76,6 +78,8 @@ class Fleet(NamedTuple):
     users: float
     used: float
     accelerators: float
+    price: float
+    curve: Array = np.zeros((2, 0))
 
 
 class Probed(NamedTuple):
@@ -118,10 +122,11 @@ class Probed(NamedTuple):
         """Some of the plans."""
         return Probed(self.plans.take(rows), self.fleet[rows], self.need[rows])
 
-    def best(self, each: int, column: str) -> Probed:
-        """The cheapest plans of each value of a column; the smallest copy of equal ones comes first."""
+    def best(self, each: int, *columns: str) -> Probed:
+        """The cheapest plans of each value of some columns; the smallest copy of equal ones comes first."""
         order = np.lexsort((self.plans.number(COUNT), self.need, self.fleet))
-        return self.take(first_of_keys(order, self.plans[column][order].tolist() if len(order) else [], each))
+        keys = list(zip(*(self.plans[name][order].tolist() for name in columns), strict=True)) if len(order) else []
+        return self.take(first_of_keys(order, keys, each))
 
 
 def with_columns(plans: Table, **columns: object) -> Table:

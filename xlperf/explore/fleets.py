@@ -9,7 +9,6 @@ are combined, and the numbers of replicas of both are tried around the rate of t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -20,10 +19,12 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import fitting
 from xlperf.engine.trust import BADGES
+from xlperf.explore.fleet_machines import Machine, Machines
 from xlperf.explore.fleet_plans import (
     CHUNK,
     COUNT,
     DEGREES,
+    DISPATCH,
     DPA,
     EP,
     LOAD,
@@ -38,11 +39,9 @@ from xlperf.explore.fleet_plans import (
     Probed,
     crossed,
     first_of_keys,
-    in_slices,
-    network_tiers_of,
     with_columns,
 )
-from xlperf.explore.mappings import server_sizes, sold_counts
+from xlperf.explore.mappings import sold_counts
 from xlperf.explore.search import stacked
 from xlperf.explore.space import divisors
 from xlperf.explore.started import refused_reasons
@@ -61,21 +60,33 @@ AROUND, MOST_AROUND = 2.0, 6
 """Sizes around the best replica that are tried next, as they are sold: up to this ratio, and how many. [-]"""
 OF_SIZE, EACH = 2, 4
 """Mappings that are refined: of each size, and of each engine. [-]"""
-PAIRS, SMALL = 4, 2
-"""Pairs of a prefill and a decoding mapping of each engine whose pools are sized: the cheapest, and the cheapest whose
-replicas have room in one server. [-]"""
+PAIRS, SMALL, SAME = 6, 2, 2
+"""Pairs of a prefill and a decoding mapping of each engine whose pools are sized: the cheapest, the cheapest whose
+replicas have room in one server, and how many of them with replicas of the same sizes. [-]"""
 LARGEST = 1024.0
 """Accelerators of one deployment with separate pools at the most: larger fleets are several of them. [-]"""
-_PROBE = 31.0
-"""Replicas of the other pool beside the replica of one pool whose rate is sought. [-]"""
+SPREAD = 6.0
+"""Ratio to the least need up to which the best mapping of each number of attention replicas is tried with all engines.
+"""
+_FACTORS = {DPA: (0.5, 2.0), EP: (0.25, 0.5, 2.0, 4.0)}
+"""Attention replicas and expert groups that are tried over those of the best mappings. [-]"""
+_PROBE, _DECODERS = 31.0, 8.0
+"""Replicas of the other pool beside each replica of one pool whose rate is sought, and how many of these that decode:
+the few requests of each need not be a whole number. [-]"""
+_FEW = 16.0
+"""Requests of a copy below which copies of several replicas are tried: as many need not run on each. [-]"""
 _ROOMY = CHUNKS[:2]
 """Tokens of a prefill pass of which the first that fits is tried first. [-]"""
 _COUNTS, _MORE, _NEXT = 9, 1.05, (-2.0, -1.0, 0.0, 1.0)
 """Numbers of replicas of a pool that are tried, up to how many of those that its rate asks for, and around the best."""
 _QUEUED = (0.1, 0.4, 1.0)
 """Times to the first token, over their target, for which requests in flight follow from a rate. [-]"""
-_LOADS, _FILLED, _SIZED = 12, (1.0, 1.15), (0.5, 1.3)
+_LOADS, _FILLED, _SIZED, _SEVERAL = 12, (1.0, 1.15), (0.5, 1.3), (1.0, 2.0)
 """Loads that are tried at once, and their range over a load that is kept or estimated. [-]"""
+
+_AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
+STATE = ("fits", "tpot", "ttft", "max_batch_size", "tokens_per_second")
+"""Results that say how much a plan serves at the most within its targets, and whether it keeps them at its load."""
 
 
 class _Pairs(NamedTuple):
@@ -96,14 +107,26 @@ class _Pairs(NamedTuple):
 class FleetSearch:
     """The search for fleets of one demand; degrees that the form gives are fixed."""
 
-    def __init__(self, formats: Table, engines: Sequence[str], demand: Demand, catalog: Catalog) -> None:
-        """``formats``: plans of one replica, a row for each format of the weights. ``engines``: to compare."""
+    def __init__(
+        self,
+        formats: Table,
+        engines: Sequence[str],
+        demand: Demand,
+        machines: Machines,
+        catalog: Catalog,
+        wide_cache: str = "",
+    ) -> None:
+        """``formats``: plans of one replica, a row for each format of the weights. ``engines``: to compare.
+
+        ``machines``: of the formats and of a prefill pool. ``wide_cache``: precision of the cache that is tried beside
+        that of the formats, if any.
+        """
         self.formats, self.engines, self.demand, self.catalog = formats, engines, demand, catalog
-        self.unit, self.most = (float(sizes[0]) for sizes in server_sizes(formats, catalog))
-        self.server = 1.0 if in_slices(formats, catalog) else self.unit
+        self.machines = machines
         rows = catalog.rows("models", formats.text("model"), formats, "model")
         self.experts = float(catalog.tables["models"].number("num_experts", 0.0)[rows][0])
         self.prompt, self.output = (float(formats.number(f"{name}_length")[0]) for name in ("prompt", "output"))
+        self.wide_cache = wide_cache
         self.given = {name: value for name in DEGREES if (value := float(formats.number(name)[0])) == value}
 
     def fleets(self, modes: Sequence[str]) -> list[Fleet]:
@@ -113,7 +136,8 @@ class FleetSearch:
         found = []
         if WHOLE in parts:
             own = [parts[WHOLE].best(EACH, "software"), parts[WHOLE].smallest().best(2, "software")]
-            found.append(self.queued(Probed.joined(own).plans))
+            alone = self.queued(Probed.joined(own).plans)
+            found += [alone, self.of_several(alone)]
         if DECODE in parts and PREFILL in parts:
             found.append(self.two_pools(parts[DECODE], parts[PREFILL]))
         found = [plans for plans in found if len(plans)]
@@ -129,16 +153,17 @@ class FleetSearch:
 
     def fleet(self, plan: Table, results: Table) -> Fleet:
         """The fleet of copies of a plan."""
-        size, load = (float(plan.number(name)[0]) for name in (COUNT, LOAD))
-        users = self.demand.users
+        load, users = float(plan.number(LOAD)[0]), self.demand.users
         users = users if users == users else self.demand.rate * float(results.number("latency")[0])
-        used = float(np.ceil(users / load * (1.0 - ROUND))) * size
-        return Fleet(plan, results, users, used, float(np.ceil(used / self.server) * self.server))
+        counts = self.machines.counts(plan, np.ceil(users / load * (1.0 - ROUND)))
+        whole = self.machines.in_servers(counts)
+        used, accelerators = (float((own + other)[0]) for own, other in (counts, whole))
+        return Fleet(plan, results, users, used, accelerators, float(self.machines.priced(whole)[0]))
 
     def single_users(self) -> Table:
         """All mappings of copies with one pool, with one user on each replica."""
         size = self.demand.size
-        plans = self.mapped([self.given[TP]] if TP in self.given else self.sizes(WHOLE), self.given)
+        plans = self.mapped(WHOLE, [self.given[TP]] if TP in self.given else self.sizes(WHOLE), self.given)
         plans = with_columns(plans, mode=ONE, num_accelerators=size if size == size else plans.number(TP))
         return with_columns(plans, concurrency=np.maximum(np.floor(plans.number(COUNT) / plans.number(TP)), 1.0))
 
@@ -146,16 +171,21 @@ class FleetSearch:
 
     def sizes(self, part: str) -> list[float]:
         """Sizes of a replica to try first."""
-        size, most = self.demand.size, MOST_RANKS if self.experts and part != PREFILL else max(MOST_DENSE, self.unit)
-        most = min(self.most, MOST_RANKS, most)
-        sizes = sorted({one for one in (*COPY_SIZES, self.unit, MOST_RANKS) if one <= most})
+        machine, size = self.machine(part), self.demand.size
+        most = MOST_RANKS if self.experts and part != PREFILL else max(MOST_DENSE, machine.unit)
+        most = min(machine.most, MOST_RANKS, most)
+        sizes = sorted({one for one in (*COPY_SIZES, machine.unit, MOST_RANKS) if one <= most})
         if size != size:
             return sizes
         if part != WHOLE:
             return [one for one in sizes if one < size]
         return [one for one in divisors(size) if one <= most] or [size]
 
-    def mapped(self, sizes: Sequence[float], given: Mapping[str, float], every: bool = False) -> Table:
+    def machine(self, part: str) -> Machine:
+        """The machine that a part of a fleet runs on."""
+        return self.machines.prefill if part == PREFILL else self.machines.own
+
+    def mapped(self, part: str, sizes: Sequence[float], given: Mapping[str, float], every: bool = False) -> Table:
         """Mappings of replicas of some sizes, of every format; tokens are sent to experts by node where that differs.
 
         ``given``: degrees that are fixed. ``every``: all divisors, not halves of halves alone.
@@ -168,19 +198,19 @@ class FleetSearch:
             rows += [(size, replicas, group) for replicas in attention for group in experts]
         index = np.repeat(np.arange(len(self.formats)), len(rows))
         size, replicas, group = np.tile(np.array(rows, dtype=np.float64).reshape(-1, 3).T, len(self.formats))
-        columns = {TP: size, DPA: replicas, EP: group, COUNT: size, "pipeline_parallel": 1.0, CHUNK: CHUNKS[0]}
+        columns: dict[str, object] = {
+            TP: size,
+            DPA: replicas,
+            EP: group,
+            COUNT: size,
+            "pipeline_parallel": 1.0,
+            CHUNK: CHUNKS[0],
+        }
+        columns["accelerator"] = self.machine(part).accelerator
         plans = with_columns(self.formats.take(index), software=self.engines[0], **columns)
         if not self.experts:
             return plans
-        copied = np.maximum(group - self.experts, 0.0)
-        by_node = np.where((replicas > 1.0) & (size > self.inner), "nodes", "ranks")
-        return with_columns(plans, redundant_experts=copied, expert_dispatch=by_node, two_batch_overlap=0.0)
-
-    @cached_property
-    def inner(self) -> float:
-        """Accelerators that the innermost tier of the network joins. [-]"""
-        tiers = network_tiers_of(self.formats, self.catalog)
-        return float(self.catalog.tables["networks"].number("size")[tiers[0]]) if len(tiers) else np.inf
+        return self.with_copies(part, with_columns(plans, expert_dispatch="nodes", two_batch_overlap=0.0))
 
     def legal(self, plans: Table) -> Table:
         """Plans that are legal, that their engine starts and that fit in memory."""
@@ -202,29 +232,39 @@ class FleetSearch:
         return every.take(rows * fits.shape[1] + fits[rows].argmax(axis=1))
 
     def on_engines(self, part: str, known: Probed) -> Table:
-        """The best plans of each size with each engine, and options; without attention replicas, or with as many as
-        ranks, for engines that start some of them in no other way.
+        """Mappings with each engine that starts them: the best of each size with options, and the best of each number
+        of attention replicas.
         """
-        best = known.near().best(OF_SIZE, TP).plans
-        plans = [self.roomy(part, self.with_options(best), self.engines, each=True)]
-        named = crossed(best, "software", self.engines)
-        lost = np.array([words != "" for words in refused_reasons(self.stated(part, named), self.catalog)], dtype=bool)
-        engines = [name for name in self.engines if lost[named.text("software") == name].any()]
-        replicas, size = known.plans.number(DPA), known.plans.number(TP)
-        for rows in (np.flatnonzero(replicas == 1.0), np.flatnonzero((replicas == size) & (size > 1.0))):
-            own = known.take(rows).best(1, TP).plans
-            if engines and len(own):
-                plans.append(self.roomy(part, self.with_options(own), engines, each=True))
+        plans = []
+        for engine in self.engines:
+            named = self.stated(part, with_columns(known.plans, software=engine))
+            starts = np.array([not words for words in refused_reasons(named, self.catalog)], dtype=bool)
+            if not starts.any():
+                continue
+            own = known.take(np.flatnonzero(starts))
+            tried = own.near().best(OF_SIZE, TP).plans
+            tried = stacked([tried, *self.other_options(tried)])
+            if len(self.engines) > 1:
+                spread = own.take(np.flatnonzero(own.need <= SPREAD * own.need.min())).best(1, TP, DPA).plans
+                tried = stacked([tried, spread])
+            plans.append(self.roomy(part, tried, [engine], each=True))
         return stacked(plans)
 
-    def with_options(self, plans: Table) -> Table:
-        """Plans and, of those that send tokens to experts, also those with two-batch overlap and sent rank by rank."""
-        if not self.experts:
-            return plans
-        sent = plans.take(np.flatnonzero(plans.number(DPA) > 1.0))
-        direct = sent.take(np.flatnonzero(sent.text("expert_dispatch") == "nodes"))
-        others = with_columns(sent, two_batch_overlap=1.0), with_columns(direct, expert_dispatch="ranks")
-        return stacked([plans, *(own for own in others if len(own))])
+    def other_options(self, plans: Table) -> list[Table]:
+        """Plans with one option changed: precision of the cache and, of those that send tokens to experts, two-batch
+        overlap and by node or rank by rank.
+        """
+        found = []
+        if self.wide_cache:
+            own = str(self.formats["kv_precision"][0])
+            is_wide = plans.text("kv_precision") == self.wide_cache
+            found.append(with_columns(plans, kv_precision=np.where(is_wide, own, self.wide_cache)))
+        if self.experts:
+            sent = plans.take(np.flatnonzero(plans.number(DPA) > 1.0))
+            direct = sent.take(np.flatnonzero(sent.text(DISPATCH) == "nodes"))
+            overlapped = with_columns(sent, two_batch_overlap=1.0 - sent.number("two_batch_overlap"))
+            found += [overlapped, with_columns(direct, expert_dispatch="ranks")]
+        return [own for own in found if len(own)]
 
     def refined(self, parts: Sequence[str]) -> dict[str, Probed]:
         """Mappings of copies and pools, coarse first: with one engine; then all engines; then options and neighbours.
@@ -233,7 +273,7 @@ class FleetSearch:
         """
         given = {part: {} if part == PREFILL else self.given for part in parts}
         sizes = {part: [given[part][TP]] if TP in given[part] else self.sizes(part) for part in parts}
-        mapped = {part: self.mapped(sizes[part], given[part]) for part in parts}
+        mapped = {part: self.mapped(part, sizes[part], given[part]) for part in parts}
         found = self.probed({part: self.roomy(part, plans, self.engines, each=False) for part, plans in mapped.items()})
         tried = {part: self.on_engines(part, own) for part, own in found.items() if len(own.plans)}
         more = self.probed(tried)
@@ -241,30 +281,51 @@ class FleetSearch:
         tried = {}
         for part, known in found.items():
             near = known.best(EACH, "software").plans
-            parted = [] if part == DECODE else [crossed(near, CHUNK, CHUNKS[1:])]
+            parted = [self.beside(part, near, given[part])]
+            parted += [] if part == DECODE else [crossed(near, CHUNK, CHUNKS[1:])]
             if TP not in given[part]:
-                parted += [self.between(near, engine, sizes[part], given[part]) for engine in self.engines]
+                parted += [self.between(part, near, engine, sizes[part], given[part]) for engine in self.engines]
             parted = [plans for plans in parted if len(plans)]
             if parted:
                 tried[part] = stacked(parted)
         more = self.probed(tried)
         return {part: Probed.joined([own, more[part]]) if part in more else own for part, own in found.items()}
 
-    def between(self, near: Table, engine: str, sizes: Sequence[float], given: Mapping[str, float]) -> Table:
+    def beside(self, part: str, near: Table, given: Mapping[str, float]) -> Table:
+        """Mappings with fewer and with more attention replicas or expert groups than others, and with other options."""
+        found = self.other_options(near)
+        for name, factors in _FACTORS.items() if self.experts else ((DPA, _FACTORS[DPA]),):
+            for factor in factors if name not in given else ():
+                degree = factor * near.number(name)
+                good = (degree >= 1.0) & (near.number(TP) % np.maximum(degree, 1.0) == 0.0)
+                found.append(with_columns(near, **{name: degree}).take(np.flatnonzero(good)))
+        found = [plans for plans in found if len(plans)]
+        plans = stacked(found) if found else near.take(slice(0))
+        return self.with_copies(part, plans) if self.experts else plans
+
+    def with_copies(self, part: str, plans: Table) -> Table:
+        """Plans with as many copies of experts as groups beyond the experts take, and no option without a meaning."""
+        copied, alone = np.maximum(plans.number(EP) - self.experts, 0.0), plans.number(DPA) == 1.0
+        overlapped = np.where(alone, 0.0, plans.number("two_batch_overlap"))
+        sent = np.where(alone | (plans.number(TP) <= self.machine(part).inner), "ranks", plans.text(DISPATCH))
+        return with_columns(plans, redundant_experts=copied, two_batch_overlap=overlapped, expert_dispatch=sent)
+
+    def between(self, part: str, near: Table, engine: str, sizes: Sequence[float], given: Mapping[str, float]) -> Table:
         """Mappings of sizes between those of the best of an engine and their neighbours."""
         own = near.take(np.flatnonzero(near.text("software") == engine)[:1])
         if not len(own):
             return own
         best = float(own.number(TP)[0])
-        sold = sold_counts(self.unit, self.most, min(AROUND * best, MOST_RANKS))
+        machine = self.machine(part)
+        sold = sold_counts(machine.unit, machine.most, min(AROUND * best, MOST_RANKS))
         between = sold[(sold > best / AROUND) & ~np.isin(sold, sizes)]
         if self.demand.size == self.demand.size:
             between = between[between < self.demand.size]
         if not len(between):
             return own.take(slice(0))
         between = between[np.unique(np.linspace(0, len(between) - 1, MOST_AROUND).round().astype(np.int64))]
-        options = {name: own[name][0] for name in ("software", *OPTIONS) if name in own}
-        return with_columns(self.mapped(between.tolist(), given, every=True), **options)
+        options = {name: own[name][0] for name in ("software", "kv_precision", *OPTIONS) if name in own}
+        return with_columns(self.mapped(part, between.tolist(), given, every=True), **options)
 
     def probed(self, tried: Mapping[str, Table]) -> dict[str, Probed]:
         """What plans of each part need: all are evaluated together at their largest loads within the targets."""
@@ -272,7 +333,8 @@ class FleetSearch:
         some = {part: own for part, own in plans.items() if len(own)}
         if not some:
             return {part: Probed(own, np.zeros(0), np.zeros(0)) for part, own in plans.items()}
-        results = evaluate(stacked([self.targeted(part, own) for part, own in some.items()]), self.catalog)
+        targeted = stacked([self.targeted(part, own) for part, own in some.items()])
+        results = evaluate(targeted, self.catalog, results=_AT_TARGETS)
         found, start = {}, 0
         for part, own in plans.items():
             found[part] = self.scored(part, own, results.take(slice(start, start + len(own))))
@@ -285,9 +347,11 @@ class FleetSearch:
         if part == WHOLE:
             given = self.demand.size
             return with_columns(plans, mode=ONE, num_accelerators=given if given == given else size)
-        others = np.clip(np.floor(self.most / size) - 1.0, 1.0, _PROBE)
-        own = size if part == PREFILL else size * others
-        return with_columns(plans, mode=TWO, num_accelerators=size * (others + 1.0), prefill_accelerators=own)
+        most = np.floor(self.machine(part).most / size)
+        number = np.clip(most - 1.0, 1.0, _DECODERS if part == DECODE else 1.0)
+        others = np.clip(most - number, 1.0, _PROBE * number)
+        prefill = size * (number if part == PREFILL else others)
+        return with_columns(plans, mode=TWO, num_accelerators=size * (others + number), prefill_accelerators=prefill)
 
     def targeted(self, part: str, plans: Table) -> Table:
         """Plans with the targets of their part."""
@@ -302,8 +366,9 @@ class FleetSearch:
         batch = np.nan_to_num(results.number("batch_at_targets"))
         rate = np.nan_to_num(results.number("tokens_per_second_at_targets")) / self.output
         if part != WHOLE:
+            prefill = plans.number("prefill_accelerators")
             with np.errstate(divide="ignore"):
-                need = size / rate
+                need = (prefill if part == PREFILL else plans.number(COUNT) - prefill) / rate
             return Probed.of(with_columns(plans, concurrency=np.maximum(batch, 1.0)), need, need)
         load, share = batch * size / plans.number(TP), np.ones(len(batch))
         if demand.load == demand.load:
@@ -319,6 +384,16 @@ class FleetSearch:
         if self.demand.first >= NEVER or self.demand.load == self.demand.load or not len(plans):
             return plans
         return self.filled(plans, plans.number(LOAD), (1.0, 1.0 + min(wait, 1.0)))
+
+    def of_several(self, plans: Table) -> Table:
+        """Plans with few requests as copies of several replicas."""
+        count, load = plans.number(COUNT), plans.number(LOAD)
+        given = self.demand.size == self.demand.size or self.demand.load == self.demand.load
+        rows = np.flatnonzero((load < _FEW) & (count * _DECODERS <= self.machines.own.most) & (not given))
+        if not len(rows):
+            return plans.take(rows)
+        several = with_columns(plans.take(rows), num_accelerators=_DECODERS * count[rows])
+        return self.filled(several, _DECODERS * load[rows], _SEVERAL)
 
     # --- two pools
 
@@ -341,55 +416,70 @@ class FleetSearch:
         one, other = (part.plans for part in (decode, prefill))
         rows, columns = (index.ravel() for index in np.indices((len(one), len(other))))
         same = np.ones(len(rows), dtype=bool)
-        for name in ("software", "precision", "activation_precision", "wide_attention"):
+        for name in ("software", "precision", "activation_precision", "kv_precision", "wide_attention"):
             if name in one:
                 same &= _same(one[name][rows], other[name][columns])
-        alone = (one.number(DPA)[rows] == 1.0) | (other.number(DPA)[columns] == 1.0)
         for name in OPTIONS if self.experts else ():
-            same &= alone | _same(one[name][rows], other[name][columns])
+            free = self.free(DECODE, name, one)[rows] | self.free(PREFILL, name, other)[columns]
+            same &= free | _same(one[name][rows], other[name][columns])
         rows, columns = rows[same], columns[same]
         rates = one.number(TP) / decode.need, other.number(TP) / prefill.need
         plans = one.take(rows)
         chosen = {f"prefill_{name}": other.number(name)[columns] for name in DEGREES}
         chosen[CHUNK] = other.number(CHUNK)[columns]
+        if self.machines.unlike:
+            chosen["prefill_accelerator"] = np.full(len(rows), self.machines.prefill.accelerator, dtype=object)
         if self.experts:
-            mine = one.number(DPA)[rows] > 1.0
             for name in OPTIONS:
-                chosen[name] = np.where(mine, plans[name], other[name][columns])
+                chosen[name] = np.where(self.free(DECODE, name, plans), other[name][columns], plans[name])
             copied = plans.number("redundant_experts"), other.number("redundant_experts")[columns]
             chosen["redundant_experts"] = np.maximum(*copied)
         pairs = _Pairs(with_columns(plans, **chosen), rates[1][columns], rates[0][rows], one.number(LOAD)[rows])
-        rate = self.most_rate(pairs)
+        rate, share = self.rates(pairs)
         size, other_size = (pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
-        need = rate * (size / pairs.decode + other_size / pairs.prefill)
-        whole = np.ceil(rate / pairs.decode) * size + np.ceil(rate / pairs.prefill) * other_size
-        order = np.lexsort((need, np.where(need < LARGEST, np.maximum(whole, need), need)))
+        need = self.machines.priced((rate * size / pairs.decode, rate * other_size / pairs.prefill))
+        replicas = np.ceil(rate * share / pairs.decode), np.ceil(rate * share / pairs.prefill)
+        whole = self.machines.priced((replicas[0] * size, replicas[1] * other_size))
+        order = np.lexsort((need, np.where(need < LARGEST, np.maximum(whole, need * share), need)))
         engines = pairs.plans["software"]
+        sizes = list(zip(engines[order].tolist(), size[order].tolist(), other_size[order].tolist(), strict=True))
+        order = first_of_keys(order, sizes, SAME)
         cheap = first_of_keys(order, engines[order].tolist(), PAIRS)
-        small = order[np.maximum(size, other_size)[order] <= self.unit]
+        small = order[((size <= self.machines.own.unit) & (other_size <= self.machines.prefill.unit))[order]]
         return pairs.take(np.union1d(cheap, first_of_keys(small, engines[small].tolist(), SMALL)))
 
-    def most_rate(self, pairs: _Pairs) -> Array:
-        """Requests per second of the demand if the first token took no time. [request/s]"""
+    def free(self, part: str, option: str, plans: Table) -> np.ndarray:
+        """Replicas of a pool that any value of an option suits: they send tokens to no expert, or not beyond a node."""
+        inside = (plans.number(TP) <= self.machine(part).inner) & (option == DISPATCH)
+        return np.asarray((plans.number(DPA) == 1.0) | inside)
+
+    def rates(self, pairs: _Pairs) -> tuple[Array, Array]:
+        """Requests per second of the demand if the first token took no time [request/s], and the share of them if it
+        took as long as its target [-].
+        """
         if self.demand.is_rate:
-            return np.full(len(pairs.batch), self.demand.rate)
-        return np.asarray(self.demand.users * pairs.decode / pairs.batch)
+            return np.full(len(pairs.batch), self.demand.rate), np.ones(len(pairs.batch))
+        decode_time = np.minimum(pairs.batch / pairs.decode, (self.output - 1.0) * self.demand.tpot)
+        first = np.where(self.demand.first < NEVER, self.demand.first, 0.0)
+        return np.asarray(self.demand.users / decode_time), np.asarray(decode_time / (decode_time + first))
 
     def sized(self, pairs: _Pairs) -> Probed:
         """Pools of pairs in whole replicas around what the demand asks for, those that keep the targets."""
         demand = self.demand
-        decode_time = pairs.batch / pairs.decode
-        first = np.where(demand.first < NEVER, demand.first, 0.0)
-        share = np.ones(len(decode_time)) if demand.is_rate else decode_time / (decode_time + first)
-        rate, size, other = self.most_rate(pairs), *(pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
+        rate, share = self.rates(pairs)
+        size, other = (pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
         need = rate * share * (size / pairs.decode + other / pairs.prefill)
         copies = np.ceil(need / LARGEST)
         if demand.load == demand.load and not demand.is_rate:
             copies = np.full(len(need), np.ceil(demand.users / demand.load))
-        wait = first if demand.first < NEVER else 1.0
+        wait = demand.first if demand.first < NEVER else 1.0
         found = []
         for queued in _QUEUED if demand.is_rate and demand.load != demand.load else (0.0,):
-            flying = rate * (decode_time + queued * wait) if demand.is_rate else np.full(len(need), demand.users)
+            flying = (
+                rate * (pairs.batch / pairs.decode + queued * wait)
+                if demand.is_rate
+                else np.full(len(need), demand.users)
+            )
             rows, decoders, prefillers = [], [], []
             for row in range(len(need)):
                 each = rate[row] / copies[row]
@@ -413,13 +503,14 @@ class FleetSearch:
         copies = copies * parts
         load = np.ceil(users / copies * (1.0 - ROUND)) if given != given else given
         plans = with_columns(_pools(plans, decoders / parts, prefillers / parts), concurrency=load)
-        results = evaluate(plans, self.catalog)
+        results = evaluate(plans, self.catalog, results=STATE)
         good = self.demand.kept(results) & self.held(plans, results)
         if self.demand.is_rate:
             served = results.number("tokens_per_second") / self.output * copies
             good &= served >= self.demand.rate * (1.0 - ROUND)
-        used = np.where(good, copies * plans.number(COUNT), np.inf)
-        found = Probed.of(plans, np.ceil(used / self.server) * self.server, used)
+        counts = self.machines.counts(plans, copies)
+        used = np.where(good, self.machines.priced(counts), np.inf)
+        found = Probed.of(plans, np.where(good, self.machines.priced(self.machines.in_servers(counts)), np.inf), used)
         return found.smallest()
 
     def held(self, plans: Table, results: Table) -> np.ndarray:
@@ -434,7 +525,8 @@ class FleetSearch:
     def resized(self, tried: Probed) -> Probed:
         """Fleets of pools whose numbers of replicas are next to those of some fleets."""
         plans, prefill = tried.plans, tried.plans.number("prefill_accelerators")
-        copies = np.maximum(np.round(tried.fleet / plans.number(COUNT)), 1.0)
+        one = self.machines.priced(self.machines.counts(plans, np.ones(len(plans))))
+        copies = np.maximum(np.round(tried.fleet / one), 1.0)
         if not self.demand.is_rate:
             copies = np.ceil(self.demand.users / plans.number(LOAD) * (1.0 - ROUND))
         apart = copies if self.demand.load == self.demand.load else np.ceil(copies * plans.number(COUNT) / LARGEST)
@@ -484,7 +576,7 @@ class FleetSearch:
             steps = np.maximum(np.floor(np.linspace(low, high, _LOADS)), 1.0)
             index = np.tile(np.arange(len(plans)), _LOADS)
             tried = with_columns(plans.take(index), concurrency=steps.ravel())
-            results = evaluate(tried, self.catalog)
+            results = evaluate(tried, self.catalog, results=STATE)
             good = (self.demand.kept(results) & self.held(tried, results)).reshape(steps.shape)
             best = np.maximum(best, np.where(good, steps, 0.0).max(axis=0))
             width = (high - low) / (_LOADS - 1.0)
@@ -494,12 +586,12 @@ class FleetSearch:
 
 
 def _order(fleet: Fleet) -> tuple[float, float, float, float, float]:
-    """Sort key of fleets: whole servers, then how near published runs are, then accelerators in use, then the smaller
-    copy, then throughput.
+    """Sort key of fleets: price of whole servers, then how near published runs are, then accelerators in use, then the
+    smaller copy, then throughput.
     """
     each = float(fleet.results.number("tokens_per_second_per_accelerator")[0])
     badge = BADGES.index(str(fleet.results["trust"][0])) if fleet.results["trust"][0] else len(BADGES)
-    return fleet.accelerators, badge, fleet.used, float(fleet.plan.number(COUNT)[0]), -each
+    return fleet.price, badge, fleet.used, float(fleet.plan.number(COUNT)[0]), -each
 
 
 def _degrees(size: float, every: bool) -> list[float]:

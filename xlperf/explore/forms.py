@@ -34,7 +34,7 @@ from xlperf.explore.search_results import (
     short_name,
     slower,
 )
-from xlperf.explore.serve import serve_answer, serving_ways
+from xlperf.explore.serve import best_way, other_machines, serve_answer, serving_ways
 from xlperf.explore.space import divides, divisors, powers_of_two
 from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
 
@@ -77,7 +77,22 @@ def evaluate_forms(forms: Table, catalog: Catalog) -> Table:
     searched. Returns the results of the kind, row by row; where there is no answer, numbers are NaN and ``reason`` says
     why. Raises InputError where a name is unknown or a form lacks what its question needs.
     """
-    return answers_table(forms, answers_of(forms, catalog))
+    rows = [forms.take([row]) for row in range(len(forms))]
+    beside = [_beside(form, catalog) for form in rows]
+    return answers_table(forms, [one | own for one, own in zip(answers_of(forms, catalog), beside, strict=True)])
+
+
+def _beside(form: Table, catalog: Catalog) -> Answer:
+    """What an answer is held against: the best way to serve beside the one that a form sets, or machines that would."""
+    if form.kind != "serve":
+        return {}
+    form, _ = _with_exact_names(form, catalog)
+    part = part_of(catalog, form)
+    best = best_way(form, part)
+    if best or serving_ways(form, part):
+        return best
+    names = [name for name in OTHERS if name in catalog.tables["accelerators"].text("accelerator")]
+    return other_machines(form, names, catalog)
 
 
 def answer_of(form: Table, catalog: Catalog) -> Answer:

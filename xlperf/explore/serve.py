@@ -6,6 +6,8 @@ serving engine with one pool and with two; the one with the fewest accelerators 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -33,8 +35,9 @@ from xlperf.explore.facility import (
     serving,
     sized,
 )
-from xlperf.explore.fleet_plans import DEGREES, ONE, TWO, Demand, Fleet, in_slices, with_columns
-from xlperf.explore.fleets import FleetSearch
+from xlperf.explore.fleet_machines import Machines
+from xlperf.explore.fleet_plans import DEGREES, LOAD, ONE, TWO, Demand, Fleet, crossed, in_slices, with_columns
+from xlperf.explore.fleets import STATE, FleetSearch
 from xlperf.explore.money import cost_words, hours_of, lacking_words, with_prices
 from xlperf.explore.objectives import DECILE, band_factor
 from xlperf.explore.search import stacked
@@ -127,14 +130,99 @@ def _is_open(form: Table) -> bool:
 
 def _smallest_fleets(form: Table, catalog: Catalog) -> list[Fleet]:
     """The smallest fleet of each engine and mode; prices and power choose none of them."""
-    demand = _demand(form)
     key = tuple(sorted((name, str(one[0])) for name, one in form.columns.items() if name not in _AFTERWARDS))
     cached = _found.setdefault(catalog, {})
     if key not in cached:
         mode = str(form.text("mode")[0])
-        search = FleetSearch(replicas_of(form, catalog), engines_of(form, catalog), demand, catalog)
-        cached[key] = search.fleets((mode,) if mode else (ONE, TWO))
+        search = _search(form, catalog)
+        cached[key] = _with_curves(search.fleets((mode,) if mode else (ONE, TWO)), catalog)
     return cached[key]
+
+
+_CURVE = (0.0625, 0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+"""Requests of a copy at which its curve of throughput against speed per user is drawn, over its load. [-]"""
+
+
+def _with_curves(fleets: list[Fleet], catalog: Catalog) -> list[Fleet]:
+    """Fleets with the speed per user and the throughput per accelerator of their copies at several loads."""
+    if not fleets:
+        return fleets
+    plans = crossed(stacked([fleet.plan for fleet in fleets]), LOAD, _CURVE)
+    loads = plans.number(LOAD) * np.repeat([fleet.plan.number(LOAD)[0] for fleet in fleets], len(_CURVE))
+    plans = with_columns(plans, concurrency=np.maximum(np.round(loads), 1.0))
+    results = evaluate(plans, catalog, results=(*STATE, "tokens_per_second_per_accelerator"))
+    drawn = np.where(results.number("fits") == 1.0, 1.0, np.nan)
+    points = drawn / results.number("tpot"), drawn * results.number("tokens_per_second_per_accelerator")
+    curves = np.stack(points).reshape(2, len(fleets), len(_CURVE))
+    return [fleet._replace(curve=curves[:, number]) for number, fleet in enumerate(fleets)]
+
+
+def _search(form: Table, catalog: Catalog) -> FleetSearch:
+    formats = replicas_of(form, catalog)
+    narrow, wide = _CACHES
+    is_open = not form.text("kv_precision")[0] and _computes_in(form, catalog)(narrow)
+    prefill = str(form.text("prefill_accelerator")[0])
+    machines = Machines.of(formats, prefill, catalog, bool(np.isnan(form.number("hour_price")[0])))
+    return FleetSearch(
+        formats, _engines(form, prefill, catalog), _demand(form), machines, catalog, wide if is_open else ""
+    )
+
+
+def _engines(form: Table, prefill: str, catalog: Catalog) -> list[str]:
+    """Engines to compare: those that run on the accelerators of both pools."""
+    found = engines_of(form, catalog)
+    if not prefill:
+        return found
+    others = engines_of(with_columns(form, accelerator=prefill), catalog)
+    both = [engine for engine in found if engine in others]
+    if not both:
+        words = f"no serving engine runs on both {form.text('accelerator')[0]} and {prefill}; leave it blank"
+        raise InputError(Fault(form.place(0, "prefill_accelerator"), words))
+    return both
+
+
+_SET = ("software", "mode", "num_accelerators", *DEGREES, "concurrency")
+"""Entries of a form that set how a model is served."""
+
+
+def best_way(form: Table, catalog: Catalog) -> Answer:
+    """The best way to serve what a form asks for with all left open that it sets, beside the way that it sets.
+
+    ``form``: one row of kind ``serve``. Returns ``best_way`` and ``best_accelerators``; nothing if the form sets
+    nothing.
+    """
+    stated = [name for name in _SET if name in form and (form[name] == form[name]).any() and form[name][0] != ""]
+    if not stated:
+        return {}
+    columns = {name: values for name, values in form.columns.items() if name not in (*_SET, "way")}
+    left_open = replace(form, columns=columns)
+    answers = serve_answer(form, catalog), serve_answer(left_open, catalog)
+    own, best = (answer.get("accelerators", np.nan) for answer in answers)
+    if best != best:
+        return {}
+    words = way_words(answers[1]["software"], answers[1]["mode"], answers[1])
+    words = f"he best way takes {best:,.0f} accelerators with {words}"
+    if own <= best:
+        words = "As you set it, no more are taken than by the best way"
+    else:
+        words = f"As you set it: {own:,.0f}; t{words}" if own == own else f"T{words}"
+    return {"best_way": words, "best_accelerators": best}
+
+
+def other_machines(form: Table, names: Sequence[str], catalog: Catalog) -> Answer:
+    """Which accelerators would serve what a form asks for and its own does not, as ``best_way``.
+
+    ``form``: one row of kind ``serve``. ``names``: accelerators to try.
+    """
+    found, own = [], str(form.text("accelerator")[0])
+    columns = {name: values for name, values in form.columns.items() if name not in _SET}
+    for name in names:
+        asked = with_columns(replace(form, columns=columns), accelerator=name, prefill_accelerator="")
+        search = _search(asked, catalog)
+        if name != own and search.demand.kept(evaluate(search.single_users(), catalog, results=STATE)).any():
+            found.append(short_name(name))
+    would = f"{', '.join(found)} would serve this" if found else f"None of {', '.join(map(short_name, names))} would"
+    return {"best_way": would}
 
 
 def _demand(form: Table) -> Demand:
@@ -149,29 +237,39 @@ def _demand(form: Table) -> Demand:
 
 _PRECISIONS = ("fp8", "bf16", "fp16")
 """Precisions of a form that states none: the first that the accelerator has a peak rate of."""
+_CACHES = ("fp8", "bf16")
+"""Precisions of the cache that are tried if a form states none and the accelerator has both, the first one first."""
 _WIDE = "bf16"
 """Precision of the products of weights in a precision that the accelerator has no peak rate of."""
+
+
+def _computes_in(form: Table, catalog: Catalog) -> Callable[[str], bool]:
+    """Whether the accelerators of both pools have a peak rate of matrix products in a precision."""
+    names = ("accelerator", "prefill_accelerator")
+    rows = np.concatenate([catalog.rows("accelerators", form.text(name), form, name) for name in names])
+    table, rows = accelerators_of(catalog).table, rows[rows >= 0]
+    return lambda precision: bool((table.number(f"peak_flop_rate_{PRECISIONS[precision].peak}")[rows] > 0.0).all())
 
 
 def _formats(form: Table, catalog: Catalog) -> list[dict[str, Any]]:
     """Columns of a plan for each format of the weights: the given one, or the accelerator's and the checkpoint's own.
 
-    Weights in a precision that the accelerator has no peak rate of are multiplied in 16 bits (weight-only).
+    Weights in a precision that the accelerator has no peak rate of are multiplied in 16 bits (weight-only). The cache
+    is in FP8 if the accelerator computes in FP8 and the form does not say otherwise.
     """
-    row = catalog.rows("accelerators", form.text("accelerator"), form, "accelerator")
-    table = accelerators_of(catalog).table
-
-    def computes_in(precision: str) -> bool:
-        return bool(table.number(f"peak_flop_rate_{PRECISIONS[precision].peak}")[row][0] > 0.0)
-
+    computes_in = _computes_in(form, catalog)
     published = checkpoint_format(str(form.text("model")[0]))
     own = next((name for name in _PRECISIONS if computes_in(name)), "fp16")
     stored = published.get("precision", own)
     found = []
     for precision in [str(form.text("precision")[0])] if form.text("precision")[0] else dict.fromkeys((own, stored)):
+        wide = not computes_in(precision) and computes_in(_WIDE)
         columns: dict[str, Any] = {"precision": np.array([precision], dtype=object)}
-        if not computes_in(precision) and computes_in(_WIDE):
+        if wide:
             columns["activation_precision"] = np.array([_WIDE], dtype=object)
+        cache = PRECISIONS[_WIDE if wide else precision].cache
+        narrow = _CACHES[0] if cache != _CACHES[0] and computes_in(_CACHES[0]) else ""
+        columns["kv_precision"] = np.array([str(form.text("kv_precision")[0]) or narrow], dtype=object)
         if precision == stored and (published.get("wide_attention") or published.get("attention")):
             columns["wide_attention"] = np.ones(1)
         found.append(columns)
@@ -186,7 +284,6 @@ def replicas_of(form: Table, catalog: Catalog) -> Table:
     columns["prefix_hit_rate"] = np.where(hits > 0.0, hits, np.nan)
     columns["draft_tokens"] = np.where(drafts > 0.0, drafts, np.nan)
     columns["acceptance_rate"] = np.where(drafts > 0.0, form.filled("acceptance_rate"), np.nan)
-    columns["kv_precision"] = form.text("kv_precision")
     formats = [Table("inference", columns | own, form.place) for own in _formats(form, catalog)]
     return with_columns(stacked([with_columns(plan) for plan in formats]))
 
@@ -206,17 +303,20 @@ def _answer(form: Table, fleets: list[Fleet], way: int, catalog: Catalog) -> Ans
     found["tokens_per_second_per_accelerator"] /= longer
     slices = in_slices(plan, catalog)
     hours = hours_of(form, plan, results, catalog)
-    copies, servers = own.whole()
+    copies, kinds = own.whole()
+    servers = own.servers
     found |= {name: float(plan.number(name)[0]) for name in DEGREES}
     found |= {"copies": float(np.ceil(copies)), "copy_size": size, "concurrency": load, "users": users}
     found |= {"server_size": server, "servers": servers, "way": float(way), "num_ways": float(len(fleets))}
+    for number, (speed, rate) in enumerate(fleet.curve.T.tolist(), start=1):
+        found |= {f"curve_speed_{number}": speed, f"curve_throughput_{number}": rate / longer}
     found["request_rate"] = users / float(results.number("latency")[0])
     rate = users / load * float(results.number("tokens_per_second")[0]) / longer
-    fleet_sizes = {"": servers * server}
+    fleet_sizes = {"": sum(kinds)}
     scores = {"low": -DECILE, "high": DECILE, "sure": float(normal_scores(np.array([SURE]))[0])}
     for end, score in scores.items():
         further = float(band_factor(results, "tpot", score)[0]) / longer
-        fleet_sizes[f"_{end}"] = own.whole(further)[1] * server
+        fleet_sizes[f"_{end}"] = sum(own.whole(further)[1])
     count = fleet_sizes[""]
     found |= {f"accelerators{end}": number for end, number in fleet_sizes.items()}
     found |= hours.results | hours.costs(_FLEET_COST, count / rate)
@@ -228,7 +328,7 @@ def _answer(form: Table, fleets: list[Fleet], way: int, catalog: Catalog) -> Ans
     found |= {"power_per_accelerator": own.each, "power": own.power, "monthly_energy": own.power * month}
     found["monthly_carbon"] = found["monthly_energy"] * found["carbon_per_million_tokens"] / found["energy_per_token"]
     found |= in_power(form, own, found["request_rate"])
-    found["users_that_fit"] = np.floor(count / size) * load
+    found["users_that_fit"] = own.copies_in(kinds) * load
     found["head_room"] = found["users_that_fit"] / users - 1.0
     found["memory_used"] = found["memory"] / found["memory_capacity"]
     found["speed_used"] = found["tpot"] * float(form.filled("speed_per_user")[0])
@@ -241,13 +341,18 @@ def _answer(form: Table, fleets: list[Fleet], way: int, catalog: Catalog) -> Ans
     found["expert_dispatch"] = str(plan.text("expert_dispatch")[0])
     found |= {name: str(results[name][0]) for name in ("trust", "trust_reason")}
     accelerator = short_name(plan.text("accelerator")[0])
+    other = str(plan.text("prefill_accelerator")[0])
+    found["prefill_accelerator"] = other if own.prefill else ""
+    names = f"{accelerator} and {kinds[1]:,.0f} {short_name(other)}" if own.prefill else accelerator
     cost = cost_words(form, hours, count / rate * MILLION, " per million output tokens")
-    found["answer"] = _sentence(found, accelerator, slices, cost) + _nearer(fleets, way, accelerator)
+    found["answer"] = _sentence(found, kinds[0], names, slices, cost) + _nearer(fleets, way, accelerator)
     products = str(plan.text("activation_precision")[0]) or found["precision"]
     found["answer"] += _format_words(str(plan.text("model")[0]), found["precision"], PRECISIONS[products].peak)
+    usual = PRECISIONS[products].cache
+    found["kv_precision"] = str(plan.text("kv_precision")[0]) or usual
+    found["answer"] += "" if found["kv_precision"] == usual else f" Cache in {found['kv_precision'].upper()}."
     found["answer"] += power_words(form, found) + lacking_words(hours)
     found |= against_api(form, catalog, found)
-    found["kv_precision"] = str(plan.text("kv_precision")[0]) or PRECISIONS[products].cache
     found["defaults_used"] = _defaults(plan)
     return found
 
@@ -263,10 +368,10 @@ _MANY = 1.5
 """Accelerators of whole servers over those that serve, from which on an answer says both. [-]"""
 
 
-def _sentence(found: Answer, accelerator: str, slices: bool, cost: str) -> str:
+def _sentence(found: Answer, count: float, accelerator: str, slices: bool, cost: str) -> str:
     unit = f"{'slice' if slices else 'server'}{'s' * (found['servers'] != 1)}"
     used = found["copies"] * found["copy_size"]
-    many = f"{found['accelerators']:,.0f} {accelerator} in {found['servers']:,.0f} {unit}"
+    many = f"{count:,.0f} {accelerator} in {found['servers']:,.0f} {unit}"
     many += f" ({used:,.0f} would do)" if found["accelerators"] >= _MANY * used else ""
     speed = f"{found['users']:,.0f} users at {found['tokens_per_second_per_user']:,.0f} tokens/s each"
     way = way_words(found["software"], found["mode"], found)
@@ -324,8 +429,8 @@ def _defaults(plan: Table) -> str:
 
 def _refused(form: Table, catalog: Catalog) -> Answer:
     """Why nothing meets the targets: which limit, by how much, and what would help."""
-    plans, demand = replicas_of(form, catalog), _demand(form)
-    search = FleetSearch(plans, engines_of(form, catalog), demand, catalog)
+    search = _search(form, catalog)
+    plans, demand = search.formats, search.demand
     tried = search.single_users()
     accelerator, model = short_name(plans.text("accelerator")[0]), str(plans.text("model")[0])
     results = evaluate(tried, catalog)

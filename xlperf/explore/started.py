@@ -68,7 +68,7 @@ def refused_reasons(plans: Table, catalog: Catalog, stack: str = "") -> list[str
     found = [""] * len(plans)
     if not rules:
         return found
-    space = space_of(plans, {}, catalog, rules, len(plans))
+    space = space_of(plans, {}, catalog, rules[:1], len(plans))
     for record, rule in rules:
         plan: Any = space.plan(record)
         try:

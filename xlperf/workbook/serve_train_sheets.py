@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from openpyxl.utils import get_column_letter
 
-from xlperf.catalog.schema import table_schema
+from xlperf.catalog.schema import results_of, table_schema
 from xlperf.explore.forms import TRAINING_PARTS
 from xlperf.workbook.front_formulas import Live
 from xlperf.workbook.front_layout import (
@@ -41,8 +41,14 @@ from xlperf.workbook.style import INK, MUTED, RULE
 
 _ENGINES = {"sglang": "SGLang", "vllm": "vLLM", "tensorrt-llm": "TRT-LLM"}
 """Names of engines as people write them, short enough for a column."""
-CURVE = 40
-"""Points of the curve of throughput against speed per user, at the most. [-]"""
+CURVE = 8
+"""Points of a curve of throughput against speed per user. [-]"""
+_COLOURS = (BLUE, SKY, GREEN, AMBER, MUTED, INK)
+_CURVES = (("D", "E"), ("K", "L"), ("M", "N"), ("O", "P"), ("Q", "R"), ("S", "T"))
+"""Columns of speed and throughput of each way."""
+_OTHERS = 6 + len(results_of("serve").columns)
+_WAYS = _OTHERS + 10
+"""Rows of the headers of forms below all results: the question for other accelerators, and for each way."""
 
 
 def serve_sheet(sheet: Any, data: Any, live: Live, others: list[str]) -> None:
@@ -54,9 +60,8 @@ def serve_sheet(sheet: Any, data: Any, live: Live, others: list[str]) -> None:
     page(sheet, "What does it take to serve this model?", live)
     area, cells = form(sheet, "serve", live)
     r = results(data, "serve", area, live)
-    curve(data, cells, r, live)
     compared(data, cells, r, others, live)
-    ways(data, cells, live)
+    curve(sheet, data, cells, r, ways(data, cells, live), live)
     beside(sheet, "serve", live, r)
     _answers(sheet, r, live)
     _charts(sheet, data, live)
@@ -66,31 +71,20 @@ def serve_sheet(sheet: Any, data: Any, live: Live, others: list[str]) -> None:
     money_of_serving(sheet, r, cells, live)
 
 
-_CARD = (
-    "num_accelerators", "prefill_accelerators", "tensor_parallel", "expert_parallel", "data_parallel_attention",
-    "prefill_tensor_parallel", "prefill_expert_parallel", "prefill_data_parallel_attention", "expert_dispatch",
-    "two_batch_overlap", "prefill_tokens", "redundant_experts", "precision", "mode", "software",
-)  # fmt: skip
-"""Columns of the plan of a copy that a way chooses."""
+def curve(
+    sheet: Any, data: Any, cells: dict[str, str], r: dict[str, str], asked: Callable[[int, str], str], live: Live
+) -> None:
+    """Throughput against speed per user of every way, from row 24; and the answer and the speed asked for.
 
-
-def curve(data: Any, cells: dict[str, str], r: dict[str, str], live: Live) -> None:
-    """Throughput against speed per user of the copy that is shown, at any load; its plan in columns K and L."""
-    card = [(name, given(cells[name])) for name in ("model", "accelerator", "prompt_length", "output_length")]
-    card.append(("kv_precision", f'=IF({cells["kv_precision"]}="auto","",{cells["kv_precision"]})'))
-    for name in _CARD:
-        cell = r["copy_size" if name == "num_accelerators" else name]
-        card.append((name, f'=IF({cell}=1,"yes","no")' if name == "two_batch_overlap" else f'=IFERROR({cell},"")'))
-    for row, (name, value) in enumerate(card, start=10):
-        live.put(data[f"K{row}"], name.replace("_", " "))
-        live.put(data[f"L{row}"], value)
-    live.put(data["D24"], "speed per user")
-    live.put(data["E24"], "this way")
-    shown = '"tokens per second per user, tokens per second per accelerator"'
-    for row in range(25, 25 + CURVE):
-        for letter, column in (("D", 1), ("E", 2)):
-            spilled = f"XLPERF_FRONTIER($K$10:$L${9 + len(card)},,{shown},catalog)"
-            live.put(data[f"{letter}{row}"], f"=IFERROR(INDEX({spilled},{row - 23},{column}),NA())")
+    ``asked``: as :func:`ways` returns it.
+    """
+    for number, (x, y) in enumerate(_CURVES):
+        live.put(data[f"{x}24"], "speed per user")
+        live.put(data[f"{y}24"], f"='{sheet.title}'!$M${15 + number}&\"\"")
+        for point in range(1, CURVE + 1):
+            for letter, name in ((x, "curve speed"), (y, "curve throughput")):
+                own = asked(_WAYS + 1 + number, f"{name} {point}")
+                live.put(data[f"{letter}{24 + point}"], f"=IFERROR({own},NA())")
     points: tuple[tuple[str, Any], ...] = (
         ("G24", "x"),
         ("H24", "this answer"),
@@ -100,15 +94,13 @@ def curve(data: Any, cells: dict[str, str], r: dict[str, str], live: Live) -> No
         ("G26", f"={cells['speed_per_user']}"),
         ("G27", f"={cells['speed_per_user']}"),
         ("I26", 0),
-        ("I27", f"=IFERROR(MAX(E25,{r['tokens_per_second_per_accelerator']}),0)"),
+        ("I27", f"=IFERROR(2*{r['tokens_per_second_per_accelerator']},0)"),
     )
     for cell, own in points:
         live.put(data[cell], own)
     data["H25"].number_format = "#,##0"
 
 
-_OTHERS_TOP, _WAYS_TOP = 118, 128
-"""Rows with the headers of the same question on other accelerators and of all ways, below all results. [-]"""
 WAYS = 6
 """Ways to serve that the sheet lists: three engines, one pool or two. [-]"""
 _ANSWERS = ("AK", "AL", "AM", "AN", "AO", "AP", "AQ")
@@ -128,37 +120,42 @@ def asked_again(data: Any, cells: dict[str, str], rows: Sequence[int], changed: 
     return letters[0], letters[-1]
 
 
-def ways(data: Any, cells: dict[str, str], live: Live) -> None:
-    """Every way to serve, the cheapest first; below all results, the answers in columns from AK on."""
-    rows = range(_WAYS_TOP + 1, _WAYS_TOP + 1 + WAYS)
-    first, last = asked_again(data, cells, rows, {"way": [float(row - _WAYS_TOP) for row in rows]}, live)
+def ways(data: Any, cells: dict[str, str], live: Live) -> Callable[[int, str], str]:
+    """Every way to serve, the cheapest first: forms below all results, their answers right of all entries.
+
+    Returns how a cell asks for a result, by the row of the form of a way and the words of the result.
+    """
+    rows = range(_WAYS + 1, _WAYS + 1 + WAYS)
+    first, last = asked_again(data, cells, rows, {"way": [float(row - _WAYS) for row in rows]}, live)
+
+    def asked(row: int, words: str) -> str:
+        return f'XLPERF_SERVE(${first}{row}:${last}{row},"{words}",catalog,${first}${_WAYS}:${last}${_WAYS})'
+
     wanted = ("software", "prefill accelerators", "copy size", "accelerators", "accelerators sure",
               "fleet cost per million output tokens", "trust")  # fmt: skip
     for letter, words in zip(_ANSWERS, wanted, strict=True):
-        live.put(data[f"{letter}{_WAYS_TOP}"], words)
+        live.put(data[f"{letter}{_WAYS}"], words)
         for row in rows:
-            heads = f"${first}${_WAYS_TOP}:${last}${_WAYS_TOP}"
-            asked = f'XLPERF_SERVE(${first}{row}:${last}{row},"{words}",catalog,{heads})'
-            live.put(data[f"{letter}{row}"], f'=IFERROR({asked},"")')
+            live.put(data[f"{letter}{row}"], f'=IFERROR({asked(row, words)},"")')
+    return asked
 
 
 def compared(data: Any, cells: dict[str, str], r: dict[str, str], others: list[str], live: Live) -> None:
-    """The same question on other accelerators, each mapped anew; below all results, answers from column AK on."""
+    """The same question on other accelerators, each mapped anew: forms below all results, answers from column X on."""
     mapping = ("software", "mode", "hour_price", "num_accelerators", "tensor_parallel", "expert_parallel",
                "data_parallel_attention", "concurrency", "way")  # fmt: skip
-    rows = range(_OTHERS_TOP + 1, _OTHERS_TOP + 1 + len(others))
+    rows = range(_OTHERS + 1, _OTHERS + 1 + len(others))
     changed: dict[str, Sequence[Any]] = {name: ["auto"] * len(others) for name in mapping}
     changed["accelerator"] = others
     first, last = asked_again(data, cells, rows, changed, live)
     wanted = ("accelerators", "fleet cost per million output tokens", "power")
     name, rank, number, cost, power = _ANSWERS[:5]
     for letter, words in zip((name, rank, number, cost, power), ("name", "rank", *wanted), strict=True):
-        live.put(data[f"{letter}{_OTHERS_TOP}"], words)
+        live.put(data[f"{letter}{_OTHERS}"], words)
     for row, accelerator in zip(rows, others, strict=True):
         live.put(data[f"{name}{row}"], accelerator.split("-")[0])
         for letter, words in zip((number, cost, power), wanted, strict=True):
-            heads = f"${first}${_OTHERS_TOP}:${last}${_OTHERS_TOP}"
-            asked = f'XLPERF_SERVE(${first}{row}:${last}{row},"{words}",catalog,{heads})'
+            asked = f'XLPERF_SERVE(${first}{row}:${last}{row},"{words}",catalog,${first}${_OTHERS}:${last}${_OTHERS})'
             live.put(data[f"{letter}{row}"], f"=IFERROR({asked},0)")
         own = f"{cells['accelerator']}=$D{row}"
         live.put(data[f"{rank}{row}"], f"=IF(OR({own},{cost}{row}=0),999999,{cost}{row})+{row}/1000000")
@@ -192,7 +189,7 @@ def _charts(sheet: Any, data: Any, live: Live) -> None:
     chart: Any = scatter(
         data,
         (
-            Points("D", "E", (24, 24 + CURVE), BLUE),
+            *(Points(x, y, (24, 24 + CURVE), colour) for (x, y), colour in zip(_CURVES, _COLOURS, strict=True)),
             Points("G", "I", (24, 27), MUTED, dash="dash"),
             Points("G", "H", (24, 25), ORANGE, "diamond"),
         ),
@@ -209,7 +206,7 @@ def _ways(sheet: Any, data: Any, live: Live) -> None:
     source = f"'{data.title}'!"
     for row in range(15, 15 + WAYS):
         engine, prefill, size, number, sure, cost, trust = (
-            f"{source}${letter}${row - 14 + _WAYS_TOP}" for letter in _ANSWERS
+            f"{source}${letter}${row + _WAYS - 14}" for letter in _ANSWERS
         )
         pools = f'IF({prefill}="",{size},{prefill}&"+"&({size}-{prefill}))'
         # In LibreOffice a text of an add-in's function equals no other; one that LEFT makes of it does.
@@ -229,14 +226,13 @@ def _others(sheet: Any, data: Any, r: dict[str, str], live: Live) -> None:
         put(sheet, f"{letter}22", words, "head")
     for row in range(23, 28):
         source = f"'{data.title}'!"
-        ranks = f"{source}${_ANSWERS[1]}${_OTHERS_TOP + 1}:${_ANSWERS[1]}${_OTHERS_TOP + 6}"
+        ranks = f"{source}${_ANSWERS[1]}${_OTHERS + 1}:${_ANSWERS[1]}${_OTHERS + 6}"
         at = f"MATCH(SMALL({ranks},{row - 22}),{ranks},0)"
         shown = f"SMALL({ranks},{row - 22})<999999"
         name, _, count, cost, power = _ANSWERS[:5]
         for letter, column, look, number in (("M", name, "cell left", ""), ("O", count, "cell", "#,##0"),
                                              ("P", cost, "cell", "0.00"), ("R", power, "cell", "0.00")):  # fmt: skip
-            listed = f"{source}${column}${_OTHERS_TOP + 1}:${column}${_OTHERS_TOP + 6}"
-            value = f'=IFERROR(IF({shown},INDEX({listed},{at}),""),"")'
+            value = f'=IFERROR(IF({shown},INDEX({source}${column}${_OTHERS + 1}:${column}${_OTHERS + 6},{at}),""),"")'
             put(sheet, f"{letter}{row}", value, look, number, live=live)
         change = f'=IFERROR(P{row}/{r["fleet_cost_per_million_output_tokens"]}-1,"")'
         put(sheet, f"Q{row}", change, "cell", "+0%;-0%;0%", live=live)
@@ -254,6 +250,7 @@ def _sure(r: dict[str, str]) -> str:
 
 def _notes(sheet: Any, r: dict[str, str], live: Live) -> None:
     band = f'"80 % band of a token: "&TEXT({r["tpot_low"]},"0")&" to "&TEXT({r["tpot_high"]},"0")&" ms"'
+    room = f'"Room for "&TEXT({r["users_that_fit"]},"#,##0")&" users: "&TEXT({r["head_room"]},"0 %")&" head room"'
     how_sure(sheet, 29, r["trust"], (f'{r["trust_reason"]}&""', band, _sure(r)), live)
     texts(
         sheet,
@@ -262,7 +259,7 @@ def _notes(sheet: Any, r: dict[str, str], live: Live) -> None:
         (
             f'{r["defaults_used"]}&""',
             f'"Price: "&{r["price_basis"]}&"; "&TEXT({r["power_per_accelerator"]},"#,##0")&" W each"',
-            f'"Room for "&TEXT({r["users_that_fit"]},"#,##0")&" users: "&TEXT({r["head_room"]},"0 %")&" head room"',
+            f'IF(LEFT({r["best_way"]},1)="",{room},{r["best_way"]}&"")',
         ),
         live,
     )

@@ -9,8 +9,8 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.equations.serving.continuous import Replicas
 from xlperf.equations.serving.deployment import Deployment, RequestLatency
-from xlperf.equations.serving.load import BatchTimes, RequestLoad, half_of, request_load
-from xlperf.equations.serving.pools import PoolLoad, Pools, pool_state
+from xlperf.equations.serving.load import BatchTimes, RequestLoad, half_of, request_load, whole_sizes
+from xlperf.equations.serving.pools import PoolLoad, Pools, pooled_steady
 from xlperf.equations.serving.queueing import Service, Steady, closed_state
 
 _MOST_TRIES = 40
@@ -90,9 +90,24 @@ class _Pools(NamedTuple):
     def take(self, rows: np.ndarray) -> _Pools:
         return _Pools(self.load.take(rows), self.targets.take(rows))
 
+    def with_known_times(self) -> _Pools:
+        """The same once all times that a state is interpolated between are computed: one call instead of many."""
+        places, most = self.load.places, self.load.workload.max_prefill_prompts
+        steps, passes = (_whole_sizes_to(each)[:, None] for each in (places, most))
+        self.load.times.at(np.minimum(steps, whole_sizes(places)[1]), np.minimum(passes, most))
+        return self
+
     def attempt(self, requests: Array) -> _Trial:
-        steady = pool_state(self.load, requests).steady
+        steady = pooled_steady(self.load, requests)
         return _Trial(*self.targets.kept(steady), np.ceil(steady.running), np.nan * requests)
+
+
+def _whole_sizes_to(most: Array) -> Array:
+    """Batches between which times are linear, from 1 to the largest number or more. [-]"""
+    found, largest = [1.0], float(np.max(most, initial=1.0, where=~np.isnan(most)))
+    while found[-1] < largest:
+        found.append(float(whole_sizes(np.array([np.nextafter(found[-1], np.inf)]))[1][0]))
+    return np.array(found)
 
 
 def _largest_good(most: Array, search: _Search) -> tuple[Array, Array, Array]:
@@ -207,7 +222,7 @@ def pooled_target_results(pools: Pools) -> dict[str, Array]:
     most = most + np.where(
         most > 0.0, np.maximum(other.prefill_tokens / other.own_tokens, 1.0) * other.num_replicas, 0.0
     )
-    _, rate, running = _largest_good(np.where(asked, most, 0.0), _Pools(pools.load, targets))
+    _, rate, running = _largest_good(np.where(asked, most, 0.0), _Pools(pools.load, targets).with_known_times())
     known = most + targets.tokens + plan.prompt_length
     return {
         "batch_at_targets": np.where(asked & ~np.isnan(known), running, np.nan),

@@ -1,0 +1,90 @@
+"""Machines of a fleet: servers and networks of its accelerators, and of a prefill pool of other accelerators."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
+from xlperf.explore.fleet_plans import COUNT, DEGREES, LOAD, ONE, ROUND, in_slices, network_tiers_of, with_columns
+from xlperf.explore.mappings import server_sizes
+from xlperf.explore.search import stacked
+
+PREFILL_COUNT = "prefill_accelerators"
+
+
+class Machine(NamedTuple):
+    """An accelerator, how it is sold and what joins it.
+
+    ``unit``: accelerators of a server or pod. ``server``: the number that they are sold in, 1 in slices. ``most``:
+    accelerators that the network joins, ``inner``: its innermost tier. [-]
+    """
+
+    accelerator: str
+    unit: float
+    server: float
+    most: float
+    inner: float
+
+    @staticmethod
+    def of(plans: Table, catalog: Catalog) -> Machine:
+        """The accelerator that the first of some plans names."""
+        unit, most = (float(sizes[0]) for sizes in server_sizes(plans, catalog))
+        tiers = network_tiers_of(plans, catalog)
+        inner = float(catalog.tables["networks"].number("size")[tiers[0]]) if len(tiers) else np.inf
+        server = 1.0 if in_slices(plans, catalog) else unit
+        return Machine(str(plans.text("accelerator")[0]), unit, server, most, inner)
+
+
+class Machines(NamedTuple):
+    """Machines that decode or do both, machines that prefill, and the price of one of the latter over the former."""
+
+    own: Machine
+    prefill: Machine
+    price: float = 1.0
+
+    @staticmethod
+    def of(formats: Table, prefill: str, catalog: Catalog, priced: bool) -> Machines:
+        """Machines of plans whose prefill pool has accelerators of another name, if any; by rent or cost if priced."""
+        own = Machine.of(formats, catalog)
+        if prefill in ("", own.accelerator):
+            return Machines(own, own)
+        others = with_columns(formats, accelerator=prefill)
+        price = _price(formats, others, catalog) if priced else 1.0
+        return Machines(own, Machine.of(others, catalog), price)
+
+    @property
+    def unlike(self) -> bool:
+        """Whether the prefill pool has accelerators of its own kind."""
+        return self.prefill.accelerator != self.own.accelerator
+
+    def counts(self, plans: Table, copies: Array) -> tuple[Array, Array]:
+        """Accelerators of both kinds in copies of plans, (rows,). [-]"""
+        whole = plans.number(COUNT)
+        prefill = np.nan_to_num(plans.number(PREFILL_COUNT)) if self.unlike else np.zeros(len(whole))
+        return copies * (whole - prefill), copies * prefill
+
+    def in_servers(self, counts: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Accelerators of both kinds in whole servers, (rows,). [-]"""
+        sizes = self.own.server, self.prefill.server
+        decoding, prefill = (
+            np.ceil(count / size * (1.0 - ROUND)) * size for count, size in zip(counts, sizes, strict=True)
+        )
+        return decoding, prefill
+
+    def priced(self, counts: tuple[Array, Array]) -> Array:
+        """Accelerators of the first kind that cost as much as some of both, (rows,). [-]"""
+        return np.asarray(counts[0] + self.price * counts[1])
+
+
+def _price(own: Table, other: Table, catalog: Catalog) -> float:
+    """Cost of an hour of an accelerator over another one's; 1 unless the catalog prices both."""
+    alone = with_columns(
+        stacked([other.take([0]), own.take([0])]), mode=ONE, **dict.fromkeys((COUNT, LOAD, *DEGREES), 1)
+    )
+    ratio = np.divide(*evaluate(alone, catalog).number("accelerator_hour_cost"))
+    return float(ratio) if np.isfinite(ratio) and ratio > 0.0 else 1.0
