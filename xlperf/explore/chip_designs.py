@@ -24,7 +24,7 @@ CHIP = "My chip"
 MARGIN = 0.02
 """Stacks beyond those asked for that the edge has room for, so that rounding loses none. [-]"""
 _ROUND = 1e-9
-_NAMED = ("technology", "core", "memory", "link", "package")
+_NAMED = ("technology", "core", "memory", "link", "die_link", "package")
 _STATED = ("power_budget", "margin_share", "volume")
 _SMALLER = np.arange(0.96, 0.19, -0.04)
 """Die areas that are tried against a cost budget, over the area asked for. [-]"""

@@ -135,7 +135,7 @@ class _Search:
         alone = np.nan_to_num(results.number("tokens_per_second_per_user")) * (results.number("fits") == 1.0)
         need = np.nan_to_num(results.number("memory") - results.number("memory_capacity"), nan=np.inf)
         # Without a copy that keeps the speed the fastest one counts, without one that fits the smallest.
-        nearest = np.where(alone > 0.0, -1.0 / np.maximum(alone, 1e-9), -1e9 - np.maximum(need, 0.0))
+        nearest = np.where(alone > 0.0, -1.0 / np.maximum(alone, 1e-9), -NEVER * (1.0 + np.maximum(need, 0.0)))
         score = np.where((made > 0.0) & (load >= 1.0), made, nearest)
         return with_columns(every, ttft_target=np.nan, tpot_target=np.nan), score, np.round(load)
 
