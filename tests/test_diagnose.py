@@ -184,7 +184,7 @@ def synthetic(kind: str, count: int, seed: int, path: Path) -> Score:
 
 
 def test_known_faults_are_found_again_from_logs(tmp_path: Path) -> None:
-    """60 logs in the formats of ten stacks.
+    """32 logs in the formats of ten stacks.
 
     The ranking was developed on seeds 1 to 9 and 2026. Of 360 runs of six seeds drawn afterwards (72001 to 72006) the
     first cause is right in 93 %, all causes are among the first three in 97 %, the remainder is under 5 % in 96 %; of
@@ -192,9 +192,9 @@ def test_known_faults_are_found_again_from_logs(tmp_path: Path) -> None:
     calls for a second cause, chosen on 2026 and 93001 to 93006: 94, 98 and 97 % of six drawn afterwards (95001 to
     95006).
     """
-    found = [synthetic(kind, count, 2026, tmp_path / "log") for kind, count in (("training", 40), ("inference", 20))]
+    found = [synthetic(kind, count, 2026, tmp_path / "log") for kind, count in (("training", 20), ("inference", 12))]
     total = sum(one.count for one in found)
-    assert total == 60
+    assert total == 32
     assert sum(one.first for one in found) >= 0.85 * total
     assert sum(one.three for one in found) >= 0.95 * total
     assert sum(one.close for one in found) >= 0.95 * total
@@ -272,12 +272,14 @@ def published_pairs() -> list[tuple[PublishedPlans, int, int, str, dict[int, dic
 def test_changes_between_published_runs_are_named() -> None:
     """Of pairs of runs whose measurements differ by more than the band, the change is named first in 80 %.
 
+    Every second pair is tried.
+
     Nothing in the ranking was fitted on them: priors are counts of launch scripts, or all alike. Recipes of the same
     precision family count as one cause; by source it is 92 % of memories, 90 % of the DGX recipes, 58 % of the layer
     times, 57 % of Megatron-Bridge and half of torchtitan.
     """
     right = outside = 0
-    for plans, one, other, cause, values in published_pairs():
+    for plans, one, other, cause, values in published_pairs()[::2]:
         measured = [
             Measured(objective_of("training", name), values[other][name], values[one][name])
             for name in values[one]
@@ -287,7 +289,7 @@ def test_changes_between_published_runs_are_named() -> None:
         if not found.inside:
             outside += 1
             right += causes_of(found)[0] == {cause}
-    assert outside >= 60
+    assert outside >= 30
     assert right >= 0.8 * outside
 
 

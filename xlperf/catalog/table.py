@@ -464,8 +464,8 @@ class Spellings:
         last = text.rstrip("/").rpartition("/")[2]
         cuts = ((self._shapes, cut) for cut in without_variants(last, False))
         for spelled, own in ((self._whole, text), (self._whole, last), *cuts):
-            same = _distinct(spelled.get("".join(words_of(own)), []))
-            if same and words_of(own):
+            same = _distinct(spelled.get("".join(words_of(own)) or " ", []))
+            if same:
                 return same
         begun = words_of(text)
         if not any(map(str.isalpha, "".join(begun))):
