@@ -36,6 +36,7 @@ def against_api(form: Table, catalog: Catalog, found: Answer) -> Answer:
             found["hour_price"], found["copy_size"], found["server_size"], found["concurrency"], per_user * price
         )
     )
+    users = users if np.isfinite(users) else np.nan
     tokens = users * per_user * DAY
     answer: Answer = {
         "api_price": str(table.text("api_price")[rows[best]]),

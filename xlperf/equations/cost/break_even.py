@@ -33,7 +33,7 @@ def break_even_load(
     Returns
     -------
     load : numeric
-        Requests in flight; NaN where no load is large enough. [-]
+        Requests in flight; infinite where no load is large enough. [-]
 
     Examples
     --------
@@ -46,9 +46,9 @@ def break_even_load(
     cost, size, group, most, price = (
         array(one) for one in np.broadcast_arrays(cost_rate, copy_size, server_size, copy_load, load_price)
     )
-    found = np.full(cost.shape, np.nan)
+    found = np.where(np.isnan(cost + size + group + most + price), np.nan, np.inf)
     for copies in range(1, int(np.nanmax(group, initial=1.0)) + 1):
         paid = cost * group * ceil_div(copies * size, group)
         least = np.maximum(paid / price, (copies - 1.0) * most)
-        found = np.where(np.isnan(found) & (paid <= copies * most * price), least, found)
+        found = np.where(np.isinf(found) & (paid <= copies * most * price), least, found)
     return np.asarray(found)
