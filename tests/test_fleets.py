@@ -309,7 +309,7 @@ def test_copies_of_a_given_size_and_load_are_kept(catalog: Catalog) -> None:
 
 def test_what_a_form_sets_is_held_against_the_best_way(catalog: Catalog) -> None:
     """The best way is the answer of the same form with all left open that it sets."""
-    many = SMALL | {"users": 4000.0}
+    many = SMALL | {"users": 20_000.0}
     free = evaluate_forms(form_of(many), catalog)
     own = evaluate_forms(form_of(many | {"software": "vllm", "mode": ONE}), catalog)
     assert free["best_way"][0] == "" and own["accelerators"][0] > free["accelerators"][0]
