@@ -168,7 +168,7 @@ SERVED = {"accelerator": "H100-SXM-80GB", "num accelerators": 16, "tensor parall
 def test_a_start_has_all_that_its_stack_demands(
     catalog: Catalog, stack: str, change: dict[str, Any], wanted: set[str], unwanted: str
 ) -> None:
-    """Of vLLM 0.20, SGLang 0.5, TensorRT-LLM 1.2 and torchtitan 0.2.2: without these nothing starts, or another plan."""
+    """vLLM 0.20, SGLang 0.5, TensorRT-LLM 1.2 and torchtitan 0.2.2: without these another plan starts, or none."""
     plan = one(change if "global batch size" in change else {**SERVED, **change})
     lines = [line.removesuffix(" \\").strip() for line in launch_lines(plan, stack, shape_of(plan, catalog))]
     assert wanted <= set(lines), wanted - set(lines)
