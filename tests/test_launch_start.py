@@ -47,7 +47,7 @@ INFERENCE: dict[str, list[Any]] = {
     "concurrency": [16, 64, 512], "precision": [None, "bf16", "fp8", "fp4", "int4", "fp8-block"],
     "kv precision": [None, "fp8", "bf16", "int8"], "two batch overlap": [None, None, "yes"],
     "graphs": [None, "no"], "prefill tokens": [None, 4096], "max running batch": [None, 64], "mode": ["continuous"],
-    "draft tokens": [None, None, 3],
+    "draft tokens": [None, None, 3], "redundant experts": [None, None, 32],
 }  # fmt: skip
 
 
@@ -130,6 +130,49 @@ def test_serving_and_measuring_are_commands_of_their_own(
     server, client = text[: text.index(measured)], text[text.index(measured) :]
     assert served in server and "--random-input-len" not in server and "quantization" not in server  # MXFP4 is its own
     assert {"--model openai/gpt-oss-120b", "--max-concurrency 32"} <= set(arguments(client.splitlines()))
+
+
+SERVED = {"accelerator": "H100-SXM-80GB", "num accelerators": 16, "tensor parallel": 16, "prompt length": 10000,
+          "output length": 500, "concurrency": 32}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stack", "change", "wanted", "unwanted"),
+    [
+        ("vllm", {"model": "DeepSeek-V3", "draft tokens": 1, "precision": "fp8"},
+         {"--speculative-config.method mtp", "--distributed-executor-backend ray"}, "stored in"),
+        ("vllm", {"model": "Meta-Llama-3.1-70B", "draft tokens": 3, "data parallel attention": 8},
+         {"--speculative-config.model $DRAFT_MODEL", "--data-parallel-backend ray", "--data-parallel-size-local 4"},
+         "executor"),
+        ("vllm", {"model": "DeepSeek-V3", "expert parallel": 16, "redundant experts": 32},
+         {"--enable-eplb", "--eplb-config.num_redundant_experts 32",
+          "# deepseek-ai/DeepSeek-V3 is stored in fp8: give a checkpoint in bf16"}, "quantization"),
+        ("vllm", {"model": "GPT3-175B"},
+         {"# GPT3-175B is in no repository that is known here: give the path of its checkpoint"}, "stored in"),
+        ("sglang", {"model": "Meta-Llama-3.1-70B", "draft tokens": 3},
+         {"--speculative-algorithm EAGLE", "--speculative-eagle-topk 1", "--speculative-num-draft-tokens 4",
+          "--speculative-draft-model-path $DRAFT_MODEL", "--nnodes 2"}, "stored in"),
+        ("trtllm", {"model": "DeepSeek-V3", "draft tokens": 3, "kv precision": "fp8", "graphs": "no"},
+         {"kv_cache_config:", "dtype: fp8", "decoding_type: MTP", "num_nextn_predict_layers: 3",
+          "enable_chunked_prefill: true", "cuda_graph_config: null", "trtllm-serve deepseek-ai/DeepSeek-V3",
+          "srun -N 2 --ntasks-per-node 8 --mpi=pmix trtllm-llmapi-launch"}, "DRAFT_MODEL"),
+        ("trtllm", {"model": "Meta-Llama-3.1-70B", "draft tokens": 3, "kv precision": "bf16", "precision": "fp8"},
+         {"decoding_type: Draft_Target", "max_draft_len: 3", "speculative_model_dir: $DRAFT_MODEL",
+          "# meta-llama/Llama-3.1-70B is stored in bf16: give a checkpoint in fp8"}, "dtype: "),
+        ("torchtitan", {**DENSE, "model": "Mixtral-8x7B-v0.1"},
+         {"--model.name $MODEL_NAME", "--model.flavor $MODEL_FLAVOR"}, "debugmodel"),
+        ("torchtitan", {**DENSE, "model": "Qwen3-32B"}, {"--model.name qwen3", "--model.flavor 32B"}, "$"),
+        ("nemo", {**DENSE, "model": "Grok-1"}, {"nemo llm pretrain --factory $RECIPE"}, "recipe of yours"),
+    ],
+)  # fmt: skip
+def test_a_start_has_all_that_its_stack_demands(
+    catalog: Catalog, stack: str, change: dict[str, Any], wanted: set[str], unwanted: str
+) -> None:
+    """vLLM 0.20, SGLang 0.5, TensorRT-LLM 1.2 and torchtitan 0.2.2: without these another plan starts, or none."""
+    plan = one(change if "global batch size" in change else {**SERVED, **change})
+    lines = [line.removesuffix(" \\").strip() for line in launch_lines(plan, stack, shape_of(plan, catalog))]
+    assert wanted <= set(lines), wanted - set(lines)
+    assert unwanted not in "\n".join(lines)
 
 
 def test_overlap_is_not_asked_for_without_sequence_parallel(catalog: Catalog) -> None:

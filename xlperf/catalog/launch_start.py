@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from xlperf.base.resources import rows
 from xlperf.catalog.launch_models import native_format
+from xlperf.catalog.launch_rules import checkpoint_format
 
 DEFAULT_LENGTH, MICRO_BATCHES = 4096.0, 4.0
 """Tokens of a sequence, and micro-batches per stage, of a plan that leaves them open. [-]"""
@@ -31,9 +32,18 @@ _TRAINERS = {
     "megatron": "torchrun {machine} pretrain_gpt.py", "torchtitan": "torchrun {machine} -m torchtitan.train",
     "nemo": "nemo llm pretrain{machine}",
 }  # fmt: skip
+_OWN_NAMES = {
+    "nemo": "NeMo has no recipe of {model}: RECIPE is one of yours",
+    "torchtitan": "torchtitan has no {model}: MODEL_NAME and MODEL_FLAVOR are yours",
+}
+"""Remarks on models that a stack has no name of."""
 BENCHES = ("vllm bench serve", "sglang.bench_serving", "benchmark_serving")
 """Versions of flags that belong to the client of a benchmark."""
 OPTIONS = "options.yaml"
+DRAFTER = "$DRAFT_MODEL"
+"""Variable for the checkpoint that drafts tokens of a model without modules of its own for them."""
+PREFILL_TOKENS = 8192.0
+"""Tokens of a pass of the prefill where a plan states none. [-]"""
 WRITTEN = {
     "nemo": ("NeMo 2",), "vllm": ("vLLM", "vllm bench"), "sglang": ("SGLang", "sglang.bench"),
     "trtllm": ("TensorRT-LLM", "benchmark_serving"),
@@ -106,6 +116,10 @@ def started_values(stack: str, stated: Mapping[str, str], values: Mapping[str, s
             found.pop("precision", None)  # the checkpoint says it
         if stack == "vllm":
             found.pop("@model")
+    if stack == "trtllm" and stated.get("kv_precision") in ("bf16", "fp16"):
+        found.pop("kv_precision")  # its options have FP8, FP4 and auto
+    if stack == "trtllm" and not shape.has("num_mtp_layers"):
+        found.pop("draft_tokens", None)
     if stack == "torchtitan" and stated.get("precision") == "fp8-current":
         found["@converters"] = "quantize.linear.float8"
     return found
@@ -159,30 +173,74 @@ def start_flags(stack: str, stated: Mapping[str, str], shape: Shape) -> Iterator
             yield from (f"trainer.num_nodes={servers}", f"trainer.devices={each}")
     elif stack == "torchtitan":
         name, _, flavor = _named(stack, stated.get("model", "")).partition(" ")
-        yield from (f"--model.name {name}", f"--model.flavor {flavor}") if flavor else ()
+        yield from (f"--model.name {name or '$MODEL_NAME'}", f"--model.flavor {flavor or '$MODEL_FLAVOR'}")
         yield from _torchtitan_batches(stated, shape)
     elif stack == "vllm":
-        yield f"vllm serve {repositories().get(stated['model'], stated['model'])}"
-        if _number(stated, "tensor_parallel") * _number(stated, "pipeline_parallel") > shape.per_server:
-            yield "--distributed-executor-backend ray"
-        if stated.get("two_batch_overlap") == "yes":
-            yield "--all2all-backend deepep_low_latency"
-        tokens = _number(stated, "prompt_length", 0.0) + _number(stated, "output_length", 0.0)
-        if not {"prompt_variation", "output_variation"} & stated.keys():
-            yield f"--max-model-len {_text(tokens)}"
+        yield from _vllm(stated, shape)
     elif stack == "sglang":
-        ranks = _number(stated, "tensor_parallel") * _number(stated, "pipeline_parallel")
-        if ranks > shape.per_server:
-            yield from (f"--nnodes {math.ceil(ranks / shape.per_server)}", "--node-rank $NODE_RANK",
-                        "--dist-init-addr $MASTER_ADDR:5000")  # fmt: skip
-        if stated.get("two_batch_overlap") == "yes":
-            yield "--moe-a2a-backend deepep"
+        yield from _sglang(stated, shape)
+    elif stack == "trtllm":
+        yield from _trtllm(stated, shape)
+
+
+def _drafts(stated: Mapping[str, str]) -> int:
+    """Tokens that are drafted for each step."""
+    return int(_number(stated, "draft_tokens", 0.0))
+
+
+def _vllm(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
+    """The model, engines on several servers, and what drafting, expert copies and overlap need."""
+    yield f"vllm serve {repositories().get(stated['model'], stated['model'])}"
+    ranks = _number(stated, "tensor_parallel") * _number(stated, "pipeline_parallel")
+    engines = _number(stated, "data_parallel_attention")
+    if ranks > shape.per_server and engines > 1.0:
+        here = max(shape.per_server * engines // ranks, 1.0)
+        yield from ("--data-parallel-backend ray", f"--data-parallel-size-local {_text(here)}")
+    elif ranks > shape.per_server:
+        yield "--distributed-executor-backend ray"
+    if stated.get("two_batch_overlap") == "yes":
+        yield "--all2all-backend deepep_low_latency"
+    if _number(stated, "redundant_experts", 0.0):
+        yield "--enable-eplb"
+    if _drafts(stated):
+        drafter = "method mtp" if shape.has("num_mtp_layers") else f"model {DRAFTER}"
+        yield f"--speculative-config.{drafter}"
+    tokens = _number(stated, "prompt_length", 0.0) + _number(stated, "output_length", 0.0)
+    if not {"prompt_variation", "output_variation"} & stated.keys():
+        yield f"--max-model-len {_text(tokens)}"
+
+
+def _sglang(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
+    """Servers of an engine, and what drafting and overlap need."""
+    ranks = _number(stated, "tensor_parallel") * _number(stated, "pipeline_parallel")
+    if ranks > shape.per_server:
+        yield from (f"--nnodes {math.ceil(ranks / shape.per_server)}", "--node-rank $NODE_RANK",
+                    "--dist-init-addr $MASTER_ADDR:5000")  # fmt: skip
+    if stated.get("two_batch_overlap") == "yes":
+        yield "--moe-a2a-backend deepep"
+    drafts = _drafts(stated)
+    if drafts:
+        yield from ("--speculative-algorithm EAGLE", "--speculative-eagle-topk 1",
+                    f"--speculative-num-draft-tokens {drafts + 1}")  # fmt: skip
+        yield from [] if shape.has("num_mtp_layers") else [f"--speculative-draft-model-path {DRAFTER}"]
+
+
+def _trtllm(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
+    """Options of drafting and of prompts that are longer than a pass."""
+    if _number(stated, "prompt_length", 0.0) > _number(stated, "prefill_tokens", PREFILL_TOKENS):
+        yield "enable_chunked_prefill: true"
+    drafts = _drafts(stated)
+    if drafts and shape.has("num_mtp_layers"):
+        yield "speculative_config.decoding_type: MTP"
+    elif drafts:
+        yield from ("speculative_config.decoding_type: Draft_Target", f"speculative_config.max_draft_len: {drafts}",
+                    f"speculative_config.speculative_model_dir: {DRAFTER}")  # fmt: skip
 
 
 def _named(stack: str, model: str) -> str:
     """A stack's own name of a model, "" where it has none."""
-    known = rows("catalog/launch_models.csv")
-    return next((row["name"] for row in known if row["stack"] == stack and row["model"] == model), "")
+    known = (row for row in rows("catalog/launch_models.csv") if row["stack"] == stack and row["written"] != "no")
+    return next((row["name"] for row in known if row["model"] == model), "")
 
 
 def _torchtitan_batches(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
@@ -334,11 +392,9 @@ def script(stack: str, lines: Sequence[tuple[str, str]], stated: Mapping[str, st
         servers, each = _servers(stated, shape)
         machine = f"--nnodes {servers} --nproc_per_node {each}"
         if stack == "nemo":
-            recipe = _named(stack, stated.get("model", ""))
-            machine = f" --factory {recipe}" if recipe else ""
-            found += (
-                [] if recipe else [f"# NeMo has no recipe of {stated.get('model', 'this model')}: give one of yours"]
-            )
+            machine = f" --factory {_named(stack, stated.get('model', '')) or '$RECIPE'}"
+        if stack in _OWN_NAMES and not _named(stack, stated.get("model", "")):
+            found.append(f"# {_OWN_NAMES[stack].format(model=stated.get('model', 'this model'))}")
         return [*found, *_command(_TRAINERS[stack].format(machine=machine), args)]
     server, client = _SERVERS[stack]
     options = [line for _, line in lines if line not in args and ": " in line.split("'")[0]]
@@ -346,14 +402,54 @@ def script(stack: str, lines: Sequence[tuple[str, str]], stated: Mapping[str, st
         args.append(f"--extra_llm_api_options {OPTIONS}")
     first = [line for line in args if line.startswith(("vllm serve", "trtllm-serve"))]
     rest = [line for line in args if line not in first]
+    if stack == "trtllm" and (tasks := _tasks(stated, shape)):
+        first, rest = [tasks], [*first, *rest]
     bench = [line for version, line in lines if version.startswith(BENCHES)]
+    told = [f"cat > {OPTIONS} << EOF", *_nested(options), "EOF"] if options else []
+    told += _remarks(stack, stated)
     name = repositories().get(stated.get("model", ""), stated.get("model", ""))
-    told = [f"cat > {OPTIONS} << EOF", *options, "EOF"] if options else []
-    format_ = native_format(stated.get("model", ""))
-    precision = stated.get("precision", "bf16")
-    if precision[:3] in ("fp4", "int") and not format_:
-        told.append(f"# {name} has to be a checkpoint in {precision}")
     return [*told, *_command(first[0] if first else server, rest), *_command(client, [f"--model {name}", *bench])]
+
+
+def _remarks(stack: str, stated: Mapping[str, str]) -> Iterator[str]:
+    """What a user has to give in place of the names of a start of a server."""
+    model, precision = stated.get("model", ""), stated.get("precision", "bf16")
+    name = repositories().get(model, model)
+    if model not in repositories():
+        yield f"# {name} is in no repository that is known here: give the path of its checkpoint"
+    stored = checkpoint_format(model).get("precision", "bf16")
+    online = precision in ("fp8", "fp8-tensor") and stack != "trtllm"  # the engine quantises 16-bit weights itself
+    if _width(precision) != _width(stored) and not (online and _width(stored) == "16"):
+        yield f"# {name} is stored in {stored}: give a checkpoint in {precision}"
+
+
+def _width(precision: str) -> str:
+    """Format of weights, whatever their scales: 16 bits, FP8, FP4, INT8 or INT4."""
+    return "16" if precision in ("bf16", "fp16", "fp32") else precision.partition("-")[0]
+
+
+def _tasks(stated: Mapping[str, str], shape: Shape) -> str:
+    """How TensorRT-LLM is started on several servers: a task of Slurm for each rank; "" on one."""
+    ranks = _number(stated, "tensor_parallel") * _number(stated, "pipeline_parallel")
+    ranks *= _number(stated, "context_parallel")
+    if not ranks > shape.per_server:
+        return ""
+    servers = math.ceil(ranks / shape.per_server)
+    each = math.ceil(ranks / servers)
+    return f"srun -N {servers} --ntasks-per-node {each} --mpi=pmix trtllm-llmapi-launch"
+
+
+def _nested(options: Sequence[str]) -> list[str]:
+    """Options with points in their names as YAML has them.
+
+    >>> _nested(["kv_cache_config.dtype: fp8", "enable_attention_dp: true"])
+    ['kv_cache_config:', '  dtype: fp8', 'enable_attention_dp: true']
+    """
+    inside: dict[str, list[str]] = {}
+    for line in options:
+        head, point, rest = line.partition(".") if "." in line.partition(":")[0] else (line, "", "")
+        inside.setdefault(head + (":" if point else ""), []).extend([f"  {rest}"] if point else [])
+    return [line for head, lines in inside.items() for line in (head, *lines)]
 
 
 def _command(first: str, args: Sequence[str]) -> list[str]:

@@ -102,7 +102,7 @@ def settings_of(
             found.append(list(_of_call(command, commands)))
         elif nested < _NESTED and command.strip():
             inside = settings_of(command, shell.variables, commands, nested + 1)
-            found += [group for group in inside if len(group) > 1]
+            found += [group for group in inside if len(group) > 1 or (group and group[0].name.endswith(":"))]
     return found
 
 
