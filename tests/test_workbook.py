@@ -352,7 +352,8 @@ def test_results_are_live_formulas_in_the_form_of_files(book: Any) -> None:
             assert "[@" not in formula and f"{kind}[[#All]]" not in formula
     assert book.defined_names["catalog"].attr_text == "start!$C$13"
     sent = (*CATALOG_TABLES, *TECHNOLOGY_TABLES, "process_nodes", "packages")
-    given = ",".join([*(f"{kind}[[#All]]" for kind in sent), "C14"])
+    servers = "servers[[#All],[server]:[fixed power (MW)]]"  # its results follow from the catalog
+    given = ",".join([*(f"{kind}[[#All]]" for kind in sent), servers, "api_prices[[#All]]", "C14"])
     assert book["start"]["C13"].value == f"=XLPERF_CATALOG({given})"
 
 

@@ -189,6 +189,7 @@ def _training_row(draw: Draw, number: int) -> Row:
         )
         row["recompute_modules"] = draw.one((None, *modules))
     row["start_hour"] = (None, 3, 20)[number % 3]
+    row |= _prices(number)
     row["loss_precision"] = (None, "bf16", None, "fp32")[number % 4]
     if "token_dispatch" in row:
         row["dispatch_ranks"] = (None, 6, None, 3)[number % 4]
@@ -206,6 +207,16 @@ def _training_row(draw: Draw, number: int) -> Row:
     if draw.predicting[row["model"]] and draw.later.random() < 0.5:
         row["train_mtp"] = "yes"
     return row
+
+
+def _prices(number: int) -> Row:
+    """Prices that some plans state themselves."""
+    return {
+        "hour_price": (None, None, 2.0, None, None, 3.5, None)[number % 7],
+        "energy_price": (None, 0.03, None, None, 0.06)[number % 5],
+        "power_usage_effectiveness": (None, None, 1.1, 1.4)[number % 4],
+        "carbon_intensity": (None, 50, None, 300, None, None)[number % 6],
+    }
 
 
 def _pool(draw: Draw, model: str, prefix: str = "") -> tuple[Row, int]:
@@ -312,6 +323,7 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
     row["sorted_sampling"] = (None, "no", "yes", None, None)[number % 5]
     row["wide_attention"] = (None, None, "no", "yes", None, None, None)[number % 7]
     row["attention_tile_rows"] = (None, None, None, 16, 64, 128, None, None)[number % 8]
+    row |= _prices(number)
     row["load_by_hour"] = (None, "2 " * 12 + "1 " * 12, "1 " * 8 + "3 " * 16)[number % 3]
     if row["precision"] == "fp8":
         row["precision"] = ("fp8", "fp8-block", "fp8-tensor", "fp8")[number % 4]
