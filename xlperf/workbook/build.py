@@ -168,16 +168,8 @@ def build(path: str | Path | None = None, replaced: Mapping[str, Table | Rows] |
     ``replaced``: tables that take the place of those that the workbook holds: a new calibration.
     """
     target = Path(path) if path is not None else resources.workbook()
-    write_workbook(target, {**first_rows(), **read_tables(target), **(replaced or {})})
+    write_workbook(target, {**read_tables(target), **(replaced or {})})
     return target
-
-
-def first_rows() -> dict[str, Table]:
-    """First rows of sheets that a workbook may lack: they count until it has the sheet, then its own rows do."""
-    tables, faults = read_catalog_tables(resources.table("workbook/seeds"), required=False)
-    if faults:
-        raise InputError(faults)
-    return {table.kind: table for table in tables}
 
 
 def build_template(path: str | Path | None = None) -> Path:
