@@ -19,7 +19,6 @@ from xlperf.explore.facility import most_fed
 from xlperf.explore.forms import evaluate_forms, form_of, plan_of, ways_of
 from xlperf.explore.search import search
 from xlperf.explore.vary import read_variation
-from xlperf.workbook.build import first_rows
 
 Command = Callable[..., Outcome]
 MW = 1e6
@@ -32,12 +31,6 @@ TRAINED = {"model": "Meta-Llama-3.1-8B", "accelerator": "H100-SXM-80GB", "num_ac
 STATED = {"energy_price": "0.2", "power_usage_effectiveness": "1.4", "carbon_intensity": "50"}
 
 
-@pytest.fixture(scope="module")
-def priced(catalog: Catalog) -> Catalog:
-    """The shipped catalog with the sheet api prices as it is built."""
-    return catalog.with_tables([first_rows()["api_prices"]])
-
-
 def answered(kind: str, catalog: Catalog, words: dict[str, str], **more: str) -> dict[str, Any]:
     found = evaluate_forms(form_of(kind, {**words, **more}), catalog)
     return {name: values[0] for name, values in found.columns.items()}
@@ -45,14 +38,14 @@ def answered(kind: str, catalog: Catalog, words: dict[str, str], **more: str) ->
 
 @pytest.mark.parametrize("stated", [{}, STATED, {"hour_price": "5", "payment": "both"}, {"payment": "own", **STATED}])
 @pytest.mark.parametrize("kind", ["serve", "train"])
-def test_one_name_is_one_number(kind: str, stated: dict[str, str], priced: Catalog) -> None:
+def test_one_name_is_one_number(kind: str, stated: dict[str, str], catalog: Catalog) -> None:
     """The plan that an answer hands on has the costs, the energy and the carbon of the answer under the same names."""
     words = {**(SERVED if kind == "serve" else TRAINED), **stated}
-    form, answer = form_of(kind, words), answered(kind, priced, words)
-    plan = ways_of(form, priced)[0] if kind == "serve" else plan_of(form, priced)
+    form, answer = form_of(kind, words), answered(kind, catalog, words)
+    plan = ways_of(form, catalog)[0] if kind == "serve" else plan_of(form, catalog)
     assert plan is not None and len(plan) == 1
-    results = evaluate(plan, priced)
-    owned = evaluate_ownership(plan, priced, results=results)
+    results = evaluate(plan, catalog)
+    owned = evaluate_ownership(plan, catalog, results=results)
     about = ("cost", "energy", "carbon", "owned_", "run_")
     for table, least in ((results, 4), (owned, 1)):
         shared = [name for name in table.columns if name in answer and name.startswith(about)]
@@ -119,21 +112,21 @@ def test_who_has_no_owner_is_not_given_one(catalog: Catalog) -> None:
     assert " for $" not in found["answer"]
 
 
-def test_what_fits_in_a_power_limit_fits_and_no_more(priced: Catalog) -> None:
+def test_what_fits_in_a_power_limit_fits_and_no_more(catalog: Catalog) -> None:
     """The most users within a limit are served within it; those of one copy more are refused, with the number."""
     limit = 0.1
-    most = answered("serve", priced, {**SERVED, "users": "auto"}, facility_power_limit=str(limit))
+    most = answered("serve", catalog, {**SERVED, "users": "auto"}, facility_power_limit=str(limit))
     assert 0.5 * limit * MW < most["power"] <= limit * MW and most["users_in_power"] == most["users"]
-    same = answered("serve", priced, {**SERVED, "users": str(most["users"])}, facility_power_limit=str(limit))
+    same = answered("serve", catalog, {**SERVED, "users": str(most["users"])}, facility_power_limit=str(limit))
     assert same["power"] <= limit * MW
     more = str(most["users"] + most["server_size"] * most["concurrency"])
-    beyond = answered("serve", priced, {**SERVED, "users": more}, facility_power_limit=str(limit))
-    free = answered("serve", priced, {**SERVED, "users": more})
+    beyond = answered("serve", catalog, {**SERVED, "users": more}, facility_power_limit=str(limit))
+    free = answered("serve", catalog, {**SERVED, "users": more})
     assert beyond["answer"].startswith("No answer: ") and free["power"] > limit * MW
     assert f"{free['power'] / (limit * MW):.3g} times the facility power limit of 0.1 MW" in beyond["answer"]
     assert f"{most['users']:,.0f} users in flight" in beyond["answer"] and "another accelerator" in beyond["answer"]
     assert beyond["users_in_power"] == most["users"]
-    none = answered("serve", priced, {**SERVED, "users": "auto"}, facility_power_limit="0.001")
+    none = answered("serve", catalog, {**SERVED, "users": "auto"}, facility_power_limit="0.001")
     assert "no copy fits in it" in none["answer"]
 
 
@@ -165,8 +158,8 @@ def test_the_most_that_a_limit_feeds_is_the_largest_number_that_keeps_it(catalog
         assert best.count == counts[counts * 1000.0 + 200.0 <= limit].max()  # type: ignore[attr-defined]
 
 
-def test_from_the_break_even_load_on_own_accelerators_cost_no_more(priced: Catalog) -> None:
-    found = answered("serve", priced, SERVED, payment="own")
+def test_from_the_break_even_load_on_own_accelerators_cost_no_more(catalog: Catalog) -> None:
+    found = answered("serve", catalog, SERVED, payment="own")
     users = found["break_even_users"]
     assert found["api_provider"] == "Groq" and found["api_price"] == "Meta-Llama-3.1-8B, Groq"
     assert "cheaper than Groq's API" in found["api_answer"]
@@ -177,21 +170,21 @@ def test_from_the_break_even_load_on_own_accelerators_cost_no_more(priced: Catal
         size = found["server_size"] * np.ceil(copies * found["copy_size"] / found["server_size"])
         tokens = share * users * found["tokens_per_second"] / found["users"]
         assert (size * found["hour_price"] <= tokens * price / MW) == cheaper
-    assert "cheaper" in answered("serve", priced, SERVED, hour_price="0.1")["api_answer"]
-    assert "At no load" in answered("serve", priced, SERVED, hour_price="50")["api_answer"]
+    assert "cheaper" in answered("serve", catalog, SERVED, hour_price="0.1")["api_answer"]
+    assert "At no load" in answered("serve", catalog, SERVED, hour_price="50")["api_answer"]
 
 
-def test_nothing_is_said_of_a_model_that_no_api_sells(priced: Catalog) -> None:
-    none = answered("serve", priced, {**SERVED, "model": "Qwen3-8B"})
+def test_nothing_is_said_of_a_model_that_no_api_sells(catalog: Catalog) -> None:
+    none = answered("serve", catalog, {**SERVED, "model": "Qwen3-8B"})
     assert none["api_answer"] == "" and np.isnan(none["break_even_users"])
 
 
-def test_every_offer_says_where_and_when_it_was_read(priced: Catalog) -> None:
-    table = priced.tables["api_prices"]
+def test_every_offer_says_where_and_when_it_was_read(catalog: Catalog) -> None:
+    table = catalog.tables["api_prices"]
     assert len(table) >= 15 and len(set(table.text("api_price"))) == len(table)
     assert all(source.startswith("https://") for source in table.text("source"))
     assert [date[:4] for date in table["date"]] == [f"{year:.0f}" for year in table["year"]]
-    priced.rows("models", table.text("model"), table, "model")
+    catalog.rows("models", table.text("model"), table, "model")
 
 
 def test_the_least_owned_cost_is_the_least_of_what_ownership_says(catalog: Catalog) -> None:
