@@ -53,6 +53,7 @@ NOT_DRAWN = {
     "serving.kernels.of_part": "names of kernels",
     "serving.communication.pool_message_time": "two pools with a size each; the tests of pools call it",
     "serving.pools.pool_state": "takes two pools as pools_of returns them",
+    "serving.pools.pooled_steady": "takes two pools as pools_of returns them",
     "serving.pools.pooled_results": "takes two pools as pools_of returns them",
     "serving.results.batch_times": "takes the five parts of a step that phase_times returns",
     "serving.results.streamed": "takes the results of a static batch",

@@ -13,6 +13,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.explore.search import stacked
+from xlperf.explore.space import divisors
 
 ONE, TWO = "continuous", "disaggregated"
 TP, EP, DPA = DEGREES = ("tensor_parallel", "expert_parallel", "data_parallel_attention")
@@ -32,6 +33,13 @@ DISTINCT = (
     *(f"prefill_{name}" for name in DEGREES), CHUNK, LOAD, *OPTIONS,
 )  # fmt: skip
 """Columns in which no two plans that are tried are the same."""
+
+COPY_SIZES = tuple(2.0**power for power in range(9))
+"""Accelerators of a replica that are tried first. [-]"""
+WIDE, PARTS = 32.0, 8.0
+"""Ranks from which on attention replicas and expert groups of fewer than this part of them are not tried. [-]"""
+_COUNTS, _MORE = 9, 1.05
+"""Numbers of replicas of a pool that are tried, and up to how many times as many as its rate asks for. [-]"""
 
 
 @dataclass(frozen=True)
@@ -174,3 +182,47 @@ def in_slices(plans: Table, catalog: Catalog) -> bool:
     """Whether accelerators are sold in slices of any size, as on a torus, which has no servers."""
     tiers = network_tiers_of(plans, catalog)
     return len(tiers) > 0 and str(catalog.tables["networks"].text("topology")[tiers[0]]) == "torus"
+
+
+class Pairs(NamedTuple):
+    """Plans with a decoding and a prefill mapping, and what a replica of each does, (rows,).
+
+    ``prefill``, ``decode``: request rates [request/s]. ``batch``: requests that a replica decodes together [-].
+    """
+
+    plans: Table
+    prefill: Array
+    decode: Array
+    batch: Array
+
+    def take(self, rows: np.ndarray) -> Pairs:
+        """Some of the pairs."""
+        return Pairs(self.plans.take(rows), self.prefill[rows], self.decode[rows], self.batch[rows])
+
+
+def degrees_of(size: float, every: bool) -> list[float]:
+    """Degrees to try of attention replicas and expert groups of a replica: its divisors, or halves of halves of it."""
+    found = set(divisors(size))
+    if not every:
+        halves = {size / 2.0**power for power in range(9)}
+        found = {one for one in found if one in halves or one in COPY_SIZES}
+    if size >= WIDE:
+        found = {one for one in found if one * PARTS >= size or one == 1.0}
+    return sorted(found)
+
+
+def replicas_around(number: float, share: float) -> Array:
+    """Replicas of a pool to try, from a share of a number to a little more."""
+    ends = np.linspace(np.floor(max(share, 0.25) * number), np.ceil(_MORE * number) + 1.0, _COUNTS)
+    return np.unique(np.maximum(np.round(ends), 1.0))
+
+
+def with_pools(plans: Table, decoders: Array, prefillers: Array) -> Table:
+    """Plans with pools of so many replicas."""
+    prefill = prefillers * plans.number(f"prefill_{TP}")
+    return with_columns(plans, num_accelerators=decoders * plans.number(TP) + prefill, prefill_accelerators=prefill)
+
+
+def same_values(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Where values are equal, or both blank."""
+    return np.asarray((one == other) | ((one != one) & (other != other)))

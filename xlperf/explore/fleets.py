@@ -9,7 +9,6 @@ are combined, and the numbers of replicas of both are tried around the rate of t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from xlperf.engine.trust import BADGES
 from xlperf.explore.fleet_machines import Machine, Machines
 from xlperf.explore.fleet_plans import (
     CHUNK,
+    COPY_SIZES,
     COUNT,
     DEGREES,
     DISPATCH,
@@ -36,10 +36,15 @@ from xlperf.explore.fleet_plans import (
     TWO,
     Demand,
     Fleet,
+    Pairs,
     Probed,
     crossed,
+    degrees_of,
     first_of_keys,
+    replicas_around,
+    same_values,
     with_columns,
+    with_pools,
 )
 from xlperf.explore.mappings import sold_counts
 from xlperf.explore.search import stacked
@@ -48,12 +53,8 @@ from xlperf.explore.started import refused_reasons
 
 WHOLE, DECODE, PREFILL = "copy", "decode", "prefill"
 """Parts of a fleet whose mappings are sought: a copy with one pool, and a replica of each of two pools."""
-COPY_SIZES = tuple(2.0**power for power in range(9))
-"""Accelerators of a replica that are tried first. [-]"""
 MOST_DENSE, MOST_RANKS = 64.0, 320.0
 """Largest replicas that are tried: of models without experts or to prefill, and others (EP 320 of DeepSeek-V3). [-]"""
-WIDE, PARTS = 32.0, 8.0
-"""Ranks from which on attention replicas and expert groups of fewer than this part of them are not tried. [-]"""
 CHUNKS = (8192.0, 2048.0, 4096.0, 16384.0, 32768.0)
 """Tokens of a prefill pass to try, the default of plans first. [-]"""
 AROUND, MOST_AROUND = 2.0, 6
@@ -77,8 +78,8 @@ _FEW = 16.0
 """Requests of a copy below which copies of several replicas are tried: as many need not run on each. [-]"""
 _ROOMY = CHUNKS[:2]
 """Tokens of a prefill pass of which the first that fits is tried first. [-]"""
-_COUNTS, _MORE, _NEXT = 9, 1.05, (-2.0, -1.0, 0.0, 1.0)
-"""Numbers of replicas of a pool that are tried, up to how many of those that its rate asks for, and around the best."""
+_NEXT = (-2.0, -1.0, 0.0, 1.0)
+"""Numbers of replicas of a pool that are tried around the best. [-]"""
 _QUEUED = (0.1, 0.4, 1.0)
 """Times to the first token, over their target, for which requests in flight follow from a rate. [-]"""
 _LOADS, _FILLED, _SIZED, _SEVERAL = 12, (1.0, 1.15), (0.5, 1.3), (1.0, 2.0)
@@ -87,21 +88,6 @@ _LOADS, _FILLED, _SIZED, _SEVERAL = 12, (1.0, 1.15), (0.5, 1.3), (1.0, 2.0)
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
 STATE = ("fits", "tpot", "ttft", "max_batch_size", "tokens_per_second")
 """Results that say how much a plan serves at the most within its targets, and whether it keeps them at its load."""
-
-
-class _Pairs(NamedTuple):
-    """Plans with a decoding and a prefill mapping, and what a replica of each does, (rows,).
-
-    ``prefill``, ``decode``: request rates [request/s]. ``batch``: requests that a replica decodes together [-].
-    """
-
-    plans: Table
-    prefill: Array
-    decode: Array
-    batch: Array
-
-    def take(self, rows: np.ndarray) -> _Pairs:
-        return _Pairs(self.plans.take(rows), self.prefill[rows], self.decode[rows], self.batch[rows])
 
 
 class FleetSearch:
@@ -192,7 +178,7 @@ class FleetSearch:
         """
         rows: list[tuple[float, float, float]] = []
         for size in sizes:
-            degrees = _degrees(size, every)
+            degrees = degrees_of(size, every)
             attention = [given[DPA]] if DPA in given else degrees
             experts = [given[EP]] if EP in given else degrees if self.experts else [1.0]
             rows += [(size, replicas, group) for replicas in attention for group in experts]
@@ -411,17 +397,17 @@ class FleetSearch:
         best = Probed.joined([tried, near]).best(2, "software").plans
         return best if self.demand.load == self.demand.load else self.filled(best, best.number(LOAD), _FILLED)
 
-    def paired(self, decode: Probed, prefill: Probed) -> _Pairs:
+    def paired(self, decode: Probed, prefill: Probed) -> Pairs:
         """The cheapest pairs of a decoding and a prefill mapping of each engine that one plan can state."""
         one, other = (part.plans for part in (decode, prefill))
         rows, columns = (index.ravel() for index in np.indices((len(one), len(other))))
         same = np.ones(len(rows), dtype=bool)
         for name in ("software", "precision", "activation_precision", "kv_precision", "wide_attention"):
             if name in one:
-                same &= _same(one[name][rows], other[name][columns])
+                same &= same_values(one[name][rows], other[name][columns])
         for name in OPTIONS if self.experts else ():
             free = self.free(DECODE, name, one)[rows] | self.free(PREFILL, name, other)[columns]
-            same &= free | _same(one[name][rows], other[name][columns])
+            same &= free | same_values(one[name][rows], other[name][columns])
         rows, columns = rows[same], columns[same]
         rates = one.number(TP) / decode.need, other.number(TP) / prefill.need
         plans = one.take(rows)
@@ -434,7 +420,7 @@ class FleetSearch:
                 chosen[name] = np.where(self.free(DECODE, name, plans), other[name][columns], plans[name])
             copied = plans.number("redundant_experts"), other.number("redundant_experts")[columns]
             chosen["redundant_experts"] = np.maximum(*copied)
-        pairs = _Pairs(with_columns(plans, **chosen), rates[1][columns], rates[0][rows], one.number(LOAD)[rows])
+        pairs = Pairs(with_columns(plans, **chosen), rates[1][columns], rates[0][rows], one.number(LOAD)[rows])
         rate, share = self.rates(pairs)
         size, other_size = (pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
         need = self.machines.priced((rate * size / pairs.decode, rate * other_size / pairs.prefill))
@@ -453,7 +439,7 @@ class FleetSearch:
         inside = (plans.number(TP) <= self.machine(part).inner) & (option == DISPATCH)
         return np.asarray((plans.number(DPA) == 1.0) | inside)
 
-    def rates(self, pairs: _Pairs) -> tuple[Array, Array]:
+    def rates(self, pairs: Pairs) -> tuple[Array, Array]:
         """Requests per second of the demand if the first token took no time [request/s], and the share of them if it
         took as long as its target [-].
         """
@@ -463,7 +449,7 @@ class FleetSearch:
         first = np.where(self.demand.first < NEVER, self.demand.first, 0.0)
         return np.asarray(self.demand.users / decode_time), np.asarray(decode_time / (decode_time + first))
 
-    def sized(self, pairs: _Pairs) -> Probed:
+    def sized(self, pairs: Pairs) -> Probed:
         """Pools of pairs in whole replicas around what the demand asks for, those that keep the targets."""
         demand = self.demand
         rate, share = self.rates(pairs)
@@ -483,7 +469,7 @@ class FleetSearch:
             rows, decoders, prefillers = [], [], []
             for row in range(len(need)):
                 each = rate[row] / copies[row]
-                mine, theirs = (_numbers(each / one[row], share[row]) for one in (pairs.decode, pairs.prefill))
+                mine, theirs = (replicas_around(each / one[row], share[row]) for one in (pairs.decode, pairs.prefill))
                 grid = np.array(np.meshgrid(mine, theirs)).reshape(2, -1)
                 rows.append(np.full(grid.shape[1], row))
                 decoders.append(grid[0])
@@ -502,7 +488,7 @@ class FleetSearch:
         parts = np.gcd(decoders.astype(np.int64), prefillers.astype(np.int64)) if given != given else 1
         copies = copies * parts
         load = np.ceil(users / copies * (1.0 - ROUND)) if given != given else given
-        plans = with_columns(_pools(plans, decoders / parts, prefillers / parts), concurrency=load)
+        plans = with_columns(with_pools(plans, decoders / parts, prefillers / parts), concurrency=load)
         results = evaluate(plans, self.catalog, results=STATE)
         good = self.demand.kept(results) & self.held(plans, results)
         if self.demand.is_rate:
@@ -540,7 +526,7 @@ class FleetSearch:
         users = users if self.demand.is_rate else np.full(len(rows), self.demand.users)
         return self.serving(plans.take(index), decoders[rows], prefillers[rows], users, apart[index])
 
-    def divided(self, pairs: _Pairs) -> Probed:
+    def divided(self, pairs: Pairs) -> Probed:
         """Pools that share a given number of accelerators, at their largest loads."""
         total, rows, decoders, prefillers, loads = self.demand.size, [], [], [], []
         size, other = (pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
@@ -555,7 +541,7 @@ class FleetSearch:
             decoders += number[near].tolist()
             prefillers += left[near].tolist()
             loads += (rate[near] * pairs.batch[row] / pairs.decode[row]).tolist()
-        plans = _pools(pairs.plans.take(np.array(rows, dtype=np.int64)), np.array(decoders), np.array(prefillers))
+        plans = with_pools(pairs.plans.take(np.array(rows, dtype=np.int64)), np.array(decoders), np.array(prefillers))
         if not len(plans):
             return Probed(plans, np.zeros(0), np.zeros(0))
         plans = self.filled(plans, np.array(loads), _SIZED)
@@ -592,31 +578,3 @@ def _order(fleet: Fleet) -> tuple[float, float, float, float, float]:
     each = float(fleet.results.number("tokens_per_second_per_accelerator")[0])
     badge = BADGES.index(str(fleet.results["trust"][0])) if fleet.results["trust"][0] else len(BADGES)
     return fleet.price, badge, fleet.used, float(fleet.plan.number(COUNT)[0]), -each
-
-
-def _degrees(size: float, every: bool) -> list[float]:
-    """Degrees to try of attention replicas and expert groups of a replica: its divisors, or halves of halves of it."""
-    found = set(divisors(size))
-    if not every:
-        halves = {size / 2.0**power for power in range(9)}
-        found = {one for one in found if one in halves or one in COPY_SIZES}
-    if size >= WIDE:
-        found = {one for one in found if one * PARTS >= size or one == 1.0}
-    return sorted(found)
-
-
-def _numbers(number: float, share: float) -> Array:
-    """Replicas of a pool to try, from a share of a number to a little more."""
-    ends = np.linspace(np.floor(max(share, 0.25) * number), np.ceil(_MORE * number) + 1.0, _COUNTS)
-    return np.unique(np.maximum(np.round(ends), 1.0))
-
-
-def _pools(plans: Table, decoders: Array, prefillers: Array) -> Table:
-    """Plans with pools of so many replicas."""
-    prefill = prefillers * plans.number(f"prefill_{TP}")
-    return with_columns(plans, num_accelerators=decoders * plans.number(TP) + prefill, prefill_accelerators=prefill)
-
-
-def _same(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Where values are equal, or both blank."""
-    return np.asarray((one == other) | ((one != one) & (other != other)))
