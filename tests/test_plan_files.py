@@ -144,9 +144,9 @@ def test_a_hundred_thousand_plans_of_csv(tmp_path: Path) -> None:
     path.write_text(
         "\n".join([header, *(f"plan {row},gpt-3,A100,{a},{b},{c},{d},bf16" for row, (a, b, c, d) in enumerate(counts))])
     )
-    start = time.perf_counter()
+    start = time.process_time()
     (plans,) = read_plans(path)
-    assert time.perf_counter() - start < 3.0
+    assert time.process_time() - start < 3.0
     assert len(plans) == 100_000
     assert plans["global_batch_size"].tolist() == [float(row[3]) for row in counts]
     assert plans["name"][99_999] == "plan 99999"
