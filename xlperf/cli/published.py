@@ -34,7 +34,6 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
         "xlperf validate --kernels                        errors of held-out kernel shapes",
         "xlperf validate --machines                       machines beyond NVIDIA, sources left out of the fit",
         "xlperf validate --conditions                     formats, layers, engines, sources left out beside models",
-        "xlperf validate --kernels --leave-out blackwell  kernels of a generation by those of the others",
         "xlperf validate --choice                         is the plan ranked first the right one, as measured",
         "xlperf validate --deployments                    published fleets beside the answers of xlperf serve",
         "xlperf validate --pairs                          two engines of one publisher: predicted and measured ratio",
