@@ -243,5 +243,5 @@ def megawatts(power: float) -> str:
     ('0.124', '2')
     """
     value = power / MILLION
-    step = 10.0 ** (np.floor(np.log10(value)) - 2.0)
+    step = float(f"1e{int(f'{value:e}'.partition('e')[2]) - 2}")
     return f"{np.ceil(value / step * (1.0 - 1e-9)) * step:.6g}"

@@ -89,7 +89,8 @@ def _beside(form: Table, catalog: Catalog) -> Answer:
     form, _ = _with_exact_names(form, catalog)
     part = part_of(catalog, form)
     best = best_way(form, part)
-    if best or serving_ways(form, part):
+    limited = bool(np.isfinite(form.number("facility_power_limit")[0]))
+    if best or limited or serving_ways(form, part):
         return best
     names = [name for name in OTHERS if name in catalog.tables["accelerators"].text("accelerator")]
     return other_machines(form, names, catalog)
