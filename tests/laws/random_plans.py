@@ -364,6 +364,8 @@ MODES = (*_ROWS, "rate", "disaggregated rate")
 """What can be drawn. ``rate``: requests arrive at a rate (continuous); ``targets``: largest load under targets."""
 
 _RESULT = {"training": "step_time", "inference": "latency"}
+_FEWEST = 60
+"""Plans that are drawn at least, so that fewer of them are the first of more. [-]"""
 _SEEDS = {mode: 11 + at for at, mode in enumerate(MODES)}
 
 
@@ -423,7 +425,7 @@ def _drawn(mode: str, number: int, seed: int) -> tuple[Row, ...]:
 
 def legal_rows(mode: str, number: int, seed: int = 0) -> list[Row]:
     """Legal plans of a mode on the shipped catalog as cells by column, in the units of the schema."""
-    return [dict(row) for row in _drawn(mode, number, seed)]
+    return [dict(row) for row in _drawn(mode, max(number, _FEWEST), seed)[:number]]
 
 
 def legal_plans(mode: str, number: int, seed: int = 0) -> Table:

@@ -67,10 +67,15 @@ def form_options(kind: str, function: Any) -> Any:
     return function
 
 
+def _says(answer: Mapping[str, Any], name: str) -> bool:
+    """Whether a text of an answer says anything."""
+    return answer.get(name, "") not in ("", "none")
+
+
 def answer_lines(kind: str, form: Mapping[str, str], answer: Mapping[str, Any], shown: list[str]) -> list[str]:
     """Lines of an answer on a terminal: the sentence, results, ``shown``, and what was taken for granted."""
     card = _card(kind, answer)
-    beside = [f"{answer[name]}".rstrip(".") + "." for name in ("best_way", "api_answer") if answer.get(name)]
+    beside = [f"{answer[name]}".rstrip(".") + "." for name in ("best_way", "api_answer") if _says(answer, name)]
     blocks = [[str(answer["answer"]), *beside], card, shown, _notes(form, answer)]
     return [line for block in blocks if block for line in (*block, "")][:-1]
 
@@ -172,7 +177,7 @@ def _card(kind: str, answer: Mapping[str, Any]) -> list[str]:
     for column in (results_of(kind).by_name[name] for name in _SHOWN[kind]):
         value = answer[column.name]
         if column.is_text or value != value:
-            lines += [(column, str(value), "")] if column.is_text and value else []
+            lines += [(column, str(value), "")] if column.is_text and _says(answer, column.name) else []
             continue
         factor, name = unit_of(column).factor, _BANDS.get(column.name, column.name)
         ends = [answer.get(f"{name}_{end}", float("nan")) / factor for end in ("low", "high")]

@@ -34,7 +34,7 @@ from xlperf.explore.search_results import (
     short_name,
     slower,
 )
-from xlperf.explore.serve import best_way, other_machines, serve_answer, serving_ways
+from xlperf.explore.serve import NOTHING, best_way, other_machines, serve_answer, serving_ways
 from xlperf.explore.space import divides, divisors, powers_of_two
 from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
 
@@ -88,9 +88,9 @@ def _beside(form: Table, catalog: Catalog) -> Answer:
         return {}
     form, _ = _with_exact_names(form, catalog)
     part = part_of(catalog, form)
-    best = best_way(form, part)
+    best = {"best_way": NOTHING} | best_way(form, part)
     limited = bool(np.isfinite(form.number("facility_power_limit")[0]))
-    if best or limited or serving_ways(form, part):
+    if limited or len(best) > 1 or serving_ways(form, part):
         return best
     names = [name for name in OTHERS if name in catalog.tables["accelerators"].text("accelerator")]
     return other_machines(form, names, catalog)

@@ -58,6 +58,8 @@ _LIMITS = {
     "speed_used": "the speed per user is the limit",
     "ttft_used": "the time to the first token is the limit",
 }
+NOTHING = "none"
+"""Word of a result without one: a cell with a blank text shows an error where the functions are not installed."""
 SURE = 0.8
 """Probability with which a fleet is to be large enough. [-]"""
 _FAR = "EXTRAPOLATED"
@@ -342,7 +344,7 @@ def _answer(form: Table, fleets: list[Fleet], way: int, catalog: Catalog) -> Ans
     found |= {name: str(results[name][0]) for name in ("trust", "trust_reason")}
     accelerator = short_name(plan.text("accelerator")[0])
     other = str(plan.text("prefill_accelerator")[0])
-    found["prefill_accelerator"] = other if own.prefill else ""
+    found["prefill_accelerator"] = other if own.prefill else NOTHING
     names = f"{accelerator} and {kinds[1]:,.0f} {short_name(other)}" if own.prefill else accelerator
     cost = cost_words(form, hours, count / rate * MILLION, " per million output tokens")
     found["answer"] = _sentence(found, kinds[0], names, slices, cost) + _nearer(fleets, way, accelerator)

@@ -129,6 +129,8 @@ def example_tables(tables: Mapping[str, Table]) -> dict[str, Table]:
         "networks": _rows_named(tables["networks"], "network", networks),
         "prices": _rows_named(tables["prices"], "price", accelerators),
     }
+    if "api_prices" in tables:
+        found["api_prices"] = _rows_named(tables["api_prices"], "model", models)
     for kind in ("chiplets", "servers"):
         if kind in tables:
             found[kind] = _rows_named(tables[kind], "accelerator", accelerators).take(np.array([0]))

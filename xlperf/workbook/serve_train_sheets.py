@@ -61,11 +61,12 @@ def serve_sheet(sheet: Any, data: Any, live: Live, others: list[str]) -> None:
     area, cells = form(sheet, "serve", live)
     r = results(data, "serve", area, live)
     compared(data, cells, r, others, live)
-    curve(sheet, data, cells, r, ways(data, cells, live), live)
+    asked = ways(data, cells, live)
     beside(sheet, "serve", live, r)
     _answers(sheet, r, live)
-    _charts(sheet, data, live)
     _ways(sheet, data, live)
+    curve(sheet, data, cells, r, asked, live)
+    _charts(sheet, data, live)
     _others(sheet, data, r, live)
     _notes(sheet, r, live)
     money_of_serving(sheet, r, cells, live)
@@ -259,7 +260,7 @@ def _notes(sheet: Any, r: dict[str, str], live: Live) -> None:
         (
             f'{r["defaults_used"]}&""',
             f'"Price: "&{r["price_basis"]}&"; "&TEXT({r["power_per_accelerator"]},"#,##0")&" W each"',
-            f'IF(LEFT({r["best_way"]},1)="",{room},{r["best_way"]}&"")',
+            f'IF(LEFT({r["best_way"]},4)="none",{room},{r["best_way"]}&"")',
         ),
         live,
     )
