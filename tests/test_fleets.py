@@ -359,3 +359,15 @@ def test_the_precision_of_the_cache_is_open_unless_the_form_states_it(catalog: C
     assert free["accelerators"] == min(answer["accelerators"] for answer in own.values())
     assert free["kv_precision"] == "fp8" and free["answer"].endswith("Cache in FP8.")
     assert answer_of(form_of(bf16 | {"accelerator": "A100-SXM4-80GB"}), catalog)["kv_precision"] == "bf16"
+
+
+def test_a_stated_price_answers_alike_whatever_was_asked_before(catalog: Catalog) -> None:
+    """Pools of two kinds of accelerators are ranked by price; a stated price makes both kinds alike."""
+    asked = SMALL | {"prefill_accelerator": "H200-SXM-141GB", "mode": TWO, "software": "sglang"}
+    stated = asked | {"hour_price": 2.0}
+    after = [
+        [(way.accelerators, way.price) for way in serving_ways(form_of(form), catalog)] for form in (asked, stated)
+    ]
+    other = load_catalog()
+    before = [[(way.accelerators, way.price) for way in serving_ways(form_of(form), other)] for form in (stated, asked)]
+    assert after == before[::-1] and after[0] != after[1]

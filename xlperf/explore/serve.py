@@ -100,7 +100,7 @@ def serving_ways(form: Table, catalog: Catalog) -> list[Fleet]:
     most = _every_way(with_columns(form, users=np.nan, request_rate=np.nan), catalog)
     others = [serving(fleet, _demand(form), catalog) for fleet in most]  # a copy that draws less may serve as many
     within += [fleet for fleet in others if not sized(fleet, catalog).power > limit]
-    return first_ways(sorted(within, key=lambda fleet: fleet.accelerators))
+    return first_ways(sorted(within, key=lambda fleet: fleet.price))
 
 
 def _every_way(form: Table, catalog: Catalog) -> list[Fleet]:
@@ -132,7 +132,9 @@ def _is_open(form: Table) -> bool:
 
 def _smallest_fleets(form: Table, catalog: Catalog) -> list[Fleet]:
     """The smallest fleet of each engine and mode; prices and power choose none of them."""
-    key = tuple(sorted((name, str(one[0])) for name, one in form.columns.items() if name not in _AFTERWARDS))
+    stated = sorted((name, str(one[0])) for name, one in form.columns.items() if name not in _AFTERWARDS)
+    # A stated hour price holds for both kinds of accelerators, so that pools of two kinds are compared by number.
+    key = bool(np.isnan(form.number("hour_price")[0])), *stated
     cached = _found.setdefault(catalog, {})
     if key not in cached:
         mode = str(form.text("mode")[0])
