@@ -17,7 +17,6 @@ import numpy as np
 COUNTED = {"FLOP", "token", "request"}  # numbers of things: an equation may count them out of sizes
 ATOMS = {"B", "s", "FLOP", "W", "J", "USD", "mm2", "mm", "Hz", "token", "request", "kg", "V"}
 ROWS, OPERATORS, TIERS = 24, 3, 3
-WORDS = ("str", "Words")
 _ENTRY = re.compile(r"^\*{0,2}(?P<names>\w+(?:, \w+)*)(?: : (?P<type>.+))?$")
 
 
@@ -94,9 +93,9 @@ def is_array(annotation: str) -> bool:
 
 
 def is_formula(function: Callable[..., Any]) -> bool:
-    """Whether all parameters are arrays, numbers or a choice of words, and all results arrays."""
+    """Whether all parameters are arrays or numbers, and all results arrays."""
     results = re.findall(r"\w+", str(inspect.signature(function).return_annotation))
-    arrays = all(is_array(annotation) or annotation in WORDS for annotation in parameters(function).values())
+    arrays = all(is_array(annotation) for annotation in parameters(function).values())
     return arrays and set(results) <= {"Array", "tuple"}
 
 
@@ -149,9 +148,8 @@ def dimensions(unit: str) -> set[str]:
 
 @dataclasses.dataclass
 class Leaf:
-    """One array among the arguments: where it stands, its unit, and its values."""
+    """One array among the arguments: its documentation, unit and values."""
 
-    path: tuple[str, ...]
     entry: Entry
     unit: str
     values: np.ndarray
@@ -181,32 +179,14 @@ def _shape(text: str, default: tuple[int, ...]) -> tuple[int, ...]:
     return {None: (ROWS,), "1": (ROWS, 1), "tiers": (ROWS, TIERS)}.get(found[1], (ROWS, OPERATORS))
 
 
-def choices(entry: Entry) -> list[str]:
-    """Choices that a docstring lists: ``{"ring", "tree"}``."""
-    return re.findall(r"['\"]([\w\-]+)['\"]", entry.type)
-
-
-def draw(function: Callable[..., Any], random: np.random.Generator, choice: str | None = None) -> dict[str, Any]:
-    """Random arguments of a formula: each a :class:`Leaf`, or a word."""
-    drawn: dict[str, Any] = {}
+def draw(function: Callable[..., Any], random: np.random.Generator) -> dict[str, Leaf]:
+    """Random arguments of a formula."""
+    drawn: dict[str, Leaf] = {}
     for entry in section(documentation(function), "Parameters"):
-        if parameters(function)[entry.name] in WORDS:
-            drawn[entry.name] = choice or choices(entry)[0]
-            continue
         unit = entry.unit or "-"
         values = _random(random, entry, unit, _shape(entry.type + entry.text, (ROWS,)))
-        drawn[entry.name] = Leaf((entry.name,), entry, unit, values)
+        drawn[entry.name] = Leaf(entry, unit, values)
     return drawn
-
-
-def leaves(drawn: Mapping[str, Any]) -> Iterator[Leaf]:
-    """All leaves of drawn arguments."""
-    return (value for value in drawn.values() if isinstance(value, Leaf))
-
-
-def filled(drawn: Mapping[str, Any], change: Callable[[Leaf], Any]) -> dict[str, Any]:
-    """Drawn arguments with each leaf replaced by an array."""
-    return {name: change(value) if isinstance(value, Leaf) else value for name, value in drawn.items()}
 
 
 def outcomes(function: Callable[..., Any], result: Any) -> list[tuple[str, str, np.ndarray]]:

@@ -23,30 +23,13 @@ OFTEN_INFINITE = {
 EVERY = pytest.mark.parametrize("name", sorted(formulas()))
 
 
-def _cases() -> list[tuple[str, str | None]]:
-    cases: list[tuple[str, str | None]] = []
-    for name, function in sorted(formulas().items()):
-        entries = equations.section(equations.documentation(function), "Parameters")
-        options = [
-            choice
-            for entry in entries
-            if equations.parameters(function).get(entry.name) in equations.WORDS
-            for choice in equations.choices(entry)
-        ]
-        cases += [(name, option) for option in options or [None]]
-    return cases
-
-
-CASES = pytest.mark.parametrize(("name", "choice"), _cases())
-
-
-def _draw(name: str, choice: str | None) -> tuple[Callable[..., Any], dict[str, Any]]:
+def _draw(name: str) -> tuple[Callable[..., Any], dict[str, Leaf]]:
     function = formulas()[name]
-    return function, equations.draw(function, np.random.default_rng(7), choice)
+    return function, equations.draw(function, np.random.default_rng(7))
 
 
-def _call(function: Callable[..., Any], drawn: dict[str, Any], change: Callable[[Leaf], Any]) -> list[Any]:
-    arguments = equations.filled(drawn, change)
+def _call(function: Callable[..., Any], drawn: dict[str, Leaf], change: Callable[[Leaf], Any]) -> list[Any]:
+    arguments = {name: change(leaf) for name, leaf in drawn.items()}
     with np.errstate(all="ignore"):
         return equations.outcomes(function, function(**arguments))
 
@@ -108,9 +91,9 @@ def test_docstring_has_a_worked_example(name: str) -> None:
     assert worked, f"{name}: no doctest with its result"
 
 
-@CASES
-def test_one_row_is_the_same_alone_and_among_others(name: str, choice: str | None) -> None:
-    function, drawn = _draw(name, choice)
+@EVERY
+def test_one_row_is_the_same_alone_and_among_others(name: str) -> None:
+    function, drawn = _draw(name)
     together = _call(function, drawn, _values)
     for row in range(0, equations.ROWS, 5):
         alone = _call(function, drawn, lambda leaf, row=row: leaf.values[row : row + 1])
@@ -121,7 +104,7 @@ def test_one_row_is_the_same_alone_and_among_others(name: str, choice: str | Non
 
 @EVERY
 def test_scalars_lists_and_grids_are_the_same_code(name: str) -> None:
-    function, drawn = _draw(name, None)
+    function, drawn = _draw(name)
     together = _call(function, drawn, _values)
     lists = _call(function, drawn, lambda leaf: leaf.values.tolist())
     for (label, _, many), (_, _, listed) in zip(together, lists, strict=True):
@@ -134,54 +117,54 @@ def test_scalars_lists_and_grids_are_the_same_code(name: str) -> None:
         assert many[row].tobytes() == one.tobytes(), f"{name}: {label} of scalars is {one}, of a row {many[row]}"
     if len(drawn) < 2:
         return
-    first = next(leaf.path[0] for leaf in equations.leaves(drawn))
-    grid = _call(function, drawn, lambda leaf: leaf.values[:, None] if leaf.path[0] == first else leaf.values[None, :])
+    first = next(iter(drawn.values()))
+    grid = _call(function, drawn, lambda leaf: leaf.values[:, None] if leaf is first else leaf.values[None, :])
     for (label, _, many), (_, _, table) in zip(together, grid, strict=True):
         assert table.shape == (equations.ROWS, equations.ROWS), f"{name}: {label} of a column and a row"
         assert np.diagonal(table).tobytes() == many.tobytes(), f"{name}: {label} of a column and a row differs"
 
 
-@CASES
-def test_arguments_are_untouched_and_results_are_numbers(name: str, choice: str | None) -> None:
-    function, drawn = _draw(name, choice)
-    before = [leaf.values.copy() for leaf in equations.leaves(drawn)]
+@EVERY
+def test_arguments_are_untouched_and_results_are_numbers(name: str) -> None:
+    function, drawn = _draw(name)
+    before = [leaf.values.copy() for leaf in drawn.values()]
     results = _call(function, drawn, lambda leaf: leaf.values)
-    for leaf, copy in zip(equations.leaves(drawn), before, strict=True):
-        assert leaf.values.tobytes() == copy.tobytes(), f"{name}: writes into its argument {'.'.join(leaf.path)}"
+    for (argument, leaf), copy in zip(drawn.items(), before, strict=True):
+        assert leaf.values.tobytes() == copy.tobytes(), f"{name}: writes into its argument {argument}"
     for label, _, values in results:
         known = ~np.isnan(values) if name in OFTEN_INFINITE else np.isfinite(values)
         assert known.mean() > 0.5, f"{name}: {label} is hardly ever a number: {values}"
 
 
-@CASES
-def test_nan_in_nan_out(name: str, choice: str | None) -> None:
-    function, drawn = _draw(name, choice)
+@EVERY
+def test_nan_in_nan_out(name: str) -> None:
+    function, drawn = _draw(name)
     whole = _call(function, drawn, _values)
     row = 5
-    for spoiled in equations.leaves(drawn):
+    for argument, spoiled in drawn.items():
         if spoiled.entry.nan_has_a_meaning:
             continue
 
         def change(leaf: Leaf, spoiled: Leaf = spoiled) -> np.ndarray:
             values = leaf.values.copy()
-            if leaf.path == spoiled.path:
+            if leaf is spoiled:
                 values[row] = np.nan
             return values
 
         found = _call(function, drawn, change)
         for label, _, values in found:
-            assert np.isnan(values[row]).all(), f"{name}: {label} is {values[row]} where {spoiled.path[0]} is NaN"
+            assert np.isnan(values[row]).all(), f"{name}: {label} is {values[row]} where {argument} is NaN"
         for (label, _, values), (_, _, clean) in zip(found, whole, strict=True):
             others = np.arange(len(values)) != row
             assert values[others].tobytes() == clean[others].tobytes(), f"{name}: {label} leaks NaN into other rows"
 
 
-@CASES
+@EVERY
 @pytest.mark.parametrize("seed", [1, 2])
-def test_result_scales_with_its_units(name: str, choice: str | None, seed: int) -> None:
+def test_result_scales_with_its_units(name: str, seed: int) -> None:
     """Re-measured with other yardsticks the inputs give the re-measured result; a hard-wired 5 us does not."""
-    function, drawn = _draw(name, choice)
-    sources = list(equations.leaves(drawn))
+    function, drawn = _draw(name)
+    sources = list(drawn.values())
     carried = set().union(*(equations.dimensions(leaf.unit) for leaf in sources), set())
     amounts = {leaf.unit for leaf in sources}
     together = _call(function, drawn, _values)
@@ -246,11 +229,11 @@ def _blocked(message_size: Numeric, bandwidth: Numeric) -> Array:
 @pytest.mark.parametrize(
     ("function", "test", "words"),
     [
-        (_wired, lambda name: test_result_scales_with_its_units(name, None, 1), "does not follow when"),
-        (_dropped, lambda name: test_result_scales_with_its_units(name, None, 1), "does not follow when"),
-        (_deaf, lambda name: test_nan_in_nan_out(name, None), "where message_size is NaN"),
-        (_writing, lambda name: test_arguments_are_untouched_and_results_are_numbers(name, None), "its argument band"),
-        (_blocked, lambda name: test_one_row_is_the_same_alone_and_among_others(name, None), "in the last bits"),
+        (_wired, lambda name: test_result_scales_with_its_units(name, 1), "does not follow when"),
+        (_dropped, lambda name: test_result_scales_with_its_units(name, 1), "does not follow when"),
+        (_deaf, lambda name: test_nan_in_nan_out(name), "where message_size is NaN"),
+        (_writing, lambda name: test_arguments_are_untouched_and_results_are_numbers(name), "its argument band"),
+        (_blocked, lambda name: test_one_row_is_the_same_alone_and_among_others(name), "in the last bits"),
         (_blocked, test_scalars_lists_and_grids_are_the_same_code, "of scalars is"),
     ],
 )
