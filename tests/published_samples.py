@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from xlperf.calibrate.published import Published, published_rows
-from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.catalog import Catalog
+from xlperf.measurements.published import Published, published_rows
+from xlperf.measurements.training import training_plans
 
 DATA = Path(__file__).parent / "data"
 TRAINING, INFERENCE = DATA / "training_published.csv", DATA / "inference_published.csv"

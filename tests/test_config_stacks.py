@@ -11,10 +11,10 @@ from conftest import Outcome, csv_rows
 from xlperf.base.errors import InputError
 from xlperf.base.resources import rows
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.launch import read_launch
-from xlperf.catalog.launch_flags import flags, read_stacks, stacks
-from xlperf.catalog.launch_stacks import kind_of, software_of
 from xlperf.catalog.schema import table_schema
+from xlperf.interop.launch import read_launch
+from xlperf.interop.launch_flags import flags, read_stacks, stacks
+from xlperf.interop.launch_stacks import kind_of, software_of
 
 Command = Callable[..., Outcome]
 GIVEN = {"accelerator": "H100-SXM-80GB", "num accelerators": "256"}
@@ -44,7 +44,7 @@ def agrees(catalog: Catalog, text: str, name: str, wanted: str, given: dict[str,
 
 
 def test_flags_are_of_columns_and_values_that_there_are() -> None:
-    for row in rows("catalog/config_flags.csv"):
+    for row in rows("interop/config_flags.csv"):
         assert row["version"]
         if row["column"][:1] in ("", "@"):
             continue
@@ -56,14 +56,14 @@ def test_flags_are_of_columns_and_values_that_there_are() -> None:
 
 def test_stacks_of_the_table_are_read_or_refused(catalog: Catalog) -> None:
     software = set(catalog.tables["calibration"].text("software").tolist())
-    for row in rows("catalog/launch_stacks.csv"):
+    for row in rows("interop/launch_stacks.csv"):
         assert row["source"] and row["evidence"] and row["title"]
         if row["read"] == "yes" and row["stack"] != "serving":
             assert flags(row["stack"])
     for stack in set(read_stacks()) - set(stacks()):
         assert software_of(stack)[0] in software
     names = set(catalog.tables["models"].text("model").tolist())
-    assert {row["model"] for row in rows("catalog/launch_models.csv")} - {""} <= names
+    assert {row["model"] for row in rows("interop/launch_models.csv")} - {""} <= names
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from published_samples import edited
 from published_samples import one as row_of
 
+from xlperf.base import resources
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
 from xlperf.calibrate.accuracy import (
@@ -24,7 +25,6 @@ from xlperf.calibrate.accuracy import (
     short_table,
 )
 from xlperf.calibrate.bands import POOLING, bands_left_out, checked_widths, fit_bands, half_widths, with_checks
-from xlperf.calibrate.comparison import FIRST_TOKEN, STEP_TIME, TIME_PER_TOKEN
 from xlperf.calibrate.cross_validation import (
     cross_validated,
     left_out_together,
@@ -45,18 +45,19 @@ from xlperf.calibrate.fit import (
 from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
 from xlperf.calibrate.fit_published import trial_values, without_reference
 from xlperf.calibrate.fitter import FittedConstant, Parameter, calibration_table, joined_tables
-from xlperf.calibrate.kernel_measurements import read_kernels
-from xlperf.calibrate.published import Published, PublishedPlans, package_rows, published_columns, published_rows
 from xlperf.calibrate.published_errors import Errors, plans_to_fit
 from xlperf.calibrate.published_errors import errors_of as published_entries
-from xlperf.calibrate.published_feasible import prefill_utilization
-from xlperf.calibrate.published_inference import inference_plans
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.cli.app import cli
 from xlperf.engine import evaluate
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.equations.serving.results import band_of_mode, band_of_time, full_cache
+from xlperf.measurements.comparison import FIRST_TOKEN, STEP_TIME, TIME_PER_TOKEN
+from xlperf.measurements.feasible import prefill_utilization
+from xlperf.measurements.inference import inference_plans
+from xlperf.measurements.kernels import read_kernels
+from xlperf.measurements.published import Published, PublishedPlans, published_columns, published_rows
 
 STACK = "somestack"
 SOURCE = SOURCES["training"] + " in validation.xlsx"
@@ -452,7 +453,7 @@ def test_published_constants_are_told_from_kernels() -> None:
     table = shipped().tables["calibration"]
     kernels = set(not_published(table))
     names = ("family", "generation", "precision", "software", "constant")
-    documented = {tuple(row[name] for name in names) for row in package_rows("documented_constants.csv")}
+    documented = {tuple(row[name] for name in names) for row in resources.rows("calibrate/documented_constants.csv")}
     keys = list(zip(*(table.text(name).tolist() for name in names), strict=True))
     of_machines = [str(source).startswith(OF_MACHINES) for source in table.text("source").tolist()]
     for row, family in enumerate(table.text("family").tolist()):

@@ -109,8 +109,8 @@ def test_two_thousand_unknown_models_in_one_call() -> None:
 
 def test_measurements_that_are_no_numbers() -> None:
     from xlperf.base.resources import workbook
-    from xlperf.calibrate.kernel_measurements import measurements, read_kernels
     from xlperf.catalog.catalog import load_catalog
+    from xlperf.measurements.kernels import measurements, read_kernels
 
     row = next(row for row in read_kernels(workbook("validation.xlsx")) if row["kind"] == "gemm")
     for text in ("1_000", "nan", "x"):

@@ -16,13 +16,13 @@ from conftest import Outcome, csv_rows
 from xlperf.base.errors import InputError
 from xlperf.base.resources import rows, workbook
 from xlperf.catalog.catalog import load_catalog
-from xlperf.catalog.launch import Launch, flags, launch_lines, read_launch, stacks
-from xlperf.catalog.launch_stacks import verdict
-from xlperf.catalog.launch_text import Setting
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.read import read_plans
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
+from xlperf.interop.launch import Launch, flags, launch_lines, read_launch, stacks
+from xlperf.interop.launch_stacks import verdict
+from xlperf.interop.launch_text import Setting
 
 Command = Callable[..., Outcome]
 REST = "# xlperf: model = Llama3-70B\n# xlperf: accelerator = H100-SXM-80GB\n# xlperf: num accelerators = 64\n"
@@ -44,7 +44,7 @@ def test_shipped_plans_come_back_the_same(stack: str) -> None:
 
 
 def test_flags_are_of_columns_and_values_that_there_are() -> None:
-    for row in rows("catalog/launch_flags.csv"):
+    for row in rows("interop/launch_flags.csv"):
         assert row["version"]
         if row["column"][:1] in ("", "@"):
             continue
@@ -52,7 +52,7 @@ def test_flags_are_of_columns_and_values_that_there_are() -> None:
         assert row["value"] or not row["argument"]
         if row["value"] and column.entries:
             assert row["value"] in column.entries
-    for row in rows("catalog/launch_defaults.csv"):
+    for row in rows("interop/launch_defaults.csv"):
         assert row["column"] in table_schema(flags(row["stack"])[0].kind).by_name and row["source"]
 
 

@@ -19,14 +19,14 @@ from xlperf import load_catalog
 from xlperf.base.errors import InputError
 from xlperf.base.units import factor
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.datasheet import accelerator_row
-from xlperf.catalog.hugging_face import model_row
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.catalog.xlsx_rows import add_row
 from xlperf.engine import evaluate
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.parameters import mtp_parameters, parameter_count
+from xlperf.interop.datasheet import accelerator_row
+from xlperf.interop.hugging_face import model_row
 
 Command = Callable[..., Outcome]
 PUBLIC = json.loads((Path(__file__).parent / "data" / "hugging_face.json").read_text(encoding="utf-8"))

@@ -15,12 +15,12 @@ from conftest import Outcome
 from xlperf import load_catalog
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.hugging_face import ModelRow, model_row
-from xlperf.catalog.hugging_face_types import defaults_of, families
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import Column, unit_of
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.parameters import parameter_count
+from xlperf.interop.hugging_face import ModelRow, model_row
+from xlperf.interop.hugging_face_types import defaults_of, families
 
 Command = Callable[..., Outcome]
 DATA = Path(__file__).parent / "data"

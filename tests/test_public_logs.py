@@ -12,10 +12,6 @@ import pytest
 from conftest import Outcome, csv_rows
 
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.launch import launch_lines, read_launch
-from xlperf.catalog.log_plans import logged_plan
-from xlperf.catalog.log_text import log_lines
-from xlperf.catalog.logs import read_log
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
@@ -24,6 +20,10 @@ from xlperf.explore.diagnose import read_measured
 from xlperf.explore.log_facts import contradictions, ruled_out
 from xlperf.explore.remedy import remedy
 from xlperf.explore.started import refused_reasons, shape_of
+from xlperf.interop.launch import launch_lines, read_launch
+from xlperf.interop.log_plans import logged_plan
+from xlperf.interop.log_text import log_lines
+from xlperf.interop.logs import read_log
 
 Command = Callable[..., Outcome]
 SEARCHED = {"training": "micro batch size=auto", "inference": "tensor parallel=auto"}

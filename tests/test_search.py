@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 from search_plans import SERVE, TRAIN, plan
 
 from xlperf.base.errors import InputError
-from xlperf.calibrate.published import read_published
-from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import AUTO_COLUMNS, PLAN_TABLES, column
@@ -28,6 +26,8 @@ from xlperf.explore.objectives import default_objective, limit_of, objective_of
 from xlperf.explore.search import MEMORY_FIRST, search, stacked
 from xlperf.explore.search_results import BEYOND_LIMITS, GOOD, ILLEGAL, TOO_LARGE, Search
 from xlperf.explore.space import WHOLE, Part, divisors
+from xlperf.measurements.published import read_published
+from xlperf.measurements.training import training_plans
 
 DATA = Path(__file__).parent / "data"
 DEGREES = ("tensor parallel", "context parallel", "pipeline parallel")

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from xlperf.base.resources import workbook
-from xlperf.calibrate.published import read_published
-from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema, unit_of
 from xlperf.engine import evaluate
+from xlperf.measurements.published import read_published
+from xlperf.measurements.training import training_plans
 from xlperf.workbook.build import read_tables
 from xlperf.workbook.validation import read_parts
 

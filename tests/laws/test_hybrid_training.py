@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xlperf.calibrate.published import Published
 from xlperf.calibrate.validate import records_of
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
@@ -23,6 +22,7 @@ from xlperf.equations.model.model import Model
 from xlperf.equations.model.parameters import matrix_parameters, parameter_count
 from xlperf.equations.training import step
 from xlperf.equations.training.stages import pipeline_contents
+from xlperf.measurements.published import Published
 
 SUPER, ULTRA, QWEN = "NVIDIA-Nemotron-3-Super-120B-A12B-FP8", "NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16", "Qwen3.5-27B"
 GIGA = 1e9

@@ -15,9 +15,9 @@ from functools import cache
 
 import numpy as np
 
-from xlperf.calibrate.comparison import MEMORY, RATES, Record
-from xlperf.calibrate.published import package_rows
+from xlperf.base import resources
 from xlperf.calibrate.published_errors import UNSEEN
+from xlperf.measurements.comparison import MEMORY, RATES, Record
 
 HEADER = (
     "rows", "source", "quantity", "number", "first: predicted", "median error", "p90", "bias", "in the 80 % band",
@@ -43,7 +43,7 @@ class Prediction:
 def first_predictions() -> dict[tuple[str, str, str], Prediction]:
     """First predictions of unseen rows by (kind, row, metric)."""
     found = {}
-    for row in package_rows("unseen_first.csv"):
+    for row in resources.rows("calibrate/unseen_first.csv"):
         value, low, high = (float(row[name]) if row[name] else math.nan for name in ("predicted", "low", "high"))
         found[row["kind"], row["row_id"], row["metric"]] = Prediction(value, low, high, row["group"])
     return found

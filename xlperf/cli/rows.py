@@ -28,8 +28,8 @@ from xlperf.cli.options import (
 from xlperf.cli.output import STANDARD, deliver, parts, rounded, say, working
 
 if TYPE_CHECKING:
-    from xlperf.catalog.hugging_face import ModelRow
     from xlperf.catalog.table import Table
+    from xlperf.interop.hugging_face import ModelRow
 
 
 Row = Mapping[str, object]
@@ -66,8 +66,8 @@ def model(config: str, parameters: float | None, name: str | None, output: str |
     that count agrees. Exit code 1 where parameters differ by more than 0.5 %, where an entry that may change the layers
     is not read, or no plan can be computed with the model.
     """
-    from xlperf.catalog.hugging_face import model_row
-    from xlperf.catalog.hugging_face_files import read_config
+    from xlperf.interop.hugging_face import model_row
+    from xlperf.interop.hugging_face_files import read_config
 
     settings, counted, where = read_config(config)
     path = Path(config).resolve()
@@ -153,8 +153,8 @@ def accelerator(card: str, like: str | None, name: str | None, output: str | Non
 
     from xlperf.catalog.catalog import load_catalog
     from xlperf.catalog.check import far_values
-    from xlperf.catalog.datasheet import accelerator_row, read_card
     from xlperf.catalog.table import Table
+    from xlperf.interop.datasheet import accelerator_row, read_card
 
     found = accelerator_row(read_card(card), name or Path(card).stem, f"datasheet, {Path(card).name}")
     row: dict[str, object] = {**found.row, **({"accelerator": name} if name else {})}
@@ -254,9 +254,9 @@ def launch(plans: str, stack: str | None, chosen: Chosen, catalog: str | None) -
     torchtitan 0.1 and 0.2, vLLM 0.8, 0.11 and 0.20, SGLang 0.5.1, 0.5.9 and 0.5.10, and trtllm-bench 1.0 (not
     trtllm-serve).
     """
-    from xlperf.catalog.launch import launch_lines
     from xlperf.engine import evaluate
     from xlperf.explore.started import refused_reasons, shape_of
+    from xlperf.interop.launch import launch_lines
 
     plan = read_one(plans, chosen)
     known = catalog_for(catalog, plans, [plan])
@@ -326,7 +326,7 @@ def plan(file: str, stack: str | None, given: tuple[str, ...], partial: bool, ou
     --partial is given; what FILE does not say is asked for by name: give it with --set, or as a line such as "# xlperf:
     accelerator = ...".
     """
-    from xlperf.catalog.launch import MOST_TEXT, read_launch
+    from xlperf.interop.launch import MOST_TEXT, read_launch
 
     wrong = [text for text in given if not text.partition("=")[2]]
     if wrong:

@@ -12,11 +12,11 @@ from xlperf.base.arrays import Array
 from xlperf.base.resources import rows
 from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.logs import COMMUNICATION, Profile
 from xlperf.catalog.schema import is_count, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
 from xlperf.explore.vary import read_values
+from xlperf.interop.logs import COMMUNICATION, Profile
 
 NONE = -1
 EVEN = "even"

@@ -16,7 +16,6 @@ import numpy as np
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import MILLION
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.launch_rules import checkpoint_format
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
@@ -44,6 +43,7 @@ from xlperf.explore.search import stacked
 from xlperf.explore.search_results import Answer, short_name
 from xlperf.explore.serving_engines import engine_title, engines_of
 from xlperf.explore.vary import normal_scores
+from xlperf.interop.launch_rules import checkpoint_format
 
 _FLEET_COST = "fleet_cost_per_million_output_tokens"
 _COPY_COSTS = ("cost_per_million_output_tokens", "cost_per_million_output_tokens_all_in")

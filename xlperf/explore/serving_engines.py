@@ -5,8 +5,8 @@ from __future__ import annotations
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import rows
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.launch_rules import SOFTWARE
 from xlperf.catalog.table import Table
+from xlperf.interop.launch_rules import SOFTWARE
 
 _OWN = "nvidia"
 """Vendor whose engines an accelerator without a vendor runs: a chip of one's own, with its kernels."""

@@ -25,11 +25,11 @@ from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, 
 from xlperf.catalog.table import Table
 from xlperf.workbook.checks import checks_sheet
 from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, Rows, data_sheet, sheet_columns, table_of
-from xlperf.workbook.front_sheets import example_tables, live_cells, numbers_look, question_sheets
+from xlperf.workbook.front.plan_card import NUMBERS, plan_cards
+from xlperf.workbook.front.sheets import example_tables, live_cells, numbers_look, question_sheets
+from xlperf.workbook.front.start import CARD_RESULTS, CARDS, card, catalog_kinds, front_sheet, functions_sheet
 from xlperf.workbook.package import Formulas, data_rows, packed, replace_file, save_workbook
-from xlperf.workbook.plan_card import NUMBERS, plan_cards
-from xlperf.workbook.result_charts import cost_charts
-from xlperf.workbook.start_sheet import CARD_RESULTS, CARDS, card, catalog_kinds, front_sheet, functions_sheet
+from xlperf.workbook.report.result_charts import cost_charts
 from xlperf.workbook.style import add_styles, link, page_setup, title
 from xlperf.workbook.tco import tco_sheet
 
@@ -238,7 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif "--checked" in options:
             targets = build_checked(*paths)
         elif "--studies" in options:
-            from xlperf.workbook.studies import build_studies
+            from xlperf.workbook.report.studies import build_studies
 
             targets = build_studies(*paths)
         else:

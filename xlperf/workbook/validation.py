@@ -14,6 +14,7 @@ from openpyxl.comments import Comment
 from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter
 
+from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import workbook as shipped
 from xlperf.catalog.cells import ErrorValue, Unsaved, is_blank
@@ -145,7 +146,7 @@ def read_parts(path: str | Path) -> dict[str, Cells]:
 
     Raises InputError with every fault: missing sheet or table, errors or unsaved formulas in cells.
     """
-    from xlperf.calibrate.published import published_columns
+    from xlperf.measurements.published import published_columns
 
     found: dict[str, Cells] = {}
     faults: list[Fault] = []
@@ -267,10 +268,10 @@ def _groups(cells: Cells) -> list[tuple[str, int, list[str]]]:
 
 
 def _meanings(part: Part) -> Mapping[str, str]:
-    from xlperf.calibrate.published import package_rows, published_columns
+    from xlperf.measurements.published import published_columns
 
     if part.sheet in published_columns():
-        rows = package_rows("published_columns.csv")
+        rows = resources.rows("measurements/published_columns.csv")
         return {row["column"]: row["meaning"] for row in rows if row["table"] == part.sheet}
     if part.sheet == PREDICTED.sheet:
         return _PREDICTIONS
