@@ -17,7 +17,7 @@ from search_plans import SERVE, TRAIN, plan
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
-from xlperf.catalog.schema import AUTO_COLUMNS, PLAN_TABLES, column
+from xlperf.catalog.schema import PLAN_TABLES, auto_columns, column
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import numbers
@@ -172,7 +172,7 @@ def test_modes_are_compared_with_their_own_columns(catalog: Catalog) -> None:
 
 def test_every_searched_column_can_be_auto(catalog: Catalog) -> None:
     for kind in PLAN_TABLES:
-        for name in AUTO_COLUMNS[kind]:
+        for name in auto_columns(kind):
             base = TRAIN if kind == "training" else {k: v for k, v in SERVE.items() if k != "concurrency"}
             words = name.replace("_", " ")
             asked = plan({k: v for k, v in base.items() if k != words}, words)
@@ -216,7 +216,7 @@ def test_divisors() -> None:
     model=st.sampled_from(["Meta-Llama-3.1-8B", "Mixtral-8x7B", "GPT3-13B"]),
     count=st.sampled_from([1, 6, 8, 12, 16]),
     batch=st.sampled_from([8, 24, 96]),
-    auto=st.sets(st.sampled_from(AUTO_COLUMNS["training"][1:13]), min_size=1, max_size=4),
+    auto=st.sets(st.sampled_from(auto_columns("training")[1:13]), min_size=1, max_size=4),
 )
 def test_candidates_are_distinct_and_the_best_is_legal(
     catalog: Catalog, model: str, count: int, batch: int, auto: set[str]

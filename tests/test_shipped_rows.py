@@ -58,7 +58,7 @@ def _sources() -> Iterator[tuple[str, str]]:
             rows = list(csv.DictReader(file))
         header = set(rows[0]) if rows else set()
         column = "source" if "source" in header and "reference" not in header else "reference"
-        if column in header and path.name != "schema.csv":  # its references are names of sheets
+        if column in header and path.parent.name != "schema":  # its references are names of sheets
             yield from ((f"{path.name} {row}", line[column] or "") for row, line in enumerate(rows))
 
 

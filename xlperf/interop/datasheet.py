@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.units import UNITS, factor
-from xlperf.catalog.schema import Column, is_count, known_units, split_header, table_schema, unit_of
+from xlperf.catalog.schema import Column, known_units, split_header, table_schema, unit_of
 
 _WORDS: tuple[tuple[str, str], ...] = (
     (r"accelerator|gpu|product|model|name", "accelerator"),
@@ -136,9 +136,9 @@ def _number(column: Column, label: str, text: str, remarks: list[str]) -> float:
     if column.name == "memory_capacity" and symbol in ("GB", "GiB", ""):
         if symbol == "GB":
             remarks.append("memory capacity: GB of a datasheet are taken as GiB, as drivers report them")
-    elif stated and not symbol and not is_count(column):
+    elif stated and not symbol and not column.is_whole:
         raise ValueError(f'"{stated}" is no unit; known are {", ".join(known_units(unit_of(column).dimension)[:8])}')
-    elif symbol and not is_count(column):
+    elif symbol and not column.is_whole:
         if UNITS[symbol].dimension != unit_of(column).dimension:
             raise ValueError(f"{stated} is no unit of {words} ({column.unit})")
         value *= factor(symbol) / unit_of(column).factor

@@ -9,9 +9,9 @@ import numpy as np
 from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.pagebreak import Break
 
-from xlperf.catalog.schema import Column, results_of, unit_of
+from xlperf.catalog.schema import Column, grouped, results_of, unit_of
 from xlperf.catalog.table import Table
-from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS, SERVER_PARTS, cost_bridge, evaluate_ownership
+from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS, cost_bridge, evaluate_ownership
 from xlperf.engine.server_prices import first_rows
 from xlperf.equations.cost.tokens import ALL_IN
 from xlperf.workbook.charts import (
@@ -181,7 +181,7 @@ def _hour_steps(servers: Table, hours: Table, row: int, unit_cost: float) -> lis
     steps: list[_Step] = []
     factor = unit_of(results_of("servers").by_name["cost_rate"]).factor
     price = float(servers.number("accelerator_price")[row])
-    for part, known in zip(SERVER_PARTS, HOUR_PARTS, strict=True):
+    for part, known in zip(grouped("servers_results", "hour"), HOUR_PARTS, strict=True):
         amount = float(hours[part][row]) / factor
         if known == "hour_accelerator" and 0.0 < unit_cost < price:
             made = amount * unit_cost / price

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from openpyxl.chart.series import SeriesLabel
 from openpyxl.utils import get_column_letter, range_boundaries
 
+from xlperf.catalog.schema import grouped
 from xlperf.workbook.data_sheets import BLANK_ROWS, DATA_SHEETS, HEADER_ROW, sheet_columns
 from xlperf.workbook.front.formulas import Live
 from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, GREY, ORANGE, SKY, axis, bars, place
@@ -28,17 +29,6 @@ _HEADLINES = (
     "tokens_per_second",
 )  # fmt: skip
 """Results of plans that a chart shows, the first that a table has, where the command asked for none."""
-_UNIT_PARTS = ("raw_dies", "die_defects", "raw_package", "package_defects", "wasted_dies", "memory", "wasted_memory",
-               "test", "board_cost", "nre_per_unit")  # fmt: skip
-_HOUR_OF_SERVER = ("accelerator_cost", "server_cost", "network_capital_cost", "storage_cost", "facility_cost",
-                   "running_cost", "energy_cost")  # fmt: skip
-_UNIT_COSTS = ("cost_dies", "cost_defects", "cost_package", "cost_memory", "cost_losses", "cost_test", "cost_board",
-               "cost_design")  # fmt: skip
-_SHARES_OF_STEP = ("share_forward", "share_backward", "share_recompute", "share_tensor_parallel",
-                   "share_context_parallel", "share_expert_parallel", "share_pipeline_communication",
-                   "share_pipeline_bubble", "share_data_parallel", "share_optimizer", "share_overhead")  # fmt: skip
-_HOUR_OF_PLAN = ("hour_accelerator", "hour_server", "hour_network", "hour_storage", "hour_facility", "hour_running",
-                 "hour_energy")  # fmt: skip
 Rows = Sequence[Sequence[Any]]
 
 
@@ -84,15 +74,15 @@ KINDS = (
     Kind("Price of an hour at which tokens cost the same", "bars", ("plan", "against"),
          ("break_even_hour_cost", "hour_cost_against")),
     Kind("Derived over stated", "bars", ("device", "quantity"), ("difference",)),
-    Kind("Cost of a unit by part", "stacked", (), _UNIT_PARTS),
-    Kind("An hour of one accelerator by part", "stacked", (), _HOUR_OF_SERVER),
-    Kind("An hour of one accelerator by part", "stacked", (), _HOUR_OF_PLAN),
+    Kind("Cost of a unit by part", "stacked", (), grouped("chiplets_results", "unit")),
+    Kind("An hour of one accelerator by part", "stacked", (), grouped("servers_results", "hour")),
+    Kind("An hour of one accelerator by part", "stacked", (), grouped("ownership", "hour")),
     Kind("Cost of a unit", "bars", ("device",), ("unit_cost",)),
     Kind("Time of the operation", "bars", (), ("time",)),
     Kind("How likely each cause is", "bars", ("cause",), ("probability",), "", True, "Most likely"),
     Kind("Share of each budget in use", "bars", (), ("memory_used", "speed_used", "ttft_used", "users_used")),
-    Kind("Share of a step by part", "stacked", (), _SHARES_OF_STEP),
-    Kind("Cost of a unit by part", "stacked", (), _UNIT_COSTS),
+    Kind("Share of a step by part", "stacked", (), grouped("train_results", "step share")),
+    Kind("Cost of a unit by part", "stacked", (), grouped("chip_results", "unit")),
 )  # fmt: skip
 """Drawings by the columns that a table has: the first whose values are all there is taken."""
 
@@ -167,7 +157,7 @@ def _of_plans(
     return [first, _bars(memory, columns, rows) if parts else None]
 
 
-_MEMORY = ("memory_weights", "memory_gradients", "memory_optimizer", "memory_activations", "memory_kv_cache")
+_MEMORY = (*grouped("training_results", "memory"), "memory_kv_cache")
 
 
 def _words(column: Column) -> str:
@@ -344,13 +334,11 @@ class CostChart:
 CHARTS = {
     "chiplets": CostChart(
         "Cost of a unit by part (USD): the cells above, stacked",
-        ("raw_dies", "die_defects", "raw_package", "package_defects", "wasted_dies", "memory", "wasted_memory", "test",
-         "board_cost", "nre_per_unit"),
+        grouped("chiplets_results", "unit"),
     ),
     "servers": CostChart(
         "An hour of one accelerator by part (USD): the cells above, stacked",
-        ("accelerator_cost", "server_cost", "network_capital_cost", "storage_cost", "facility_cost", "running_cost",
-         "energy_cost"),
+        grouped("servers_results", "hour"),
     ),
 }  # fmt: skip
 _COLOURS = (BLUE, "7FB8DA", AMBER, "F2D08B", "C08A5A", GREEN, "8CCBB5", GREY, MUTED, NAVY)
