@@ -15,8 +15,9 @@ from xlperf.addin.handles import CatalogStore
 from xlperf.addin.worker import Session
 from xlperf.base.units import YEAR, factor
 from xlperf.catalog.catalog import load_catalog
-from xlperf.catalog.schema import evaluate_servers, grouped, table_schema
+from xlperf.catalog.schema import grouped, table_schema
 from xlperf.engine import evaluate_designs
+from xlperf.engine.ownership import evaluate_servers
 from xlperf.equations.cost.dies import dies_per_wafer, dies_per_wafer_placed, raw_die_cost
 from xlperf.equations.cost.tco import capital_recovery_rate, owned_cost_rate
 from xlperf.equations.cost.yields import critical_defects, negative_binomial_yield, poisson_yield
