@@ -13,8 +13,7 @@ from xlperf.base.resources import rows
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.interop.launch import read_launch
-from xlperf.interop.launch_flags import flags, read_stacks, stacks
-from xlperf.interop.launch_stacks import kind_of, software_of
+from xlperf.interop.launch_stacks import flags, kind_of, read_stacks, software_of, stacks
 
 Command = Callable[..., Outcome]
 GIVEN = {"accelerator": "H100-SXM-80GB", "num accelerators": "256"}

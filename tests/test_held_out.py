@@ -54,10 +54,10 @@ from xlperf.engine import evaluate
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.equations.serving.results import band_of_mode, band_of_time, full_cache
 from xlperf.measurements.comparison import FIRST_TOKEN, STEP_TIME, TIME_PER_TOKEN
-from xlperf.measurements.feasible import prefill_utilization
 from xlperf.measurements.inference import inference_plans
 from xlperf.measurements.kernels import read_kernels
 from xlperf.measurements.published import Published, PublishedPlans, published_columns, published_rows
+from xlperf.measurements.unstated import prefill_utilization
 
 STACK = "somestack"
 SOURCE = SOURCES["training"] + " in validation.xlsx"

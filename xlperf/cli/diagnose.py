@@ -225,8 +225,7 @@ def _stated(paths: tuple[str, ...], plan: Table, catalog: Catalog) -> tuple[list
         return [], frozenset()
     from xlperf.explore.causes import changes
     from xlperf.explore.log_facts import contradictions, ruled_out, too_slow
-    from xlperf.interop.log_plans import read_logged
-    from xlperf.interop.logs import read_log
+    from xlperf.interop.logs import read_log, read_logged
 
     lines: list[str] = []
     excluded: set[Change] = set()

@@ -67,7 +67,7 @@ from xlperf.equations.training import Setting, step
 from xlperf.equations.training.memory import memory_of
 from xlperf.equations.training.rates import causal_ratio, run_results, slow_run_ratio, training_power, training_rates
 from xlperf.equations.training.step import COMPUTE_PARTS, MESSAGE_PARTS, STEP_PARTS
-from xlperf.interop.software_defaults import software_default
+from xlperf.interop.stack_rules import software_default
 
 _KERNELS, _FUSED_KERNELS = ("gemm", "experts", *OPERATIONS), ("vector",)
 _ATTENTION = ("attention", "attention_backward")

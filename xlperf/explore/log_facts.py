@@ -17,8 +17,7 @@ from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.causes import EVEN, PLAN, Change, changes, with_exact_names
 from xlperf.explore.vary import read_values
 from xlperf.interop.launch_models import contradicted, described_models, named_model
-from xlperf.interop.log_plans import Logged
-from xlperf.interop.logs import SETTING, Log
+from xlperf.interop.logs import SETTING, Log, Logged
 from xlperf.interop.stack_rules import TITLES, stack_of_software
 
 SAME, SAME_FLOP = 1.01, 1.35

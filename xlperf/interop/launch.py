@@ -26,18 +26,24 @@ from xlperf.catalog.schema import canonical, split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.interop.config_rules import UNREAD
 from xlperf.interop.config_text import Config, config_of
-from xlperf.interop.launch_flags import Flag, by_name, candidates_of, flags, read_stacks, stacks, value_of
 from xlperf.interop.launch_rules import LACKS, Stated, plan_of, settled, stack_of
 from xlperf.interop.launch_shell import Endless
 from xlperf.interop.launch_stacks import (
+    Flag,
+    by_name,
+    candidates_of,
     claimed,
+    flags,
     kind_of,
     moves,
     own_model,
     placed,
+    read_stacks,
     readable,
     software_of,
+    stacks,
     switched_off,
+    value_of,
 )
 from xlperf.interop.launch_start import WRITTEN, Shape, filled, script, start_flags, started_values
 from xlperf.interop.launch_text import COMMAND, Setting, handed_to, lined_settings, logged_settings, settings_of

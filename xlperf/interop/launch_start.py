@@ -151,7 +151,7 @@ def layout(num_layers: int, chunks: int) -> str:
 def start_flags(stack: str, stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
     """Flags of a start that no column of a plan has, as they are written.
 
-    ``stack``: of :func:`xlperf.interop.launch_flags.stacks`. ``stated``: columns of the plan, :func:`filled`.
+    ``stack``: of :func:`xlperf.interop.launch_stacks.stacks`. ``stated``: columns of the plan, :func:`filled`.
     """
     if stack == "megatron":
         yield from _megatron_shape(stated, shape)

@@ -1,11 +1,4 @@
-"""Rules that training and serving stacks check when they start, as data: ``stack_rules.csv``.
-
-A rule compares a quantity of a plan with another: ``multiple_of``, ``multiple_or_divisor``, ``at_most``, ``at_least``,
-``in_equal_pieces`` (pieces of equal size but the last), ``one_of``, ``none_of`` (words of a column), ``blank``.
-Quantities are columns of plans, of their models (``model.num_layers``) and numbers with ``* / + -`` between them, from
-left to right. A rule holds for plans that meet every condition of ``when``, joined by ``and``. Rules of the kind
-``launch`` are about flags: a line ``needs`` one, one ``requires`` another, one ``excludes`` another.
-"""
+"""Rules and defaults of training and serving stacks as data: ``stack_rules.csv`` and ``software_defaults.csv``."""
 
 from __future__ import annotations
 
@@ -14,6 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
+from xlperf.base import resources
 from xlperf.base.resources import rows
 
 TITLES = {"megatron": "Megatron-Core", "nemo": "NeMo", "torchtitan": "torchtitan", "deepspeed": "DeepSpeed",
@@ -113,3 +107,27 @@ def broken_line(stack: str, lines: Sequence[str]) -> str:
             if broken[row["rule"]]:
                 return row["says"]
     return ""
+
+
+_OTHERS = {"cross_entropy": "parallel"}
+"""Choices of software without a row of its own, by column: Megatron-LM's."""
+
+
+@cache
+def _stated(column: str) -> dict[tuple[str, str], str]:
+    """Choices of a column by software and the word of its column ``compiled``."""
+    table = resources.rows("interop/software_defaults.csv")
+    return {(row["software"], row["compiled"]): row["value"] for row in table if row["column"] == column}
+
+
+def software_default(column: str, software: str, compiled: bool = False) -> str:
+    """Choice that software takes in a column that a plan leaves blank.
+
+    ``compiled``: whether the plan states that its kernels are compiled.
+
+    >>> [software_default("cross_entropy", *how) for how in (("nemo",), ("torchtitan",), ("torchtitan", True))]
+    ['fused', 'plain', 'fused']
+    """
+    stated, name = _stated(column), software.strip().casefold()
+    plain = stated.get((name, ""), _OTHERS[column])
+    return stated.get((name, "yes"), plain) if compiled else plain

@@ -12,8 +12,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.measurements.published import ModelNames, Published, PublishedPlans
-from xlperf.measurements.rules import default_of
-from xlperf.measurements.settings import Refusal, stated_settings
+from xlperf.measurements.rules import Refusal, default_of, stated_settings
 
 _REFUSED = {
     "time_to_train": "time to train depends on how many steps converge",

@@ -1,15 +1,109 @@
-"""Published inference rows whose own figures no accelerator can reach: what they leave out is not known."""
+"""Settings that published serving rows leave out: the engine of a release, separate pools, figures out of reach."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
+from xlperf.base import resources
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.measurements.published import PublishedPlans
+
+SETTINGS = ("max_running_batch", "prefill_tokens")
+_SAME = {
+    "prompt_length": "prompt_length",
+    "output_length": "output_length",
+    "decode_ranks": "tensor_parallel",
+    "decode_copies": "data_parallel_attention",
+}
+"""Columns of the recipes that are columns of plans under another name."""
+
+
+@cache
+def _recipes() -> tuple[dict[str, str], ...]:
+    return tuple(resources.rows("measurements/published_pools.csv"))
+
+
+def recipe_settings(plan: Mapping[str, object], workers: tuple[float, float]) -> dict[str, tuple[float, str]]:
+    """What the recipes of a plan with separate pools set, and where that is said.
+
+    Recipes that differ in a setting say nothing of it. ``plan``: the columns that its row states. ``workers``: those
+    that prefill and those that decode.
+    """
+    gpu = str(plan["accelerator"]).casefold().split("-")[0]
+    stated = (str(plan["software"]), gpu, PRECISIONS[str(plan["precision"])].peak)
+    named = ("software", "gpu", "precision")
+    counts = dict(zip(("prefill_workers", "decode_workers"), workers, strict=True))
+    own = counts | {name: float(str(plan[column])) for name, column in _SAME.items()}
+    found = [
+        recipe
+        for recipe in _recipes()
+        if tuple(recipe[name] for name in named) == stated
+        and all(float(recipe[name]) == value for name, value in own.items())
+        and f"{float(str(plan['concurrency'])):g}" in recipe["concurrencies"].split()
+    ]
+    values: dict[str, tuple[float, str]] = {}
+    for name in SETTINGS:
+        said = {recipe[name] for recipe in found}
+        if len(said) == 1 and (value := said.pop()):
+            values[name] = float(value), f"NVIDIA srt-slurm, recipes/{found[0]['reference']}"
+    return values
+
+
+_ENGINES = (
+    ("nim", "nim"),
+    ("nemo", "nemo"),
+    ("tensorrt-llm", "tensorrt-llm"),
+    ("trtllm", "tensorrt-llm"),
+    ("vllm", "vllm"),
+    ("sglang", "sglang"),
+    ("turbomind", "turbomind"),
+    ("jax", "jax"),
+    ("deepseek", "deepseek"),
+)
+_FIRST_TENSORRT = re.compile(r"tensorrt-llm v?0\.[0-7](\.| |$)")
+"""Before XQA, whose warps share the keys of grouped queries: TensorRT-LLM blog of January 2024, release 0.8."""
+_FIRST_VLLM = re.compile(r"vllm 0\.[0-5](\.|$)")
+_VLLM_BEFORE_V1 = re.compile(r"vllm 0\.[67](\.| |$)")
+_VLLM_IN_TURN = re.compile(r"vllm 0\.([89]|1[0-3])(\.| |$)")
+"""One step at a time: asynchronous scheduling is the default from 0.14 on [vLLM release notes, v0.14.0]."""
+_FIRST_SGLANG = re.compile(r"sglang v?0\.([0-3]|4\.[0-4])(\.| |$)")
+"""Before FlashAttention-3 decodes latent attention by default: SGLang pull request 5571, since 0.4.5.post1."""
+_OF_AMD = "amd's build"
+
+
+def engine_of(framework: str) -> str:
+    """Serving engine, without its version, as the calibration calls it.
+
+    >>> engine_of("trtllm 1.0.0rc3"), engine_of("NeMo/TRT-LLM"), engine_of("vLLM"), engine_of("abc 2")
+    ('tensorrt-llm', 'nemo', 'vllm', 'abc')
+    >>> engine_of("TensorRT-LLM 0.5"), engine_of("vLLM 0.5.4"), engine_of("vLLM 0.6.3"), engine_of("vLLM 0.12.0")
+    ('tensorrt-llm-0', 'vllm-0', 'vllm-0.6', 'vllm-0.8')
+    >>> engine_of("TensorRT-LLM 0.9.0"), engine_of("SGLang 0.4.3"), engine_of("SGLang 0.4.6.post1")
+    ('tensorrt-llm', 'sglang-0.4', 'sglang')
+    """
+    words = framework.casefold()
+    if _FIRST_TENSORRT.match(words):
+        return "tensorrt-llm-0"  # the versions of 2023 have neither the kernels nor the runtime of later ones
+    if _FIRST_VLLM.match(words):
+        return "vllm-0"  # until 0.5 one process handled every token of every request between two steps
+    if _VLLM_BEFORE_V1.match(words) and _OF_AMD not in words:
+        return "vllm-0.6"  # its second scheduler is the default from 0.8 on; AMD's builds had what came to AMD later
+    if _VLLM_IN_TURN.match(words):
+        return "vllm-0.8"
+    if _FIRST_SGLANG.match(words):
+        return "sglang-0.4"
+    for start, engine in _ENGINES:
+        if words.startswith(start):
+            return engine
+    return words.split()[0] if words else ""
+
 
 BEYOND_PEAK = (
     "its own figures need {} times the peak of its accelerators for the prompts alone: "
