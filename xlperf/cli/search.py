@@ -346,8 +346,8 @@ def solve(
     import numpy as np
 
     from xlperf.explore.candidates import searched_column, with_auto, with_mapping
-    from xlperf.explore.money import are_owned
     from xlperf.explore.objectives import limits_of
+    from xlperf.explore.owned import are_owned
     from xlperf.explore.solve import solve_number, solve_plan
     from xlperf.explore.sweep import Sweep
     from xlperf.explore.unmoved import unmoved_words

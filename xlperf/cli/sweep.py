@@ -137,8 +137,8 @@ def sweep(
     """
     from xlperf.cli.blocks import Blocks, write_sweep
     from xlperf.explore.candidates import with_auto
-    from xlperf.explore.money import are_owned
     from xlperf.explore.objectives import default_objective, limits_of, objective_of
+    from xlperf.explore.owned import are_owned
     from xlperf.explore.sweep import Best, Sweep, best_rows
     from xlperf.explore.unmoved import unmoved_words
     from xlperf.explore.vary import Sampling, read_variation
@@ -308,8 +308,8 @@ def uncertainty(
     The same seed gives the same numbers. A .xlsx output has both tables, .csv and .parquet the first. Cells that say
     auto are chosen once, for the inputs as they are in the sheets.
     """
-    from xlperf.explore.money import are_owned
     from xlperf.explore.objectives import limits_of, objective_of
+    from xlperf.explore.owned import are_owned
     from xlperf.explore.sweep import Sweep
     from xlperf.explore.uncertainty import Uncertainty, sheet_ranges
     from xlperf.explore.vary import LATIN_HYPERCUBE, Sampling, read_variation

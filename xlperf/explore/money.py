@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -10,9 +9,7 @@ import numpy as np
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import DAY, MILLION
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import owned_kind, results_of, table_schema
 from xlperf.catalog.table import Table
-from xlperf.engine import evaluate
 from xlperf.engine.ownership import evaluate_ownership
 from xlperf.engine.stated_prices import PLAN_PRICES
 from xlperf.equations.cost.break_even import break_even_load
@@ -104,37 +101,6 @@ def cost_words(form: Table, hours: Hours, amount: float, per: str = "") -> str:
 def lacking_words(hours: Hours) -> str:
     """A sentence on a cost that is asked for and not known; "" where it is known."""
     return f" What owning costs is not known: {hours.lacking}." if hours.lacking else ""
-
-
-def names_of_owners(kind: str) -> list[str]:
-    """Results in numbers that an owner has beside those of the plans of a kind.
-
-    >>> names_of_owners("training")[:3]
-    ['accelerators_bought', 'network_switches', 'network_cables']
-    """
-    known = results_of(kind).by_name
-    return [name for name in table_schema(owned_kind(kind)).by_name if name not in known]
-
-
-def are_owned(kind: str, names: Iterable[str]) -> bool:
-    """Whether any of some results is one of an owner."""
-    return not set(names_of_owners(kind)).isdisjoint(names)
-
-
-def with_owned(plans: Table, results: Table, catalog: Catalog) -> Table:
-    """Results of plans with those of their owner beside them; NaN if no row of servers has the accelerator.
-
-    ``results``: of :func:`xlperf.engine.evaluate`, all of them.
-    """
-    owned = evaluate_ownership(plans, catalog, results=results)
-    columns = {name: owned[name] for name in names_of_owners(plans.kind)}
-    return Table(owned_kind(plans.kind), {**results.columns, **columns}, results.place)
-
-
-def evaluated(plans: Table, catalog: Catalog, owned: bool) -> Table:
-    """As :func:`xlperf.engine.evaluate`, with the results of an owner if they are asked for."""
-    results = evaluate(plans, catalog)
-    return with_owned(plans, results, catalog) if owned else results
 
 
 def against_api(form: Table, catalog: Catalog, found: Answer) -> Answer:

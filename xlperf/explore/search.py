@@ -27,7 +27,6 @@ from xlperf.explore.candidates import (
 )
 from xlperf.explore.frontier import unbeaten_rows
 from xlperf.explore.mappings import MOST_ACCELERATORS
-from xlperf.explore.money import are_owned, evaluated
 from xlperf.explore.objectives import (
     AT_TARGETS,
     COUNT,
@@ -40,6 +39,7 @@ from xlperf.explore.objectives import (
     rival_of,
     tightest,
 )
+from xlperf.explore.owned import are_owned, evaluated
 from xlperf.explore.search_results import BEYOND_LIMITS, GOOD, ILLEGAL, TOO_LARGE, Lead, Search
 from xlperf.explore.space import WHOLE, Part, TooMany
 from xlperf.explore.started import refused_reasons, stacks_of

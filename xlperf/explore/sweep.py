@@ -21,8 +21,8 @@ from xlperf.engine.tables import Progress
 from xlperf.explore.auto import evaluate_resolved
 from xlperf.explore.candidates import Bounds
 from xlperf.explore.changed_catalogs import changed_catalog, multiplied, row_catalog, unmarked
-from xlperf.explore.money import with_owned
 from xlperf.explore.objectives import Limit, Objective
+from xlperf.explore.owned import with_owned
 from xlperf.explore.search import stacked
 from xlperf.explore.space import MOST_PLANS
 from xlperf.explore.vary import CALIBRATION, NAMING, Sampling, Varied, picked, uniforms

@@ -16,7 +16,7 @@ from xlperf.base.errors import InputError
 from xlperf.catalog.schema import Column, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.explore.auto import has_auto, resolve
-from xlperf.explore.money import names_of_owners
+from xlperf.explore.owned import names_of_owners
 from xlperf.explore.sweep import Sweep
 from xlperf.explore.vary import CALIBRATION, Varied
 
