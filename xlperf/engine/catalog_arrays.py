@@ -472,4 +472,4 @@ def _memory_energy(catalog: Catalog, accelerators: Table) -> Array:
 def catalog_models(catalog: Catalog) -> tuple[Model, np.ndarray]:
     """All models of a catalog as the equations need them, and what of each is not modelled ("" where all is)."""
     arrays = catalog_arrays(catalog, np.zeros(0, dtype=np.int64))
-    return Model(*arrays.model), arrays.unmodelled
+    return Model.of_rows(arrays.model), arrays.unmodelled

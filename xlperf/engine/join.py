@@ -158,7 +158,7 @@ class Joined:
 _NAMES = [field.name for field in fields(Model)]
 _FIRST_OPTIONAL = _NAMES.index("num_linear_layers")
 _OPTIONAL = [_NAMES.index(name) for name in ("num_linear_layers", "moe_latent_size", "num_selected_layers")]
-_ABSENT = [field.default_factory() for field in fields(Model)[_FIRST_OPTIONAL:] if callable(field.default_factory)]
+_ABSENT = {name: getattr(Model(), name) for name in _NAMES[_FIRST_OPTIONAL:]}
 """Fields of hybrid and sparse models in others; equations never write into them."""
 
 
@@ -277,7 +277,9 @@ def _compiled(name: str, how: float) -> str:
 def _model_of(columns: Array) -> Model:
     """Models with the fields of hybrid and sparse ones only where there is any: they are the last ones."""
     more = any(some(columns[index]) for index in _OPTIONAL)
-    return Model(*(columns if more else (*columns[:_FIRST_OPTIONAL], *_ABSENT)))
+    if more:
+        return Model.of_rows(columns)
+    return Model(**dict(zip(_NAMES[:_FIRST_OPTIONAL], columns, strict=False)), **_ABSENT)
 
 
 def _capped(

@@ -218,7 +218,7 @@ class Deployment:
             return type(like)(*islice(left, len(_NAMES[type(like)])))
 
         return Deployment(
-            bundle(self.model),
+            Model(**dict(zip(_NAMES[Model], left, strict=False))),
             bundle(self.device),
             bundle(self.attention_device),
             bundle(self.wide_device),
@@ -335,7 +335,7 @@ def with_copied_groups(model: Model, plan: InferencePlan, ranks: Array) -> Model
     ranks: 40 are kept.
 
     >>> from types import SimpleNamespace
-    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> from ideal_machine import LLAMA as llama
     >>> plan = SimpleNamespace(attention_parallel=np.array([16.0]))
     >>> with_copied_groups(llama, plan, np.array([2.0])).num_query_groups.tolist()
     [32.0]

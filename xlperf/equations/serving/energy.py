@@ -10,9 +10,10 @@ import numpy as np
 from xlperf.base.arrays import Array, divide
 from xlperf.equations.hardware.memory import resident_share
 from xlperf.equations.hardware.power import Machine, WorkRates, accelerator_power, traffic_from_memory
+from xlperf.equations.model.blocks import EXPERTS, MLP, SHARED_EXPERT, weights
 from xlperf.equations.model.experts import Popularity, activated_experts
 from xlperf.equations.model.model import Architecture, Model
-from xlperf.equations.model.parameters import expert_parameters, matrix_parameters
+from xlperf.equations.model.parameters import matrix_parameters, whole_model
 from xlperf.equations.model.serving import SAMPLING_PASSES
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.kernels import wide_attention
@@ -93,7 +94,7 @@ def token_flop(model: Model, context: Array) -> Array:
     --------
     Llama 3.1 8B at 1,000 tokens: 2 x 7,504,658,432 + 4 x 32 x 32 x 128 x 1000.
 
-    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> from ideal_machine import LLAMA as llama
     >>> token_flop(llama, np.array([1000.0])).tolist()
     [15533604864.0]
     """
@@ -124,18 +125,12 @@ def feed_forward_flop(model: Model) -> Array:
     --------
     Llama 3.1 8B: 2 x 32 x 3 x 4096 x 14336.
 
-    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> from ideal_machine import LLAMA as llama
     >>> feed_forward_flop(llama).tolist()
     [11274289152.0]
     """
-    expert, shared, dense = (
-        expert_parameters(width, size, model.gated_mlp)
-        for width, size in (
-            (model.expert_hidden_size, model.expert_ffn_hidden_size),
-            (model.hidden_size, model.shared_ffn_hidden_size),
-            (model.hidden_size, model.ffn_hidden_size),
-        )
-    )
+    shard = whole_model(model)
+    expert, shared, dense = (weights(block, shard) for block in (EXPERTS, SHARED_EXPERT, MLP))
     mixed = model.num_moe_layers * (model.top_k * expert + shared)
     return np.asarray(2.0 * (mixed + model.num_dense_layers * dense))
 
@@ -314,11 +309,10 @@ def mean_weight_size(model: Model, plan: InferencePlan, architecture: Architectu
     if not architecture.experts and not (plan.wide_attention > 0.0).any():
         return np.asarray(plan.weight_size)
     if architecture.experts:
-        expert = expert_parameters(model.expert_hidden_size, model.expert_ffn_hidden_size, model.gated_mlp)
+        expert = weights(EXPERTS, whole_model(model))
         experts = model.num_moe_layers * (model.num_experts * expert) / matrix_parameters(model, False)
     else:
-        dense = expert_parameters(model.hidden_size, model.ffn_hidden_size, model.gated_mlp)
-        experts = model.num_layers * dense / matrix_parameters(model, False)
+        experts = model.num_layers * weights(MLP, whole_model(model)) / matrix_parameters(model, False)
     mixed = plan.activation_size + np.minimum(experts, 1.0) * (plan.weight_size - plan.activation_size)
     return np.where(wide_attention(model, plan, architecture), mixed, plan.weight_size)
 

@@ -12,8 +12,8 @@ from xlperf.equations.hardware.bounds import RESOURCES, Faster, most_saved
 from xlperf.equations.hardware.gemm import FEW_ROWS
 from xlperf.equations.hardware.memory import exposed_offload_time, resident_bandwidth, resident_share
 from xlperf.equations.hardware.roofline import doubling_savings, vector_time
+from xlperf.equations.model.blocks import Gemms
 from xlperf.equations.model.model import linear_share
-from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.serving import (
     BOTH_PHASES,
     COPIED_VECTORS,
