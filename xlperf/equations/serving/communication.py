@@ -17,10 +17,9 @@ from xlperf.equations.serving.deployment import Batching, Deployment
 
 ALL_REDUCE, GATHERING, TRANSFER, EXCHANGE, CONTEXT = range(5)
 _OF_MACHINE = ("peak_flop_rate", "memory_bandwidth", "memory_capacity", "thermal_design_power")
-_OF_NETWORK = ("size", "link_bandwidth", "latency")
-"""What tells machines of two kinds apart."""
+_OF_NETWORK = ("size", "link_bandwidth", "latency")  # what tells machines of two kinds apart
+# Rate of links over that of adapters to the network above which they are no slots: adapters sit in slots [-]
 _OVER_ADAPTERS = 2.0
-"""Rate of links over that of adapters to the network above which they are no slots: adapters sit in slots. [-]"""
 _SOFTMAX_ELEMENTS = 4.0  # maximum and sum of a softmax in FP32 take the room of four elements of 16 bits
 
 
@@ -133,32 +132,6 @@ def quick_all_reduce_time(
     .. math:: t = \min\left(t_0 + \frac{(n - 1) S}{\eta B},\ 2 t_0 + \frac{2 (n - 1) S}{n \eta B}\right)
 
     Heuristic, this work, after the one-shot and two-shot kernels of TensorRT-LLM and vLLM.
-
-    Parameters
-    ----------
-    message_size : numeric
-        Bytes of the buffer that each rank holds, (rows, operators). [B]
-    group_size : numeric
-        Ranks of the group, neighbours of each other; with 1 the time is 0, (rows, operators). [-]
-    network : Network
-        Tiers, innermost first, (rows, tiers).
-    constants : mapping of str to Array
-        Calibration constants of the family engine_all_reduce, (rows, 1).
-
-    Returns
-    -------
-    time : numeric
-        From the first rank's call to the last one's end, (rows, operators). [s]
-
-    Examples
-    --------
-    100 B at 0.5 x 200 B/s, 1 s to start: two ranks in one shot 1 + 1 s, four in two shots 2 + 2 x 3 / 4 s.
-
-    >>> from types import SimpleNamespace
-    >>> network = SimpleNamespace(link_bandwidth=np.array([[200.0]]), latency=np.array([[0.5]]))
-    >>> constants = {"bandwidth_efficiency": np.array([[0.5]]), "launch_time": np.array([[0.5]])}
-    >>> quick_all_reduce_time([[100.0, 100.0]], [[2.0, 4.0]], network, constants).tolist()
-    [[2.0, 3.5]]
     """
     size, group = np.broadcast_arrays(array(message_size), array(group_size))
     bandwidth = constants["bandwidth_efficiency"] * network.link_bandwidth[:, :1]
@@ -182,39 +155,12 @@ def engine_all_reduce_time(
 
     .. math:: t = \min(t_{library}, t_{engine})
 
-    Parameters
-    ----------
-    message_size : numeric
-        Bytes of the buffer that each rank holds, (rows, operators). [B]
-    group_size : numeric
-        Ranks of the group; with 1 the time is 0, (rows, operators). [-]
-    stride : numeric
-        Distance of neighbouring ranks; an engine has kernels of its own for neighbours, (rows, operators). [-]
-    network : Network
-        Tiers, innermost first, (rows, tiers).
-    kernels : mapping of str to mapping of str to Array
-        Calibration constants of the families all_reduce and engine_all_reduce, (rows, 1).
-
-    Returns
-    -------
-    time : numeric
-        From the first rank's call to the last one's end, (rows, operators). [s]
-
     References
     ----------
     .. [1] R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
        Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521.
     .. [2] vLLM, custom_all_reduce.py: not supported on more than two PCIe-only GPUs; where there are more it is hardly
        faster than NCCL.
-
-    Examples
-    --------
-    1 MB over 4 ranks with 100 GB/s each: 2 x 3/4 x 1 MB / 100 GB/s.
-
-    >>> from ideal_machine import constants, network
-    >>> kernels = {family: constants(family) for family in ("all_reduce", "engine_all_reduce")}
-    >>> engine_all_reduce_time(1e6, 4, 1, network(), kernels).tolist()
-    [[1.5e-05]]
     """
     found = collective_time("all_reduce", message_size, group_size, stride, network, kernels["all_reduce"])
     quick = quick_all_reduce_time(message_size, group_size, network, kernels["engine_all_reduce"])
@@ -272,31 +218,6 @@ def pool_message_time(
     .. math:: t = \max\left(t_1(S_1), t_2(S_2)\right)
 
     Heuristic, this work.
-
-    Parameters
-    ----------
-    sizes : tuple of Array
-        Bytes that a rank of either pool sends or receives, (rows,). [B]
-    distance : Array
-        Distance of the ranks where both pools are of one kind of machine, (rows,). [-]
-    ends : tuple of Deployment
-        The pools, (rows,).
-    bandwidth : Array
-        Bandwidth between them as a plan states it, one direction; NaN: that of their networks, (rows,). [B/s]
-
-    Returns
-    -------
-    Array
-        (rows,). [s]
-
-    Examples
-    --------
-    1 GB and 2 GB at 100 GB/s, side by side; at 25 GB/s between the pools:
-
-    >>> from ideal_machine import ONE, deployment
-    >>> sizes, ends = (1e9 * ONE, 2e9 * ONE), (deployment(), deployment())
-    >>> [pool_message_time(sizes, ONE, ends, rate * ONE).tolist() for rate in (np.nan, 25e9)]
-    [[0.02], [0.08]]
     """
 
     def outside(share: float) -> Array:
@@ -335,57 +256,18 @@ def _unlike(one: Deployment, other: Deployment) -> np.ndarray:
 
 
 class Messages(NamedTuple):
-    """What a rank sends and receives in each phase: the last axis is all-reduce, logits, stage, experts, context.
+    """What a rank sends and receives in each phase: the last axis is all-reduce, logits, stage, experts, context."""
 
-    Attributes
-    ----------
-    size : Array
-        Bytes of one message, (rows, phases, 5). [B]
-    time : Array
-        Its time by itself, (rows, phases, 5). [s]
-    calls : Array
-        All-reduces, exchanges with experts and exchanges between context-parallel ranks of a layer, (rows, 3). [-]
-    """
-
-    size: Array
-    time: Array
+    size: Array  # bytes of one message, (rows, phases, 5) [B]
+    time: Array  # its time by itself, (rows, phases, 5) [s]
+    # All-reduces, exchanges with experts and exchanges between context-parallel ranks of a layer, (rows, 3) [-]
     calls: Array
 
 
 def serving_messages(
     deployment: Deployment, shape: ServingShape, batching: Batching, phases: tuple[int, ...] = BOTH_PHASES
 ) -> Messages:
-    """Messages of a layer, of a pass of the prefill and of a decode step.
-
-    Parameters
-    ----------
-    deployment : Deployment
-        Model, network, degrees, calibration, (rows,).
-    shape : ServingShape
-        Tokens of both phases. [-]
-    batching : Batching
-        How the batch is split, (rows,). [-]
-    phases : tuple of int, default both
-        PREFILL, DECODING or both, in that order.
-
-    Returns
-    -------
-    Messages
-        Sizes and times before anything overlaps with them.
-
-    Examples
-    --------
-    Two all-reduces in a layer over 4 ranks: 1,000 tokens of width 1,000 in 16 bits take 2 x 3/4 x 2 MB / 100 GB/s each,
-    the one token of a decode step a thousandth.
-
-    >>> from ideal_machine import deployment
-    >>> from xlperf.equations.serving.deployment import batching_of, serving_shape
-    >>> served = deployment(num_accelerators=4, tensor_parallel=4)
-    >>> batching = batching_of(served.plan)
-    >>> found = serving_messages(served, serving_shape(served.plan, batching, served.popularity), batching)
-    >>> found.time[0, :, ALL_REDUCE].tolist(), found.calls[:, 0].tolist()
-    ([3.0e-05, 3.0e-08], [2.0])
-    """
+    """Messages of a layer, of a pass of the prefill and of a decode step."""
     model, network, plan = deployment.model, deployment.network, deployment.plan
     kernels, architecture = deployment.kernels, deployment.architecture
     ranks, stages = plan.attention_parallel[:, None], plan.pipeline_parallel[:, None]

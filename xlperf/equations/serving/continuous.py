@@ -42,8 +42,7 @@ from xlperf.equations.serving.runs import (
 )
 
 _MOST_TRIES = 60
-_GRID = np.array([1.0, 8.0])
-"""Requests in flight that are tried first where they arrive at a rate. [-]"""
+_GRID = np.array([1.0, 8.0])  # requests in flight that are tried first where they arrive at a rate [-]
 
 
 _STEP, _PREFILLS = (Cycle._fields.index(name) for name in ("step", "prefills"))
@@ -58,42 +57,18 @@ def _cycle_time(workload: RequestLoad, cycle: Cycle | Array) -> Array:
 
 
 class OpenState(NamedTuple):
-    """Replicas whose requests arrive at a rate, (rows,).
+    """Replicas whose requests arrive at a rate, (rows,)."""
 
-    Attributes
-    ----------
-    running : Array
-        Requests in flight, infinite where the rate exceeds the capacity. [-]
-    step : Array
-        Time of a step with them. [s]
-    prefill : Array
-        Time of a pass of the prefill. [s]
-    prompts : Array
-        Prompts of a pass. [-]
-    share : Array
-        Time of the replica per prompt. [s]
-    saving : Array
-        Time that a prompt takes less in the decode steps of others. [s]
-    longest : Array
-        Time that a pass of it adds to such a step, 0 where they alternate. [s]
-    step_slope : Array
-        Time that a request adds to a step. [s]
-    least_share : Array
-        Time of the replica per prompt with a full cache. [s]
-    capacity : Array
-        Requests per second that a replica serves with a full cache. [request/s]
-    """
-
-    running: Array
-    step: Array
-    prefill: Array
-    prompts: Array
-    share: Array
-    saving: Array
-    longest: Array
-    step_slope: Array
-    least_share: Array
-    capacity: Array
+    running: Array  # requests in flight, infinite where the rate exceeds the capacity [-]
+    step: Array  # time of a step with them [s]
+    prefill: Array  # time of a pass of the prefill [s]
+    prompts: Array  # prompts of a pass [-]
+    share: Array  # time of the replica per prompt [s]
+    saving: Array  # time that a prompt takes less in the decode steps of others [s]
+    longest: Array  # time that a pass of it adds to such a step, 0 where they alternate [s]
+    step_slope: Array  # time that a request adds to a step [s]
+    least_share: Array  # time of the replica per prompt with a full cache [s]
+    capacity: Array  # requests per second that a replica serves with a full cache [request/s]
 
     def placed(self, rows: np.ndarray, number: int) -> OpenState:
         """These rows among so many, NaN for the others."""
@@ -102,22 +77,7 @@ class OpenState(NamedTuple):
         return OpenState(*every)
 
     def place_wait(self, plan: InferencePlan, rate: Array, places: Array) -> PlaceWait:
-        """Wait for a place: each is held for b / lambda, its own prefill and those of others included (Little's law).
-
-        Parameters
-        ----------
-        plan : InferencePlan
-            Lengths and arrivals, (rows,).
-        rate : Array
-            Requests that arrive per second at a replica, (rows,). [request/s]
-        places : Array
-            Requests that run together at most, (rows,). [-]
-
-        Returns
-        -------
-        PlaceWait
-            0 where nothing is decoded: prompts then wait for passes of the prefill alone, (rows,).
-        """
+        """Wait for a place: each is held for b / lambda, its own prefill and those of others included (Little's law)."""
         hold = self.running / rate
         own = np.where(np.isinf(self.running), 0.0, np.minimum(divide(self.share, hold, 0.0), 1.0))
         prompts, outputs = own * plan.prompt_variation, (1.0 - own) * plan.output_variation
@@ -138,21 +98,11 @@ class OpenState(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Times of replicas with some numbers of requests in flight, and others that were asked for with them.
+    """Times of replicas with some numbers of requests in flight, and others that were asked for with them."""
 
-    Attributes
-    ----------
-    cycle : Cycle
-        Of the numbers of requests, (number, rows).
-    steps : Array
-        Of other steps, (other number, rows). [s]
-    prefills : Array
-        Of other passes of the prefill, (other number, rows). [s]
-    """
-
-    cycle: Cycle
-    steps: Array
-    prefills: Array
+    cycle: Cycle  # of the numbers of requests, (number, rows)
+    steps: Array  # of other steps, (other number, rows) [s]
+    prefills: Array  # of other passes of the prefill, (other number, rows) [s]
 
 
 class Replicas(NamedTuple):
@@ -169,24 +119,7 @@ class Replicas(NamedTuple):
     def cycles(
         self, requests: Array, batches: Sequence[Array] = (), prompts: Sequence[Array] = (), detailed: bool = False
     ) -> Found:
-        """Times with some numbers of requests in flight.
-
-        Parameters
-        ----------
-        requests : Array
-            Requests in flight, 1 or more, up to the places, (number, rows). [-]
-        batches : sequence of Array
-            Other batches, (rows,), whose steps are asked for in the same call. [-]
-        prompts : sequence of Array
-            Other prompts, (rows,), whose passes are. [-]
-        detailed : bool, default False
-            Whether the step of the first of ``batches`` will be asked for in detail.
-
-        Returns
-        -------
-        Found
-            Linear between two whole batches, as :meth:`RequestLoad.whole_batches` has them.
-        """
+        """Times with some numbers of requests in flight."""
         workload, number = self.workload, len(requests)
         lower, upper = workload.whole_batches(requests, self.places)
         sides = np.concatenate([lower, upper])
@@ -223,16 +156,6 @@ class Replicas(NamedTuple):
         .. math:: b = \lambda\,\left(N\,t(b) + b\,s(b)\right)
 
         The cycle is linear between whole batches; those on both sides are searched for.
-
-        Parameters
-        ----------
-        rate : Array
-            Requests that arrive per second at a replica, (rows,). [request/s]
-
-        Returns
-        -------
-        OpenState
-            (rows,).
         """
         grid = np.minimum(_GRID[:, None], self.places)
         grid = np.concatenate([grid, self.places[None]])
@@ -279,65 +202,23 @@ class Replicas(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """Replicas in steady state, (rows,).
+    """Replicas in steady state, (rows,)."""
 
-    Attributes
-    ----------
-    service : Service
-        Times of a replica with the batch that it decodes.
-    steady : Steady
-        Its state.
-    results : dict of str to Array
-        Of that batch as a static one.
-    places : Array
-        Requests that the cache has room for, 1 or more. [-]
-    capacity : Array
-        Requests per second that a replica serves with a full cache. [request/s]
-    running : Deployment
-        The plan at the batch that it decodes.
-    memory : ReplicaMemory
-        Memory of a replica.
-    times : BatchTimes
-        Times that are known of it.
-    uneven : Array
-        What times per token over requests are longer for outputs of a run that vary: mean and quantiles, (rows, 4). [s]
-    place_wait : PlaceWait, optional
-        Wait for a place of requests that arrive at a rate.
-    """
-
-    service: Service
-    steady: Steady
-    results: dict[str, Array]
-    places: Array
-    capacity: Array
-    running: Deployment
-    memory: ReplicaMemory
-    times: BatchTimes
+    service: Service  # times of a replica with the batch that it decodes
+    steady: Steady  # its state
+    results: dict[str, Array]  # of that batch as a static one
+    places: Array  # requests that the cache has room for, 1 or more [-]
+    capacity: Array  # requests per second that a replica serves with a full cache [request/s]
+    running: Deployment  # the plan at the batch that it decodes
+    memory: ReplicaMemory  # memory of a replica
+    times: BatchTimes  # times that are known of it
+    # What times per token over requests are longer for outputs of a run that vary: mean and quantiles, (rows, 4) [s]
     uneven: Array
-    place_wait: PlaceWait | None = None
+    place_wait: PlaceWait | None = None  # wait for a place of requests that arrive at a rate
 
 
 def operating(deployment: Deployment) -> Operation:
-    """Steady state of replicas under a stream of requests: decode batch and prompts of a prefill pass.
-
-    Parameters
-    ----------
-    deployment : Deployment
-        Model, accelerators, plan, calibration, (rows,).
-
-    Returns
-    -------
-    Operation
-        Times and state of a replica.
-
-    Examples
-    --------
-    One request at a time: a prefill of 126 us and 100 decode steps of 30.3 us.
-
-    >>> from ideal_machine import deployment
-    >>> operating(deployment(mode="continuous", concurrency=1, output_length=101)).steady.rate.tolist()
-    [316.8]
-    """
+    """Steady state of replicas under a stream of requests: decode batch and prompts of a prefill pass."""
     plan, memory, times = deployment.plan, memory_of(deployment), BatchTimes.of(deployment)
     workload = request_load(plan, plan, deployment.burst_fraction, deployment.mixed, deployment.balance_rows)
     replicas = np.maximum(plan.num_replicas, 1.0)
@@ -430,30 +311,7 @@ def _uneven(early: Service, starting: Steady, active: Array, plan: InferencePlan
 
 
 def loaded_results(deployment: Deployment, operation: Operation) -> dict[str, Array]:
-    """Results of continuous batching, as :func:`xlperf.equations.serving.serving_results` has them for a static batch.
-
-    Parameters
-    ----------
-    deployment : Deployment
-        Model, accelerators, plan, calibration, (rows,).
-    operation : Operation
-        Their steady state, as :func:`operating` has it.
-
-    Returns
-    -------
-    dict of str to Array
-        Columns of inference_results, (rows,), with quantiles, queueing and running requests.
-
-    Examples
-    --------
-    One request at a time: a prefill of 126 us and 100 decode steps of 30.3 us.
-
-    >>> from ideal_machine import deployment
-    >>> served = deployment(mode="continuous", concurrency=1, output_length=101)
-    >>> found = loaded_results(served, operating(served))
-    >>> [float(found[name][0]) for name in ("ttft", "tpot", "latency")]
-    [0.000126, 3.03e-05, 0.003157]
-    """
+    """Results of continuous batching, as :func:`xlperf.equations.serving.serving_results` has them for a static batch."""
     plan, service, steady, places = deployment.plan, operation.service, operation.steady, operation.places
     replicas, arriving = np.maximum(plan.num_replicas, 1.0), ~np.isnan(plan.request_rate)
     best = np.where(arriving, operation.capacity, np.maximum(operation.capacity, steady.rate)) * replicas

@@ -26,10 +26,9 @@ _NAMES = {kind: [field.name for field in fields(kind)] for kind in (Model, Devic
 _READ = {kind: attrgetter(*names) for kind, names in _NAMES.items()}
 _OF_ENGINE = ("serving_software", "serving_memory", "serving_load", "serving_host", "serving_attention")
 _LATENCY = ("request_latency_time", "token_latency_time", "crowd_latency_time")
-_MANY = 256
-"""Rows from which on arrays are packed to take some of them. [-]"""
+_MANY = 256  # rows from which on arrays are packed to take some of them [-]
+# Slots of states per request with a prefix cache, without buffers for a step ahead (SGLang: no_buffer) [-]
 _SLOTS_IN_TURN = 3.0
-"""Slots of states per request with a prefix cache, without buffers for a step ahead (SGLang: no_buffer). [-]"""
 
 
 class _Packed:
@@ -66,17 +65,10 @@ class RequestLatency(NamedTuple):
     """Time from the sending of a request to its first token in which the engine does other work, (rows,).
 
     HTTP, text to tokens and queues between processes: it delays the request and no other (heuristic, this work).
-
-    Attributes
-    ----------
-    alone : Array
-        Of a request that is alone. [s]
-    crowd : Array
-        What each further request in flight on a replica adds. [s]
     """
 
-    alone: Array
-    crowd: Array
+    alone: Array  # of a request that is alone [s]
+    crowd: Array  # what each further request in flight on a replica adds [s]
 
     def time(self, requests: Array) -> Array:
         """Latency with some requests in flight on a replica, that one included. [s]"""
@@ -85,45 +77,24 @@ class RequestLatency(NamedTuple):
 
 @dataclass(frozen=True)
 class Deployment:
-    """Served plans: model, accelerators, network, degrees and calibration, (rows,).
+    """Served plans: model, accelerators, network, degrees and calibration, (rows,)."""
 
-    Attributes
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    device : Device
-        Accelerators with the peak of the precision of the matrix products, (rows, 1).
-    attention_device : Device
-        The same with the peak of the precision of attention, (rows, 1).
-    wide_device : Device
-        The same with the peak of the precision of the products that a narrow precision leaves out, (rows, 1): logits,
-        router, and attention beside experts in 4 bits.
-    network : Network
-        Tiers, (rows, tiers).
-    plan : InferencePlan
-        Degrees, lengths, batch, (rows,).
-    kernels : mapping of str to mapping of str to Array
-        Calibration constants (rows, 1) by family: gemm, gemm_wide of those other products, attention,
-        attention_decode, attention_latent, vector, serving_experts, linear_attention and the collectives.
-    software : mapping of str to Array
-        Calibration constants (rows, 1) of the families serving_software, serving_memory and serving_load, and the
-        ranks of an accelerator.
-    reserved_memory : Array
-        Memory that the driver keeps from the engine, (rows,). [B]
-    architecture : Architecture
-        Structure that the models share.
-    """
-
-    model: Model
-    device: Device
-    attention_device: Device
+    model: Model  # shapes, (rows,) [-]
+    device: Device  # accelerators with the peak of the precision of the matrix products, (rows, 1)
+    attention_device: Device  # the same with the peak of the precision of attention, (rows, 1)
+    # The same with the peak of the precision of the products that a narrow precision leaves out, (rows, 1): logits,
+    # router, and attention beside experts in 4 bits
     wide_device: Device
-    network: Network
-    plan: InferencePlan
+    network: Network  # tiers, (rows, tiers)
+    plan: InferencePlan  # degrees, lengths, batch, (rows,)
+    # Calibration constants (rows, 1) by family: gemm, gemm_wide of those other products, attention, attention_decode,
+    # attention_latent, vector, serving_experts, linear_attention and the collectives
     kernels: Mapping[str, Mapping[str, Array]]
+    # Calibration constants (rows, 1) of the families serving_software, serving_memory and serving_load, and the ranks
+    # of an accelerator
     software: Mapping[str, Array]
-    reserved_memory: Array
-    architecture: Architecture
+    reserved_memory: Array  # memory that the driver keeps from the engine, (rows,) [B]
+    architecture: Architecture  # structure that the models share
 
     @property
     def burst_fraction(self) -> Array:
@@ -234,20 +205,6 @@ class Deployment:
 def host_times(constants: Mapping[str, Array], slowdown: Array) -> dict[str, Array]:
     """Times of the software on the host processors beside the accelerators.
 
-    Parameters
-    ----------
-    constants : mapping of str to Array
-        Constants of a family of software, (rows, 1).
-    slowdown : Array
-        Time of these processors over that of the reference, (rows, 1). [-]
-
-    Returns
-    -------
-    dict of str to Array
-        The same, times multiplied.
-
-    Examples
-    --------
     >>> host_times({"step_time": 2.0, "efficiency": 0.5}, 1.5)
     {'step_time': 3.0, 'efficiency': 0.5}
     """
@@ -261,34 +218,6 @@ def engine_constants(
 
     Kernels are launched ahead of the accelerator. Attention of an engine reads its cache slower than the kernel by
     itself; the host's processors slow down its software, and launches by a factor of their own (heuristic, this work).
-
-    Parameters
-    ----------
-    constants : mapping of str to mapping of str to Array
-        Constants (rows, 1) by family, those of the kernels and the families serving_software, serving_memory,
-        serving_load, serving_host and serving_attention; serving_eager where a step is launched kernel by kernel.
-    architecture : Architecture
-        Structure that the models share.
-
-    Returns
-    -------
-    tuple of dict
-        Fields ``kernels`` and ``software`` of a :class:`Deployment`.
-
-    Examples
-    --------
-    A cache read at 0.8 of the bandwidth, 1.25 times as slowly in the engine; a step of 2 ms on a host half as fast:
-
-    >>> constants = {"attention_decode": {"memory_efficiency": np.array([0.8])}}
-    >>> constants |= {"serving_memory": {}, "serving_load": {}}
-    >>> constants["serving_attention"] = {"memory_slowdown": np.array([1.25])}
-    >>> names = ("host_slowdown", "launch_slowdown", "ranks")
-    >>> constants["serving_host"] = dict(zip(names, np.array([[2.0], [1.0], [1.0]])))
-    >>> constants["serving_software"] = {"step_time": np.array([0.002]), "kernel_overhead_time": np.array([0.0])}
-    >>> constants["attention_decode"]["launch_time"] = np.array([0.0])
-    >>> kernels, software = engine_constants(constants, Architecture(False, False, False))
-    >>> kernels["attention_decode"]["memory_efficiency"].tolist(), software["step_time"].tolist()
-    ([0.64], [0.004])
     """
     host = constants["serving_host"]
     kernels = {family: values for family, values in constants.items() if family not in _OF_ENGINE}
@@ -310,38 +239,10 @@ def with_copied_groups(model: Model, plan: InferencePlan, ranks: Array) -> Model
     A group is not split: where a replica has more ranks than the model has groups, each keeps a whole one. Query heads
     that the ranks do not divide are padded to their next multiple.
 
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    plan : InferencePlan
-        Degrees over accelerators, (rows,). [-]
-    ranks : Array
-        Ranks of one accelerator, (rows,). [-]
-
-    Returns
-    -------
-    Model
-        The same where an accelerator is one rank.
-
     References
     ----------
     .. [1] AWS Neuron documentation, Transformers NeuronX developer guide, grouped-query attention: REPLICATED_HEADS.
     .. [2] Optimum Neuron 0.4, attention/gqa.py and vllm/platform.py: heads are padded (Llama 4 Scout, 32 ranks).
-
-    Examples
-    --------
-    The 8 groups of Llama 3.1 on 16 accelerators of two cores each: 32 ranks keep one each. Its 32 query heads on 20
-    ranks: 40 are kept.
-
-    >>> from types import SimpleNamespace
-    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
-    >>> plan = SimpleNamespace(attention_parallel=np.array([16.0]))
-    >>> with_copied_groups(llama, plan, np.array([2.0])).num_query_groups.tolist()
-    [32.0]
-    >>> plan = SimpleNamespace(attention_parallel=np.array([10.0]))
-    >>> with_copied_groups(llama, plan, np.array([2.0])).num_attention_heads.tolist()
-    [40.0]
     """
     if np.all(ranks == 1.0):
         return model
@@ -355,63 +256,22 @@ def with_copied_groups(model: Model, plan: InferencePlan, ranks: Array) -> Model
 
 
 class Batching(NamedTuple):
-    """How the batch of a replica is split, (rows,).
+    """How the batch of a replica is split, (rows,)."""
 
-    Attributes
-    ----------
-    micro_batches : Array
-        Parts that follow each other through the stages. [-]
-    rounds : Array
-        Parts that are prefilled one after the other. [-]
-    prompts : Array
-        Sequences that are prefilled, of all parts. [-]
-    own_prompts : Array
-        Of those, the ones of the busiest attention replica in each part. [-]
-    passes : Array
-        Passes that their prefill takes: as many as fill them, one for each part at least; through stages full ones. [-]
-    sequences : Array
-        Sequences of one part that are decoded together. [-]
-    prefill_split : Array
-        2 where passes are halves of one, of which one computes while the other is sent to experts, else 1. [-]
-    decode_split : Array
-        The same of the sequences of a step. [-]
-    """
-
-    micro_batches: Array
-    rounds: Array
-    prompts: Array
-    own_prompts: Array
+    micro_batches: Array  # parts that follow each other through the stages [-]
+    rounds: Array  # parts that are prefilled one after the other [-]
+    prompts: Array  # sequences that are prefilled, of all parts [-]
+    own_prompts: Array  # of those, the ones of the busiest attention replica in each part [-]
+    # Passes that their prefill takes: as many as fill them, one for each part at least; through stages full ones [-]
     passes: Array
-    sequences: Array
+    sequences: Array  # sequences of one part that are decoded together [-]
+    # 2 where passes are halves of one, of which one computes while the other is sent to experts, else 1 [-]
     prefill_split: Array
-    decode_split: Array
+    decode_split: Array  # the same of the sequences of a step [-]
 
 
 def batching_of(plan: InferencePlan) -> Batching:
-    """Passes of the prefill and parts of a decode step: the whole batch is prefilled unless a plan says how many.
-
-    Parameters
-    ----------
-    plan : InferencePlan
-        Degrees, lengths, batch, (rows,).
-
-    Returns
-    -------
-    Batching
-        How its batch is split, (rows,). [-]
-
-    Examples
-    --------
-    Eight prompts of 1,000 tokens in passes of 2,000:
-
-    >>> from types import SimpleNamespace
-    >>> sizes = {"batch_size": 8.0, "num_micro_batches": 2.0, "micro_batch_size": 4.0, "data_parallel_attention": 1.0}
-    >>> sizes |= {"own_tokens": 1000.0, "prefill_tokens": 2000.0, "prompts_together": 0.0, "two_batch_overlap": 0.0}
-    >>> sizes["pipeline_parallel"] = 1.0
-    >>> plan = SimpleNamespace(**{name: np.array([size]) for name, size in sizes.items()})
-    >>> batching_of(plan).passes.tolist()
-    [4.0]
-    """
+    """Passes of the prefill and parts of a decode step: the whole batch is prefilled unless a plan says how many."""
     apart = plan.prompts_together > 0.0
     prompts = np.where(apart, plan.prompts_together, plan.batch_size)
     rounds = np.where(apart, 1.0, plan.num_micro_batches)
@@ -438,33 +298,9 @@ def computed_batching(plan: InferencePlan, batching: Batching, whole_batch: Arra
 
     Engines that are compiled for one batch pad fewer sequences to it; what is padded costs as much as what runs.
 
-    Parameters
-    ----------
-    plan : InferencePlan
-        Degrees and the most requests of a replica that run together, NaN where that is not stated, (rows,).
-    batching : Batching
-        How its batch is split, (rows,). [-]
-    whole_batch : Array
-        1 where steps compute the whole batch, else 0, (rows,). [-]
-
-    Returns
-    -------
-    Batching
-        The same where the limit is not stated. [-]
-
     References
     ----------
     .. [1] AWS Neuron documentation, NxD Inference API guide: batch_size is a compile-time option.
-
-    Examples
-    --------
-    Three sequences of an engine compiled for 32, and of one that is not:
-
-    >>> from types import SimpleNamespace
-    >>> plan = SimpleNamespace(max_running_batch=np.array([32.0, 32.0]), pipeline_parallel=np.ones(2))
-    >>> running = Batching(*np.ones((5, 2)), np.array([3.0, 3.0]), *np.ones((2, 2)))
-    >>> computed_batching(plan, running, np.array([1.0, 0.0])).sequences.tolist()
-    [32.0, 3.0]
     """
     padded = (whole_batch > 0.0) & ~np.isnan(plan.max_running_batch)
     if not some(padded):
@@ -474,35 +310,7 @@ def computed_batching(plan: InferencePlan, batching: Batching, whole_batch: Arra
 
 
 def serving_shape(plan: InferencePlan, batching: Batching, popularity: Popularity) -> ServingShape:
-    """Tokens of a pass of the prefill and of a decode step on one rank.
-
-    Parameters
-    ----------
-    plan : InferencePlan
-        Degrees and lengths, (rows,).
-    batching : Batching
-        How its batch is split, (rows,). [-]
-    popularity : Popularity
-        How unevenly routers visit experts, (rows,). [-]
-
-    Returns
-    -------
-    ServingShape
-        Tokens, and how the model is split, (rows,). [-]
-
-    Examples
-    --------
-    Four prompts of 1,000 tokens in two passes; eight sequences on two replicas of the attention layers.
-
-    >>> from types import SimpleNamespace
-    >>> ranks = dict.fromkeys(("attention_parallel", "expert_parallel", "expert_tensor_parallel"), 1.0)
-    >>> sizes = {"drafted_tokens": 0.0, "data_parallel_attention": 2.0, "own_tokens": 1000.0, "redundant_experts": 0.0}
-    >>> plan = SimpleNamespace(**ranks, **sizes, chunks=1.0, chunk_context=1000.0)
-    >>> batching = SimpleNamespace(own_prompts=4.0, prompts=8.0, passes=2.0, sequences=8.0)
-    >>> shape = serving_shape(plan, batching, EVEN)
-    >>> shape.prefill_tokens, float(shape.decode_tokens)
-    (2000.0, 4.0)
-    """
+    """Tokens of a pass of the prefill and of a decode step on one rank."""
     prompts, drafted = batching.own_prompts, 1.0 + plan.drafted_tokens
     sequences = np.ceil(batching.sequences / plan.data_parallel_attention)
     new = plan.own_tokens / batching.passes

@@ -18,32 +18,18 @@ from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.kernels import wide_attention
 from xlperf.equations.serving.phases import logit_size
 
+# Results that add up to a decode step
 STEP_PARTS = ("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead")
-"""Results that add up to a decode step."""
 
 
 class ServedWork(NamedTuple):
-    """What accelerators do while they serve: plans and their results.
+    """What accelerators do while they serve: plans and their results."""
 
-    Attributes
-    ----------
-    model : Model
-        Served models, (rows,).
-    plan : InferencePlan
-        Plans as the sheet has them, all accelerators, with the bytes of weights and inputs, (rows,).
-    architecture : Architecture
-        Structure that the models share.
-    results : mapping of str to Array
-        Rates, times of a decode step, shares of pools, memory, (rows,).
-    popularity : Popularity
-        How unevenly routers visit experts, (rows,). [-]
-    """
-
-    model: Model
-    plan: InferencePlan
-    architecture: Architecture
-    results: Mapping[str, Array]
-    popularity: Popularity
+    model: Model  # served models, (rows,)
+    plan: InferencePlan  # plans as the sheet has them, all accelerators, with the bytes of weights and inputs, (rows,)
+    architecture: Architecture  # structure that the models share
+    results: Mapping[str, Array]  # rates, times of a decode step, shares of pools, memory, (rows,)
+    popularity: Popularity  # how unevenly routers visit experts, (rows,) [-]
 
     @property
     def step(self) -> Array:
@@ -73,24 +59,10 @@ def token_flop(model: Model, context: Array) -> Array:
 
     .. math:: F = 2 N_a + 4 L h d\,s
 
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    context : Array
-        Tokens s that it attends to, (rows,). [-]
-
-    Returns
-    -------
-    Array
-        Products with the active parameters N_a and attention of all layers, (rows,). [FLOP]
-
     References
     ----------
     .. [1] J. Kaplan et al., "Scaling laws for neural language models", 2020, arXiv:2001.08361, table 1.
 
-    Examples
-    --------
     Llama 3.1 8B at 1,000 tokens: 2 x 7,504,658,432 + 4 x 32 x 32 x 128 x 1000.
 
     >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
@@ -106,22 +78,10 @@ def feed_forward_flop(model: Model) -> Array:
 
     .. math:: F = 2 \left(L_m \left(k\,P_e + P_s\right) + L_d\,P_d\right)
 
-    Parameters
-    ----------
-    model : Model
-        Shapes: k experts of P_e weights, shared ones P_s in L_m layers, P_d in L_d dense ones, (rows,). [-]
-
-    Returns
-    -------
-    Array
-        (rows,). [FLOP]
-
     References
     ----------
     .. [1] J. Kaplan et al., "Scaling laws for neural language models", 2020, arXiv:2001.08361, table 1.
 
-    Examples
-    --------
     Llama 3.1 8B: 2 x 32 x 3 x 4096 x 14336.
 
     >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
@@ -145,33 +105,10 @@ def visited_share(model: Model, batch: Array, popularity: Popularity) -> Array:
 
     .. math:: s = \frac{E_{hit}}{E}
 
-    Parameters
-    ----------
-    model : Model
-        Experts, (rows,). [-]
-    batch : Array
-        Tokens of the step, (rows,). [-]
-    popularity : Popularity
-        How unevenly routers visit experts, (rows,). [-]
-
-    Returns
-    -------
-    Array
-        1 for dense models, (rows,). [-]
-
     References
     ----------
     .. [1] R. Zhu et al., "MegaScale-Infer: Serving mixture-of-experts at scale with disaggregated expert parallelism",
        2025, arXiv:2504.02263, section 2.3.
-
-    Examples
-    --------
-    Two tokens with two of eight experts each visit 3.5 of them, as in :func:`activated_experts`.
-
-    >>> from types import SimpleNamespace
-    >>> model = SimpleNamespace(num_experts=np.array([8.0]), top_k=np.array([2.0]))
-    >>> visited_share(model, np.array([2.0]), Popularity()).tolist()
-    [0.4375]
     """
     hit = _read_experts(model, batch, popularity)
     return np.where(model.num_experts > 0.0, divide(hit, model.num_experts), 1.0)
@@ -202,40 +139,6 @@ def decode_step_traffic(
     .. math:: T = W \frac{N_a + (N - N_a) \frac{E_{hit} - k}{E - k}}{N} + C \frac{s_p + s_o / 2}{s_p + s_o}
 
     Heuristic, this work.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    plan : InferencePlan
-        Lengths, (rows,). [-]
-    architecture : Architecture
-        Structure that the models share.
-    weights_size : Array
-        Weights W on the accelerator, (rows,). [B]
-    cache_size : Array
-        Cache C of the batch at its longest on the accelerator, (rows,). [B]
-    running_batch : Array
-        Requests that decode together, (rows,). [-]
-    popularity : Popularity
-        How unevenly routers visit experts, (rows,). [-]
-
-    Returns
-    -------
-    weights : Array
-        Weights that are read, (rows,). [B]
-    cache : Array
-        Keys and values that are read, on average over the outputs, (rows,). [B]
-
-    Examples
-    --------
-    A dense model reads all its weights; the cache is at (300 + 100) / 500 of its longest on average.
-
-    >>> from types import SimpleNamespace
-    >>> plan = SimpleNamespace(prompt_length=np.array([300.0]), output_length=np.array([200.0]))
-    >>> read = decode_step_traffic(None, plan, Architecture(False, False, False), 10.0, 5.0, 1.0, 1.0)
-    >>> [each.tolist() for each in read]
-    [10.0, [4.0]]
     """
     mean = divide(plan.prompt_length + 0.5 * plan.output_length, plan.prompt_length + plan.output_length)
     read = weights_size
@@ -254,29 +157,6 @@ def sampling_traffic(model: Model, plan: InferencePlan, running_batch: Array) ->
     .. math:: T = 2\,b\,V\,s
 
     Heuristic, this work.
-
-    Parameters
-    ----------
-    model : Model
-        Vocabulary V, (rows,). [-]
-    plan : InferencePlan
-        Whether logits are sorted, which says the bytes s, and copies of the attention layers, (rows,).
-    running_batch : Array
-        Requests b that decode together, (rows,). [-]
-
-    Returns
-    -------
-    Array
-        (rows,). [B]
-
-    Examples
-    --------
-    Eight requests, 1,000 logits of 4 bytes, written and read:
-
-    >>> from types import SimpleNamespace
-    >>> plan = SimpleNamespace(data_parallel_attention=np.ones(1), sorted_sampling=np.zeros(1))
-    >>> sampling_traffic(SimpleNamespace(vocab_size=np.array([1000.0])), plan, np.array([8.0])).tolist()
-    [64000.0]
     """
     return np.asarray(
         SAMPLING_PASSES * (running_batch / plan.data_parallel_attention) * (model.vocab_size * logit_size(plan))
@@ -287,29 +167,6 @@ def mean_weight_size(model: Model, plan: InferencePlan, architecture: Architectu
     """Bytes of a weight, the mean over those of the plan's precision and attention layers that stay in 16 bits.
 
     By definition.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    plan : InferencePlan
-        Bytes of both, (rows,).
-    architecture : Architecture
-        Structure that the models share.
-
-    Returns
-    -------
-    Array
-        (rows,). [B]
-
-    Examples
-    --------
-    All weights of a dense model are in the precision of the plan.
-
-    >>> from types import SimpleNamespace
-    >>> plan = SimpleNamespace(weight_size=np.array([1.0]), wide_attention=np.zeros(1))
-    >>> mean_weight_size(None, plan, Architecture(False, False, False)).tolist()
-    [1.0]
     """
     if not architecture.experts and not (plan.wide_attention > 0.0).any():
         return np.asarray(plan.weight_size)
@@ -328,20 +185,6 @@ def results_at_rate(results: Mapping[str, Array], rate: Array) -> dict[str, Arra
 
     Heuristic, this work.
 
-    Parameters
-    ----------
-    results : mapping of str to Array
-        Rates and times of a decode step, (rows,).
-    rate : Array
-        Tokens of the deployment in a second, (rows,). [token/s]
-
-    Returns
-    -------
-    dict of str to Array
-        The results with that rate, (rows,).
-
-    Examples
-    --------
     Five parts of 1 s; at half the rate a step takes 5 s longer, in which the host waits.
 
     >>> results = {**dict.fromkeys(STEP_PARTS, np.ones(1)), "tokens_per_second": np.array([100.0])}
@@ -358,30 +201,6 @@ def serving_power(machines: tuple[Machine, Machine], work: ServedWork) -> tuple[
 
     Heuristic, this work: :func:`accelerator_power` of the work of a decode step, done at the rate of tokens, and of the
     prompts, whose operations bring a byte each ``compute_intensity`` of them.
-
-    Parameters
-    ----------
-    machines : tuple of Machine
-        Accelerators that decode and those that prefill, with limits and constants.
-    work : ServedWork
-        Plans and their results, (rows,).
-
-    Returns
-    -------
-    tuple of Array
-        Decoding and prefilling, (rows,). [W]
-
-    Examples
-    --------
-    Idle 10 % of 1,000 W and running clocks another 10 %. A decode step reads 30 MB in 30 us, at 2 x 10 pJ/B 20 W, and
-    computes next to nothing; the prefill does 28 GFLOP in 126 us at 1 pJ.
-
-    >>> from ideal_machine import ONE, deployment, power_machine
-    >>> from xlperf.equations.serving.results import serving_results
-    >>> served = deployment()
-    >>> work = ServedWork(served.model, served.plan, served.architecture, serving_results(served), ONE)
-    >>> [round(float(power[0])) for power in serving_power((power_machine(), power_machine()), work)]
-    [223, 422]
     """
     model, plan, results, step, busy = work.model, work.plan, work.results, work.step, work.busy
     share, rate, running = results["prefill_share"], results["tokens_per_second"], results["running_batch"]
@@ -411,33 +230,7 @@ def serving_power(machines: tuple[Machine, Machine], work: ServedWork) -> tuple[
 
 
 def prompt_traffic_from_memory(machine: Machine, model: Model, plan: InferencePlan) -> Array:
-    """:func:`traffic_from_memory` of a prefill: its feed-forward products stand for all. Heuristic, this work.
-
-    Parameters
-    ----------
-    machine : Machine
-        Accelerators that prefill, with limits and constants.
-    model : Model
-        Served models, (rows,).
-    plan : InferencePlan
-        Lengths and degrees, (rows,).
-
-    Returns
-    -------
-    Array
-        (rows,). [-]
-
-    Examples
-    --------
-    A last-level cache of 50 MiB is the usual one.
-
-    >>> from types import SimpleNamespace
-    >>> device = SimpleNamespace(l2_capacity=np.array([[50.0 * 2**20]]), num_multiprocessors=np.array([[132.0]]))
-    >>> model = SimpleNamespace(ffn_hidden_size=np.array([14336.0]), hidden_size=np.array([4096.0]))
-    >>> plan = SimpleNamespace(tensor_parallel=np.ones(1), prompt_length=np.array([1024.0]), input_size=np.array([2.0]))
-    >>> prompt_traffic_from_memory(Machine(device, None, None), model, plan).tolist()
-    [1.0]
-    """
+    """:func:`traffic_from_memory` of a prefill: its feed-forward products stand for all. Heuristic, this work."""
     width = np.where(model.ffn_hidden_size > 0.0, model.ffn_hidden_size, model.hidden_size) / plan.tensor_parallel
     return traffic_from_memory(machine.device, width, model.hidden_size, plan.prompt_length, plan.input_size)
 
@@ -448,34 +241,6 @@ def expert_pool_power(
     """As :func:`serving_power`, of an accelerator of the attention pool and of the expert pool while they decode.
 
     Heuristic, this work: every micro-batch reads the weights of its pool; a pool is busy for its share of a step.
-
-    Parameters
-    ----------
-    machines : tuple of Machine
-        Accelerators of both pools, with limits and constants.
-    work : ServedWork
-        Plans and their results, (rows,).
-    counts : tuple of Array
-        Accelerators of both pools, (rows,). [-]
-
-    Returns
-    -------
-    tuple of Array
-        Attention and experts, (rows,). [W]
-
-    Examples
-    --------
-    Idle 10 % of 1,000 W and running clocks another 10 % while a pool is busy: attention 47 % of the time, the experts,
-    which read 16 MB of a step of 30 us, 53 %; both draw 2 x 10 pJ/B.
-
-    >>> from ideal_machine import ONE, experts, pools, power_machine
-    >>> from xlperf.equations.serving.pools import pooled_results
-    >>> own, requests = pools(experts(), num_accelerators=4, prefill_accelerators=1, expert_accelerators=2)
-    >>> results = pooled_results(own, requests)
-    >>> work = ServedWork(experts(), own.decoding.plan, own.decoding.architecture, results, own.decoding.popularity)
-    >>> found = expert_pool_power((power_machine(), power_machine()), work, (ONE, 2 * ONE))
-    >>> [round(float(power[0])) for power in found]
-    [157, 164]
     """
     model, plan, results, step, loaded = work.model, work.plan, work.results, work.step, work.busy
     rate, running = results["tokens_per_second"], results["running_batch"]

@@ -21,43 +21,25 @@ from xlperf.equations.serving.phases import (
     serving_work,
 )
 
+# Results that say how busy the pools and the links between them are
 POOL_SHARES = ("attention_pool_share", "expert_pool_share", "expert_link_share")
-"""Results that say how busy the pools and the links between them are."""
 _NETWORK = float(BOUNDS.index("network"))
 
 
 class SplitStep(NamedTuple):
-    """A decode step of an attention and an expert pool, (rows,).
+    """A decode step of an attention and an expert pool, (rows,)."""
 
-    Attributes
-    ----------
-    parts : Array
-        Its time by part, as :func:`xlperf.equations.serving.phases.phase_times` has it: of the pool that limits it, or
-        of one micro-batch where none is busy all the time, (rows, 5). [s]
-    bound : Array
-        What bounds it, a position in :data:`xlperf.equations.serving.phases.BOUNDS`. [-]
-    shares : Array
-        Shares of the step in which the attention pool, the expert pool and the links between them are busy, (rows, 3).
-        [-]
-    batches : Array
-        Micro-batches that it has. [-]
-    needed : Array
-        Fewest micro-batches with which one of the pools is busy all the time. [-]
-    work : tuple of ServingWork
-        Of a micro-batch in the attention pool and in the expert pool.
-    messages : tuple of Array
-        Time to send the tokens of a micro-batch to the experts of a layer, and back. [s]
-    repeats : Array
-        How often each time of a micro-batch counts in the step: attention, experts, messages, (rows, 3). [-]
-    """
-
+    # Its time by part, as `xlperf.equations.serving.phases.phase_times` has it: of the pool that limits it, or of one
+    # micro-batch where none is busy all the time, (rows, 5) [s]
     parts: Array
-    bound: Array
+    bound: Array  # what bounds it, a position in `xlperf.equations.serving.phases.BOUNDS` [-]
+    # Shares of the step in which the attention pool, the expert pool and the links between them are busy, (rows, 3) [-]
     shares: Array
-    batches: Array
-    needed: Array
-    work: tuple[ServingWork, ServingWork]
-    messages: tuple[Array, Array]
+    batches: Array  # micro-batches that it has [-]
+    needed: Array  # fewest micro-batches with which one of the pools is busy all the time [-]
+    work: tuple[ServingWork, ServingWork]  # of a micro-batch in the attention pool and in the expert pool
+    messages: tuple[Array, Array]  # time to send the tokens of a micro-batch to the experts of a layer, and back [s]
+    # How often each time of a micro-batch counts in the step: attention, experts, messages, (rows, 3) [-]
     repeats: Array
 
 
@@ -183,32 +165,7 @@ def _message_times(attention: Deployment, experts: Deployment, sequences: Array)
 
 
 def split_step(attention: Deployment, experts: Deployment, batch: Array) -> SplitStep:
-    """A decode step of requests whose attention is in one pool and whose feed-forward layers are in another.
-
-    Parameters
-    ----------
-    attention : Deployment
-        Attention pools; their plans say how many micro-batches alternate, (rows,).
-    experts : Deployment
-        Expert pools of the same plans, (rows,).
-    batch : Array
-        Requests that a replica decodes together, (rows,). [-]
-
-    Returns
-    -------
-    SplitStep
-        (rows,).
-
-    Examples
-    --------
-    Two micro-batches of one request each read 16 MB of experts on each of the two ranks, one after the other.
-
-    >>> from ideal_machine import ONE, experts, pools
-    >>> own, _ = pools(experts(), num_accelerators=4, prefill_accelerators=1, expert_accelerators=2)
-    >>> found = split_step(own.decoding, own.experts, 2 * ONE)
-    >>> found.batches.tolist(), found.parts.sum(axis=-1).tolist()
-    ([2.0], [3.21e-05])
-    """
+    """A decode step of requests whose attention is in one pool and whose feed-forward layers are in another."""
     plan, ones = attention.plan, np.ones_like(batch)
     each = np.ceil(batch / plan.ping_pong_batches)
     batches = np.ceil(batch / each)
@@ -239,29 +196,7 @@ def split_step(attention: Deployment, experts: Deployment, batch: Array) -> Spli
 
 
 def expert_pool_memory(experts: Deployment, batch: Array) -> BatchMemory:
-    """Memory of a rank of an expert pool: weights of its experts, tokens of all micro-batches on their way.
-
-    Parameters
-    ----------
-    experts : Deployment
-        Expert pools, (rows,).
-    batch : Array
-        Requests that a replica decodes together, (rows,). [-]
-
-    Returns
-    -------
-    BatchMemory
-        Without a cache, (rows,).
-
-    Examples
-    --------
-    Two ranks share 8 experts of 8 M weights in 16 bits.
-
-    >>> from ideal_machine import ONE, experts, pools
-    >>> own, _ = pools(experts(), num_accelerators=4, prefill_accelerators=1, expert_accelerators=2)
-    >>> expert_pool_memory(own.experts, ONE).weights.tolist()
-    [64000000.0]
-    """
+    """Memory of a rank of an expert pool: weights of its experts, tokens of all micro-batches on their way."""
     plan, model, memory = experts.plan, experts.model, memory_of(experts)
     width = np.where(model.num_experts > 0.0, model.expert_hidden_size, model.hidden_size)
     copies = np.where(model.num_experts > 0.0, model.top_k, 1.0) / plan.expert_parallel

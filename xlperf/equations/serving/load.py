@@ -27,62 +27,29 @@ from xlperf.equations.serving.phases import (
 )
 from xlperf.equations.serving.queueing import Service, step_line
 
-_RARE = 0.05
-"""Prompts that come with another one and are left out. [-]"""
-_LARGE = 4096.0
-"""Requests from which on batches between powers of two are computed as well. [-]"""
-_LENGTHS = 0.1
-"""Share by which prompts of one load differ in length, at the least. [-]"""
-_MANY_ROWS = 32768.0
-"""Rows of a product from which on the padding of a tile is a small part. [-]"""
+_RARE = 0.05  # prompts that come with another one and are left out [-]
+_LARGE = 4096.0  # requests from which on batches between powers of two are computed as well [-]
+_LENGTHS = 0.1  # share by which prompts of one load differ in length, at the least [-]
+_MANY_ROWS = 32768.0  # rows of a product from which on the padding of a tile is a small part [-]
 
 
 class RequestLoad(NamedTuple):
-    """Per-request workload of a serving replica, independent of its batch size, (rows,).
+    """Per-request workload of a serving replica, independent of its batch size, (rows,)."""
 
-    Attributes
-    ----------
-    decode_steps : Array
-        Decode steps per request. [-]
-    max_prefill_prompts : Array
-        Largest number of prompts batched into one prefill pass, 1 or more. [-]
-    pipeline_stages : Array
-        Pipeline stages of the prefill replica. [-]
-    burst_fraction : Array
-        Fraction of the in-flight requests that arrive at the same moment. [-]
-    attention_replicas : Array
-        Data-parallel replicas of the attention layers. [-]
-    polling_steps : Array
-        Decode steps between two scheduler polls for new requests. [-]
-    gathering_steps : Array
-        Most decode steps that a prompt waits for prompts of the other attention replicas, or for a full pass. [-]
-    decode_stages : Array
-        Pipeline stages of the decode replica. [-]
-    tokens_checked : Array
-        Tokens of a sequence in one decode step: 1 plus the drafted ones. [-]
-    own_tokens : Array
-        New tokens of a prompt on one of the ranks that share it. [-]
-    pass_tokens : Array
-        Most tokens of a prefill pass. [-]
-    mixed : Array
-        1 where a prefill pass is computed together with a decode step, 0 where they alternate. [-]
-    balance_rows : Array
-        Rows of a product from which on it is compute-bound. [-]
-    """
-
-    decode_steps: Array
-    max_prefill_prompts: Array
-    pipeline_stages: Array
-    burst_fraction: Array
-    attention_replicas: Array
-    polling_steps: Array
+    decode_steps: Array  # decode steps per request [-]
+    max_prefill_prompts: Array  # largest number of prompts batched into one prefill pass, 1 or more [-]
+    pipeline_stages: Array  # pipeline stages of the prefill replica [-]
+    burst_fraction: Array  # fraction of the in-flight requests that arrive at the same moment [-]
+    attention_replicas: Array  # data-parallel replicas of the attention layers [-]
+    polling_steps: Array  # decode steps between two scheduler polls for new requests [-]
+    # Most decode steps that a prompt waits for prompts of the other attention replicas, or for a full pass [-]
     gathering_steps: Array
-    decode_stages: Array
-    tokens_checked: Array
-    own_tokens: Array
-    pass_tokens: Array
-    mixed: Array
-    balance_rows: Array
+    decode_stages: Array  # pipeline stages of the decode replica [-]
+    tokens_checked: Array  # tokens of a sequence in one decode step: 1 plus the drafted ones [-]
+    own_tokens: Array  # new tokens of a prompt on one of the ranks that share it [-]
+    pass_tokens: Array  # most tokens of a prefill pass [-]
+    mixed: Array  # 1 where a prefill pass is computed together with a decode step, 0 where they alternate [-]
+    balance_rows: Array  # rows of a product from which on it is compute-bound [-]
 
     def take(self, rows: np.ndarray) -> RequestLoad:
         """The same of some of the plans."""
@@ -120,22 +87,7 @@ class RequestLoad(NamedTuple):
         return admission(copies, requests, self.decode_steps, self.polling_steps, self.gathering_steps)
 
     def service(self, requests: Array, cycle: Cycle, half: Array) -> Service:
-        """Service demand of a request on a replica, from step times at the batch sizes given.
-
-        Parameters
-        ----------
-        requests : Array
-            Requests in flight. [-]
-        cycle : Cycle
-            Times with them.
-        half : Array
-            Time of a step with half of them, as :func:`half_of` has it. [s]
-
-        Returns
-        -------
-        Service
-            Its times: a step is linear in the requests that it decodes.
-        """
+        """Service demand of a request on a replica, from step times at the batch sizes given."""
         line, (_, wait) = step_line(requests, cycle.step, half_of(requests), half), self._admission(requests)
         share = (cycle.prefills + np.maximum(requests - 1.0, 0.0) * cycle.saving) / requests
         longest = np.where(self.mixed > 0.0, cycle.longest, np.inf)
@@ -191,30 +143,14 @@ class RequestLoad(NamedTuple):
 
 
 class Cycle(NamedTuple):
-    """Times of a replica with a number of requests in flight.
+    """Times of a replica with a number of requests in flight."""
 
-    Attributes
-    ----------
-    step : Array
-        Time of a step that decodes all of them. [s]
-    prefill : Array
-        Time of a pass of the prefill. [s]
-    prompts : Array
-        Prompts of a pass, mean. [-]
-    prefills : Array
-        Time that the prefills of all of them add to their decode steps. [s]
-    saving : Array
-        Time that a prompt takes less in the decode steps of others than by itself. [s]
-    longest : Array
-        Time that a pass of it adds to such a step, 0 where they alternate. [s]
-    """
-
-    step: Array
-    prefill: Array
-    prompts: Array
-    prefills: Array
-    saving: Array
-    longest: Array
+    step: Array  # time of a step that decodes all of them [s]
+    prefill: Array  # time of a pass of the prefill [s]
+    prompts: Array  # prompts of a pass, mean [-]
+    prefills: Array  # time that the prefills of all of them add to their decode steps [s]
+    saving: Array  # time that a prompt takes less in the decode steps of others than by itself [s]
+    longest: Array  # time that a pass of it adds to such a step, 0 where they alternate [s]
 
 
 def admission(
@@ -397,38 +333,6 @@ def request_load(
 
     An engine that decodes between its passes fills them up with a part of the next prompt; a pool that prefills alone
     takes whole prompts, as its engines are run.
-
-    Parameters
-    ----------
-    plan : InferencePlan
-        Of the replicas that decode, (rows,).
-    prefilling : InferencePlan
-        Of those that prefill, (rows,).
-    burst_fraction : Array
-        Fraction of the in-flight requests that arrive at the same moment, (rows,). [-]
-    mixed : Array
-        1 where a prefill pass is computed together with a decode step, else 0, (rows,). [-]
-    balance_rows : Array
-        Rows of a product from which on it is compute-bound, (rows,). [-]
-    whole_prompts : bool, default False
-        Whether a pass takes whole prompts alone.
-
-    Returns
-    -------
-    RequestLoad
-        Steps, prompts and stages, (rows,).
-
-    Examples
-    --------
-    99 steps after the first token; two replicas take 8.192 prompts of 1,000 tokens each in a pass of 8,192.
-
-    >>> from types import SimpleNamespace
-    >>> steps = {"tokens_after_first": 99.0, "tokens_per_step": 1.0, "polling_steps": 1.0, "gathering_steps": 0.0}
-    >>> sizes = {"prefill_tokens": 8192.0, "own_tokens": 1000.0, "data_parallel_attention": 2.0}
-    >>> plan = SimpleNamespace(**steps, **sizes, pipeline_parallel=1.0, drafted_tokens=0.0)
-    >>> load = request_load(plan, plan, 0.0, 1.0, 256.0)
-    >>> load.decode_steps, float(load.max_prefill_prompts)
-    (99.0, 16.384)
     """
     taken = np.maximum(prefilling.prefill_tokens / prefilling.own_tokens, 1.0)
     taken = whole_of(taken) if whole_prompts else taken
@@ -470,14 +374,12 @@ def half_of(batch: Array) -> Array:
     return np.asarray(np.maximum(np.floor(0.5 * array(batch)), 1.0))
 
 
-_BATCH = 8192
-"""Rows that go through the equations together: their arrays stay in the processor's cache. [-]"""
-_FEW = 64
-"""Up to so many rows one call of both phases is faster than a call of each. [-]"""
+_BATCH = 8192  # rows that go through the equations together: their arrays stay in the processor's cache [-]
+_FEW = 64  # up to so many rows one call of both phases is faster than a call of each [-]
 
 
+# Parts of a pass that a step which is computed with it does not pay again: weights are read once [-]
 _SHARED = [MATRIX, FIXED]
-"""Parts of a pass that a step which is computed with it does not pay again: weights are read once. [-]"""
 
 
 class Times(NamedTuple):
@@ -493,21 +395,11 @@ class Times(NamedTuple):
 
 
 class DecodeStep(NamedTuple):
-    """A decode step in detail, (rows,).
+    """A decode step in detail, (rows,)."""
 
-    Attributes
-    ----------
-    batch : Array
-        Requests that it decodes. [-]
-    parts : Array
-        Its time by part, as :func:`xlperf.equations.serving.phases.phase_times` has it, (rows, 5). [s]
-    bound : Array
-        What bounds it, a position in :data:`xlperf.equations.serving.phases.BOUNDS`. [-]
-    """
-
-    batch: Array
-    parts: Array
-    bound: Array
+    batch: Array  # requests that it decodes [-]
+    parts: Array  # its time by part, as `xlperf.equations.serving.phases.phase_times` has it, (rows, 5) [s]
+    bound: Array  # what bounds it, a position in `xlperf.equations.serving.phases.BOUNDS` [-]
 
 
 class _Known(NamedTuple):
@@ -572,23 +464,12 @@ def _with_total(parts: Array) -> Array:
 
 @dataclass
 class BatchTimes:
-    """Times of prefills and of decode steps of a block of plans at the batch sizes that are asked for, (rows,).
+    """Times of prefills and of decode steps of a block of plans at the batch sizes that are asked for, (rows,)."""
 
-    Attributes
-    ----------
-    deployment : Deployment
-        Model, accelerators, plan, calibration; the batch of its plan has no meaning.
-    rows : dict of int to np.ndarray
-        Rows of the deployment that prefill and that decode.
-    known : dict of int to _Known
-        Times of each phase that are known.
-    experts : np.ndarray, optional
-        Rows of the deployment that are the expert pools of those that decode, -1 where there is none.
-    """
-
-    deployment: Deployment
-    rows: dict[int, np.ndarray]
-    known: dict[int, _Known]
+    deployment: Deployment  # model, accelerators, plan, calibration; the batch of its plan has no meaning
+    rows: dict[int, np.ndarray]  # rows of the deployment that prefill and that decode
+    known: dict[int, _Known]  # times of each phase that are known
+    # Rows of the deployment that are the expert pools of those that decode, -1 where there is none
     experts: np.ndarray | None = None
     detailed: list[tuple[np.ndarray, DecodeStep]] = field(default_factory=list)
 
@@ -620,22 +501,7 @@ class BatchTimes:
         return BatchTimes(self.deployment, own, known, self.experts)
 
     def at(self, batches: Array, prompts: Array, detailed: bool = False) -> Times:
-        """Times of steps with some numbers of requests, and of prefills of some numbers of prompts.
-
-        Parameters
-        ----------
-        batches : Array
-            Requests that are decoded together, (number, rows). [-]
-        prompts : Array
-            Prompts that are prefilled together, (other number, rows). [-]
-        detailed : bool, default False
-            Whether :meth:`step` will be asked for the first of the batches.
-
-        Returns
-        -------
-        Times
-            Of the steps and of the prefills, in the shapes of batches and prompts. [s]
-        """
+        """Times of steps with some numbers of requests, and of prefills of some numbers of prompts."""
         again = self._step(batches[0])[1] if detailed else np.empty(0, dtype=np.int64)
         prefill = _Asked(self.known[PREFILL], prompts, again[:0])
         decoding = _Asked(self.known[DECODING], batches, again)
@@ -656,18 +522,7 @@ class BatchTimes:
         return Times(stepped[..., 0], passed[..., 0], stepped[..., 1:], passed[..., 1:])
 
     def step(self, batch: Array) -> DecodeStep:
-        """A step with a number of requests in detail.
-
-        Parameters
-        ----------
-        batch : Array
-            Requests that are decoded together, (rows,). [-]
-
-        Returns
-        -------
-        DecodeStep
-            NaN where the batch is, (rows,).
-        """
+        """A step with a number of requests in detail."""
         found, lacking = self._step(batch)
         if len(lacking):
             self.at(batch[None], np.empty((0, len(batch))), detailed=True)

@@ -45,39 +45,19 @@ from xlperf.equations.serving.memory import rank_weights_size
 
 MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
 BOUNDS = RESOURCES
-_CLEAR = 3.0
-"""Ratio of estimated savings of units and memory from which on the larger one is the larger one. [-]"""
+_CLEAR = 3.0  # ratio of estimated savings of units and memory from which on the larger one is the larger one [-]
 
 VECTOR_FLOP = 2.0
+# Bytes that each of the two passes over a logit stands for where top-p sampling sorts them. [B] Counted in vLLM's own
+# sampler: a radix sort of FP32 keys with positions (two stable sorts of 8 bits a pass, 230 B), the softmax, sums and
+# masks of the sorted logits (50 B), their way back (70 B), softmax, noise and maximum (50 B)
 SORTED_LOGIT_SIZE = 200.0
-"""Bytes that each of the two passes over a logit stands for where top-p sampling sorts them. [B]
-
-Counted in vLLM's own sampler: a radix sort of FP32 keys with positions (two stable sorts of 8 bits a pass, 230 B), the
-softmax, sums and masks of the sorted logits (50 B), their way back (70 B), softmax, noise and maximum (50 B).
-"""
 _Rows = TypeVar("_Rows", ServingShape, Batching)
 _DEVICES = ("device", "attention_device", "wide_device")
 
 
 def logit_size(plan: InferencePlan) -> Array:
-    """Bytes of a logit in each of the passes over the logits in which tokens are sampled.
-
-    Parameters
-    ----------
-    plan : InferencePlan
-        Whether sampling sorts the logits, (rows,).
-
-    Returns
-    -------
-    Array
-        (rows,). [B]
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> logit_size(SimpleNamespace(sorted_sampling=np.array([0.0, 1.0]))).tolist()
-    [4.0, 200.0]
-    """
+    """Bytes of a logit in each of the passes over the logits in which tokens are sampled."""
     return np.where(plan.sorted_sampling > 0.0, SORTED_LOGIT_SIZE, WORD)
 
 
@@ -92,40 +72,21 @@ class _Kernels(NamedTuple):
 
 
 class ServingWork(NamedTuple):
-    """A pass of the prefill and a decode step: the time of each kernel and message, and how often it runs.
+    """A pass of the prefill and a decode step: the time of each kernel and message, and how often it runs."""
 
-    Attributes
-    ----------
-    gemms, attention, vectors : KernelTimes
-        Matrix products, attention by kind, other kernels.
-    attention_flop : Array
-        Operations of the attention of a layer by kind, decoding at the mean context, (rows, phases, kinds). [FLOP]
-    shapes : Gemms
-        Shapes of the matrix products, (rows, phases x products). [-]
-    messages : Messages
-        Communication before anything overlaps with it.
-    exposed_time : Array
-        Time of the messages that is not overlapped, (rows, phases, 5). [s]
-    pass_overhead : Array
-        Time of the software per pass or step that the accelerators wait for, (rows, phases). [s]
-    parts : Array
-        Time of a layer and of what runs once per pass, by part, (rows, phases, 2, 5). [s]
-    layers, passes, transfers : Array
-        Layers, passes and transfers between stages on the critical path, (rows, phases). [-]
-    """
-
-    gemms: KernelTimes
-    attention: KernelTimes
-    vectors: KernelTimes
+    gemms: KernelTimes  # matrix products, attention by kind, other kernels
+    attention: KernelTimes  # matrix products, attention by kind, other kernels
+    vectors: KernelTimes  # matrix products, attention by kind, other kernels
+    # Operations of the attention of a layer by kind, decoding at the mean context, (rows, phases, kinds) [FLOP]
     attention_flop: Array
-    shapes: Gemms
-    messages: Messages
-    exposed_time: Array
-    pass_overhead: Array
-    parts: Array
-    layers: Array
-    passes: Array
-    transfers: Array
+    shapes: Gemms  # shapes of the matrix products, (rows, phases x products) [-]
+    messages: Messages  # communication before anything overlaps with it
+    exposed_time: Array  # time of the messages that is not overlapped, (rows, phases, 5) [s]
+    pass_overhead: Array  # time of the software per pass or step that the accelerators wait for, (rows, phases) [s]
+    parts: Array  # time of a layer and of what runs once per pass, by part, (rows, phases, 2, 5) [s]
+    layers: Array  # layers, passes and transfers between stages on the critical path, (rows, phases) [-]
+    passes: Array  # layers, passes and transfers between stages on the critical path, (rows, phases) [-]
+    transfers: Array  # layers, passes and transfers between stages on the critical path, (rows, phases) [-]
 
 
 def _kernels(deployment: Deployment, shape: ServingShape, batching: Batching, phases: tuple[int, ...]) -> _Kernels:
@@ -249,30 +210,7 @@ def _host(
 
 
 def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) -> ServingWork:
-    """Kernels, communication and host time of a pass of the prefill, of a decode step, or of both.
-
-    Parameters
-    ----------
-    deployment : Deployment
-        Model, accelerators, network, plan, calibration, (rows,).
-    phases : tuple of int, default both
-        PREFILL, DECODING or both, in that order: axes of phases have no other.
-
-    Returns
-    -------
-    ServingWork
-        Times of one call each, and how often each is called.
-
-    Examples
-    --------
-    A decode step of one request at 1 TB/s: 12 M weights of the layer and 1 M of the output projection in 16 bits, and a
-    cache of 4 MB.
-
-    >>> from ideal_machine import deployment
-    >>> matrix, attention, *_ = phase_times(serving_work(deployment()))[0, 1].tolist()
-    >>> matrix, attention
-    (2.60e-05, 4.00e-06)
-    """
+    """Kernels, communication and host time of a pass of the prefill, of a decode step, or of both."""
     plan, architecture = deployment.plan, deployment.architecture
     running = batching_of(plan)
     batching = computed_batching(plan, running, deployment.software["whole_batch"][:, 0])
@@ -403,30 +341,7 @@ def _critical_path(
 
 
 def phase_times(work: ServingWork) -> Array:
-    """Times of the whole prefill and of one decode step on the critical path, by part.
-
-    Parameters
-    ----------
-    work : ServingWork
-        Operators and times.
-
-    Returns
-    -------
-    Array
-        (rows, phases, 5): matrix products, attention, other kernels, communication, fixed costs. [s]
-
-    Examples
-    --------
-    32 layers with 1 s of products, once 2 s of the host, three transfers of which 0.5 s each is exposed:
-
-    >>> from types import SimpleNamespace
-    >>> parts, exposed = np.zeros((1, 1, 2, 5)), np.zeros((1, 1, 5))
-    >>> parts[0, 0, 0, MATRIX], parts[0, 0, 1, FIXED], exposed[0, 0, TRANSFER] = 1.0, 2.0, 0.5
-    >>> work = SimpleNamespace(parts=parts, exposed_time=exposed, layers=np.array([[32.0]]))
-    >>> work.passes, work.transfers = np.array([[1.0]]), np.array([[3.0]])
-    >>> phase_times(work)[0, 0, [MATRIX, COMMUNICATION, FIXED]].tolist()
-    [32.0, 1.5, 2.0]
-    """
+    """Times of the whole prefill and of one decode step on the critical path, by part."""
     parts = work.parts
     found = work.layers[..., None] * parts[:, :, 0] + work.passes[..., None] * parts[:, :, 1]
     found[..., COMMUNICATION] += work.transfers * work.exposed_time[..., TRANSFER]
@@ -434,29 +349,7 @@ def phase_times(work: ServingWork) -> Array:
 
 
 def scaled_times(times: Array, deployment: Deployment, phases: tuple[int, ...]) -> Array:
-    """Times of passes as measured runs of the same cluster say they are.
-
-    Parameters
-    ----------
-    times : Array
-        Predicted times by phase and part, (rows, phases, parts). [s]
-    deployment : Deployment
-        Whose software has the factors ``prefill_scale`` and ``time_scale`` where there are such runs, (rows,).
-    phases : tuple of int
-        Which phases, in their order.
-
-    Returns
-    -------
-    Array
-        In the shape of ``times``. [s]
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> deployment = SimpleNamespace(software={"time_scale": np.array([[1.5]])})
-    >>> scaled_times(np.array([[[2.0, 4.0]]]), deployment, (DECODING,)).tolist()
-    [[[3.0, 6.0]]]
-    """
+    """Times of passes as measured runs of the same cluster say they are."""
     if "time_scale" not in deployment.software:
         return times
     names = ["prefill_scale" if phase == PREFILL else "time_scale" for phase in phases]
@@ -464,24 +357,7 @@ def scaled_times(times: Array, deployment: Deployment, phases: tuple[int, ...]) 
 
 
 def on_machine(deployment: Deployment, faster: Faster) -> Deployment:
-    """The same on faster accelerators.
-
-    Parameters
-    ----------
-    deployment : Deployment
-        Accelerators, (rows,).
-    faster : Faster
-        Factors of their speed.
-
-    Returns
-    -------
-    Deployment
-        Network, model and plan are the same.
-
-    >>> from ideal_machine import deployment
-    >>> on_machine(deployment(), Faster(memory=2.0)).device.memory_bandwidth.tolist()
-    [[2000000000000.0]]
-    """
+    """The same on faster accelerators."""
     device, attention_device, wide_device = (faster.device(getattr(deployment, name)) for name in _DEVICES)
     return replace(deployment, device=device, attention_device=attention_device, wide_device=wide_device)
 
@@ -510,27 +386,6 @@ def serving_bound(deployment: Deployment, work: ServingWork) -> Array:
     network all time of messages, overhead launches and the fixed costs of the software, as
     :func:`xlperf.equations.hardware.bounds.limiting_resources` defines it. Arithmetic and traffic of a product follow
     from its time and its bytes; where units and memory save about as much, steps are computed on faster machines.
-
-    Parameters
-    ----------
-    deployment : Deployment
-        Accelerators and calibration, (rows,).
-    work : ServingWork
-        Kernels and times, (rows,); the last phase is decoding.
-
-    Returns
-    -------
-    code : Array
-        Position in BOUNDS, NaN where the time is NaN. [-]
-
-    Examples
-    --------
-    A decode step of one request reads every weight for one token.
-
-    >>> from ideal_machine import deployment
-    >>> served = deployment()
-    >>> BOUNDS[int(serving_bound(served, serving_work(served))[0])]
-    'memory'
     """
     saved = _estimated_savings(deployment, work)
     units, memory, network, overhead = saved.T

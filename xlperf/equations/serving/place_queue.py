@@ -14,35 +14,23 @@ import numpy as np
 from xlperf.base.arrays import Array, Numeric, array, divide, exp, expm1, log, power
 
 _MOST_LOAD = 1.0 - 1e-12
+# Constants of the normal tail: Abramowitz and Stegun, 26.2.17
 _TAIL = 0.2316419, (0.319381530, -0.356563782, 1.781477937, -1.821255978, 1.330274429)
-"""Constants of the normal tail: Abramowitz and Stegun, 26.2.17."""
 _ROOT_OF_TWO_PI = 2.5066282746310002
-_MOST_GAMMA = 0.24
-"""Largest correction for evenly spaced arrivals (Whitt 1993, equation 2.13). [-]"""
+_MOST_GAMMA = 0.24  # largest correction for evenly spaced arrivals (Whitt 1993, equation 2.13) [-]
+# Fitted to M/D/c: by how much fewer requests wait than with exponential hold times [-]
 _FEWER, _FEWER_AT, _FEWER_POWER = 0.19, 1.6, -0.65
-"""Fitted to M/D/c: by how much fewer requests wait than with exponential hold times. [-]"""
-_TURNS = 8
-"""Newton steps for the decay rate. [-]"""
+_TURNS = 8  # newton steps for the decay rate [-]
+# How fast the wait distribution approaches its exponential tail, in units of that tail: heuristic, this work [-]
 _BEND = 0.9
-"""How fast the wait distribution approaches its exponential tail, in units of that tail: heuristic, this work. [-]"""
 
 
 class PlaceWait(NamedTuple):
-    """Wait for a place of a copy; every field has shape (rows,).
+    """Wait for a place of a copy; every field has shape (rows,)."""
 
-    Attributes
-    ----------
-    probability : Array
-        Share of the requests that wait. [-]
-    mean : Array
-        Mean wait over all requests; infinite where the copy cannot keep up. [s]
-    decay : Array
-        Rate at which the tail of the wait distribution decays. [1/s]
-    """
-
-    probability: Array
-    mean: Array
-    decay: Array
+    probability: Array  # share of the requests that wait [-]
+    mean: Array  # mean wait over all requests; infinite where the copy cannot keep up [s]
+    decay: Array  # rate at which the tail of the wait distribution decays [1/s]
 
     def quantile(self, share: float) -> Array:
         r"""Wait that a share q of the requests does not exceed. [s]
@@ -222,28 +210,6 @@ def place_wait(
     .. math:: W = \phi\,\frac{c_a^2 + c_s^2}{2}\,\frac{C(c, \rho)\,h}{c (1 - \rho)}, \qquad
         P_w = C\left(\frac{c}{z}, \rho\right), \qquad z = \frac{c_a^2 + c_s^2}{1 + c_s^2}
 
-    Parameters
-    ----------
-    places : numeric
-        Requests c that run together at most, 1 or more, (rows,). [-]
-    busy_share : numeric
-        Share rho of the places that requests occupy, mean, (rows,). [-]
-    hold : numeric
-        Time h for which a request occupies its place, mean, (rows,). [s]
-    arrival_variation : numeric
-        Coefficient of variation c_a of the times between arrivals at the copy, (rows,). [-]
-    hold_variation : numeric
-        Coefficient of variation c_s of the hold times, (rows,). [-]
-
-    Returns
-    -------
-    probability : Array
-        Share of the requests that wait, (rows,). [-]
-    mean : Array
-        Mean wait over all requests, (rows,). [s]
-    decay : Array
-        Decay rate of the tail, (rows,). [1/s]
-
     References
     ----------
     .. [1] W. Whitt, "Approximations for the GI/G/m queue", Prod. Oper. Manag. 2(2), 1993,
@@ -274,7 +240,6 @@ def place_wait(
     return PlaceWait(share + unknown, mean, np.where(endless, unknown, decay))
 
 
-_LEAST_SQUARE = 1e-6
-"""Square of a coefficient of variation below which times count as constant. [-]"""
+_LEAST_SQUARE = 1e-6  # square of a coefficient of variation below which times count as constant [-]
+# Load that is computed at least, and share of the requests below which none waits [-]
 _LEAST_LOAD, _LEAST_SHARE = 1e-9, 1e-6
-"""Load that is computed at least, and share of the requests below which none waits. [-]"""

@@ -13,32 +13,18 @@ from xlperf.equations.serving.runs import longest_output
 
 _MOST_TURNS, _HALVING = 80, 5
 _SAME = 1e-12
+# Of a rise in proportion to the batch: with all of it any number of requests would do at the same rate [-]
 _PROPORTIONAL = 0.999
-"""Of a rise in proportion to the batch: with all of it any number of requests would do at the same rate. [-]"""
 
 
 class Curve(NamedTuple):
-    """Time by batch: two lines that meet at a batch; no batch is slower per request than a smaller one.
+    """Time by batch: two lines that meet at a batch; no batch is slower per request than a smaller one."""
 
-    Attributes
-    ----------
-    upper : Array
-        Batch from which on the second line holds. [-]
-    base : Array
-        First line at no request. [s]
-    slope : Array
-        Time that a request adds to it. [s]
-    last_base : Array
-        Second line at no request. [s]
-    last_slope : Array
-        Time that a request adds to it. [s]
-    """
-
-    upper: Array
-    base: Array
-    slope: Array
-    last_base: Array
-    last_slope: Array
+    upper: Array  # batch from which on the second line holds [-]
+    base: Array  # first line at no request [s]
+    slope: Array  # time that a request adds to it [s]
+    last_base: Array  # second line at no request [s]
+    last_slope: Array  # time that a request adds to it [s]
 
     def time(self, batch: Array) -> Array:
         """Time with a batch. [s]"""
@@ -71,55 +57,24 @@ def _fixed(rate: Array, base: Array, slope: Array) -> Array:
 
 
 class PoolTimes(NamedTuple):
-    """Times of two pools, (rows,).
+    """Times of two pools, (rows,)."""
 
-    Attributes
-    ----------
-    pass_times : Curve
-        Time of a pass of the prefill by its prompts.
-    one_prefill : Array
-        Time of a pass with one prompt. [s]
-    full_prefill : Array
-        Time of a pass with as many as it takes. [s]
-    max_prefill_prompts : Array
-        Prompts that a pass takes, 1 or more. [-]
-    stages : Array
-        Stages that passes follow each other through. [-]
-    burst : Array
-        Share of the requests that come all at once, as many as are in flight. [-]
-    apart : Array
-        Square of the part of a cycle over which those of the later waves come that their lengths set apart;
-        infinite where they come at any time. [-]
-    prefill_replicas : Array
-        Replicas that prefill. [-]
-    step_times : Curve
-        Time of a decode step by its requests.
-    decode_steps : Array
-        Decode steps per request. [-]
-    decode_replicas : Array
-        Replicas that decode. [-]
-    places : Array
-        Requests that the cache of one of them has room for. [-]
-    decode_capacity : Array
-        Requests per second that they decode with full caches. [request/s]
-    transfer : Array
-        Time to send the cache of a prompt. [s]
-    """
-
-    pass_times: Curve
-    one_prefill: Array
-    full_prefill: Array
-    max_prefill_prompts: Array
-    stages: Array
-    burst: Array
+    pass_times: Curve  # time of a pass of the prefill by its prompts
+    one_prefill: Array  # time of a pass with one prompt [s]
+    full_prefill: Array  # time of a pass with as many as it takes [s]
+    max_prefill_prompts: Array  # prompts that a pass takes, 1 or more [-]
+    stages: Array  # stages that passes follow each other through [-]
+    burst: Array  # share of the requests that come all at once, as many as are in flight [-]
+    # Square of the part of a cycle over which those of the later waves come that their lengths set apart; infinite
+    # where they come at any time [-]
     apart: Array
-    prefill_replicas: Array
-    step_times: Curve
-    decode_steps: Array
-    decode_replicas: Array
-    places: Array
-    decode_capacity: Array
-    transfer: Array
+    prefill_replicas: Array  # replicas that prefill [-]
+    step_times: Curve  # time of a decode step by its requests
+    decode_steps: Array  # decode steps per request [-]
+    decode_replicas: Array  # replicas that decode [-]
+    places: Array  # requests that the cache of one of them has room for [-]
+    decode_capacity: Array  # requests per second that they decode with full caches [request/s]
+    transfer: Array  # time to send the cache of a prompt [s]
 
     @property
     def prefill_capacity(self) -> Array:
@@ -271,37 +226,10 @@ def pooled_state(times: PoolTimes, requests: Array, outside: Array) -> tuple[Ste
 
     .. math:: \bar t_p = t_p(m) + f \max(t_p(m_0) - t_p(m), 0), \qquad m_0 = \min(c / n_p, m_{max})
 
-    Parameters
-    ----------
-    times : PoolTimes
-        Of both pools, (rows,).
-    requests : Array
-        Requests c in flight, (rows,). [-]
-    outside : Array
-        Time tau that a request spends outside the engine before its prefill, (rows,). [s]
-
-    Returns
-    -------
-    Steady
-        Running requests of a decoding replica; the rate of all together, (rows,).
-    Array
-        Prompts of a pass of the prefill, (rows,). [-]
-
     References
     ----------
     .. [1] Y. Zhong et al., "DistServe: disaggregating prefill and decoding for goodput-optimized large language model
        serving", OSDI 2024, arXiv:2401.09670.
-
-    Examples
-    --------
-    One request: 0.1 s in the first pool, 100 steps of 10 ms in the second.
-
-    >>> prefill, step = (Curve(*np.array([[1.0], [time], [0.0], [time], [0.0]])) for time in (0.1, 0.01))
-    >>> one = np.ones(1)
-    >>> times = PoolTimes(prefill, 0.1 * one, 0.1 * one, one, one, 0 * one, np.inf * one, one, step, 100 * one, one,
-    ...     64 * one, 64 * one, 0 * one)
-    >>> pooled_state(times, one, 0 * one)[0].rate.tolist()
-    [0.909]
     """
     burst, most = times.burst_wait(requests), np.asarray(times.capacity + 0.0 * requests)
     columns = np.stack(np.broadcast_arrays(*_columns(times, requests, burst, outside)))
@@ -329,38 +257,9 @@ def pooled_open_state(
     .. math:: w = \frac{c_a^2 + v^2}{2} \left(\min\left(\frac{\lambda t_p}{n_p}, 1\right) \frac{t_p}{n_p} +
         \frac{(\lambda / C)^2}{1 - \lambda / C} \frac{1}{C}\right), \qquad b = \frac{\lambda N t(b)}{n_d}
 
-    Parameters
-    ----------
-    times : PoolTimes
-        Of both pools, (rows,).
-    rate : Array
-        Requests lambda that arrive per second, (rows,). [request/s]
-    prompt_variation : Array
-        Coefficient of variation v of the prompts, (rows,). [-]
-    arrival_variation : numeric, default 1.0
-        Coefficient of variation c_a of the times between arrivals, (rows,). [-]
-
-    Returns
-    -------
-    Steady
-        Running requests of a decoding replica; the rate of all together, (rows,); infinite where a pool cannot keep up.
-    Array
-        Prompts of a pass of the prefill, (rows,). [-]
-
     References
     ----------
     .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.6 (Pollaczek and Khinchin).
-
-    Examples
-    --------
-    5 requests per second that are prefilled one by one in 0.1 s wait 0.05 s, as in an M/D/1 queue at half load.
-
-    >>> prefill, step = (Curve(*np.array([[1.0], [time], [0.0], [time], [0.0]])) for time in (0.1, 0.01))
-    >>> one = np.ones(1)
-    >>> times = PoolTimes(prefill, 0.1 * one, 0.1 * one, one, one, 0 * one, np.inf * one, one, step, 100 * one, one,
-    ...     64 * one, 64 * one, 0 * one)
-    >>> pooled_open_state(times, 5 * one, 0 * one)[0].prefill_wait.tolist()
-    [0.05]
     """
     keeps = rate < times.capacity
     rate_kept = np.where(keeps, rate, 0.0)

@@ -38,66 +38,36 @@ from xlperf.equations.serving.results import (
 )
 from xlperf.equations.serving.runs import first_of_run
 
+# Moves to the batches around a state, one or two for almost all plans; and how far down one goes [-]
 _MOST_MOVES, _DOWN_RUNNING, _DOWN_PROMPTS = 32, 0.05, 0.75
-"""Moves to the batches around a state, one or two for almost all plans; and how far down one goes. [-]"""
+# The last moves go to the batches next to those before, so that none is passed over again and again [-]
 _LAST_MOVES, _NEXT_OCTAVE = 28, (0.9, 1.1)
-"""The last moves go to the batches next to those before, so that none is passed over again and again. [-]"""
+# Batches so near each other are the same: which side of a batch a state is on is not a matter of rounding [-]
 _SAME = 1e-12
-"""Batches so near each other are the same: which side of a batch a state is on is not a matter of rounding. [-]"""
-_EVENLY = 12.0
-"""Square of the width of a range over the variance of numbers spread evenly over it. [-]"""
+_EVENLY = 12.0  # square of the width of a range over the variance of numbers spread evenly over it [-]
+# Coefficient of variation of how long equal requests take, assumed: without it waves would stay together for ever
 _UNEVEN = 0.01
-"""Coefficient of variation of how long equal requests take, assumed: without it waves would stay together for ever."""
+# First guess: requests that a replica decodes where they arrive at a rate, else a share of those in flight [-]
 _FIRST_OPEN, _SHARE_RUNNING = 16.0, 0.75
-"""First guess: requests that a replica decodes where they arrive at a rate, else a share of those in flight. [-]"""
 
 
 class PoolLoad(NamedTuple):
-    """What the state of two pools follows from, (rows,).
+    """What the state of two pools follows from, (rows,)."""
 
-    Attributes
-    ----------
-    times : BatchTimes
-        Times of a replica of each.
-    workload : RequestLoad
-        What requests ask of them.
-    prefillers : Array
-        Replicas that prefill. [-]
-    decoders : Array
-        Replicas that decode. [-]
-    places : Array
-        Requests that the cache of a decoding replica has room for, 1 or more. [-]
-    transfer : Array
-        Time to send the cache of a prompt. [s]
-    request_rate : Array
-        Requests that arrive; NaN: the number in flight is constant. [request/s]
-    prompt_variation : Array
-        Coefficient of variation of the prompts. [-]
-    output_variation : Array
-        Coefficient of variation of the outputs. [-]
-    arrival_variation : Array
-        Coefficient of variation of the times between arrivals. [-]
-    apart : Array
-        How far the lengths of outputs set the requests of a run apart, as :class:`PoolTimes` has it. [-]
-    request_latency : Array
-        Time that a request which is alone spends outside the engine. [s]
-    crowd_latency : Array
-        What each further request on a prefilling replica adds: the process that takes its requests in handles all of
-        them. [s]
-    """
-
-    times: BatchTimes
-    workload: RequestLoad
-    prefillers: Array
-    decoders: Array
-    places: Array
-    transfer: Array
-    request_rate: Array
-    prompt_variation: Array
-    output_variation: Array
-    arrival_variation: Array
-    apart: Array
-    request_latency: Array
+    times: BatchTimes  # times of a replica of each
+    workload: RequestLoad  # what requests ask of them
+    prefillers: Array  # replicas that prefill [-]
+    decoders: Array  # replicas that decode [-]
+    places: Array  # requests that the cache of a decoding replica has room for, 1 or more [-]
+    transfer: Array  # time to send the cache of a prompt [s]
+    request_rate: Array  # requests that arrive; NaN: the number in flight is constant [request/s]
+    prompt_variation: Array  # coefficient of variation of the prompts [-]
+    output_variation: Array  # coefficient of variation of the outputs [-]
+    arrival_variation: Array  # coefficient of variation of the times between arrivals [-]
+    apart: Array  # how far the lengths of outputs set the requests of a run apart, as `PoolTimes` has it [-]
+    request_latency: Array  # time that a request which is alone spends outside the engine [s]
+    # What each further request on a prefilling replica adds: the process that takes its requests in handles all of them
+    # [s]
     crowd_latency: Array
 
     def take(self, rows: np.ndarray) -> PoolLoad:
@@ -119,90 +89,30 @@ class PoolLoad(NamedTuple):
 
 
 class Pools(NamedTuple):
-    """Two pools of the same plans, (rows,).
+    """Two pools of the same plans, (rows,)."""
 
-    Attributes
-    ----------
-    decoding : Deployment
-        The pool that decodes; its plan counts its own accelerators.
-    prefilling : Deployment
-        The pool that prefills; its plan counts its own accelerators.
-    memory : ReplicaMemory
-        Memory of a decoding replica.
-    load : PoolLoad
-        What their state follows from.
-    experts : Deployment
-        Expert pools of some of the plans, (expert pools,).
-    split : np.ndarray
-        Those plans, (expert pools,).
-    """
-
-    decoding: Deployment
-    prefilling: Deployment
-    memory: ReplicaMemory
-    load: PoolLoad
-    experts: Deployment
-    split: np.ndarray
+    decoding: Deployment  # the pool that decodes; its plan counts its own accelerators
+    prefilling: Deployment  # the pool that prefills; its plan counts its own accelerators
+    memory: ReplicaMemory  # memory of a decoding replica
+    load: PoolLoad  # what their state follows from
+    experts: Deployment  # expert pools of some of the plans, (expert pools,)
+    split: np.ndarray  # those plans, (expert pools,)
 
 
 class PoolState(NamedTuple):
-    """Two pools in steady state, (rows,) or (number, rows).
+    """Two pools in steady state, (rows,) or (number, rows)."""
 
-    Attributes
-    ----------
-    service : Service
-        Times of a replica of each.
-    steady : Steady
-        Both together.
-    batch : Array
-        Requests that a replica decodes together. [-]
-    prompts : Array
-        Prompts of a pass of the prefill, rounded down. [-]
-    prefill : Array
-        Time of a pass with as many. [s]
-    best : Array
-        Requests per second that both pools can take. [request/s]
-    place_wait : PlaceWait
-        Wait for a place to decode of requests that arrive at a rate.
-    """
-
-    service: Service
-    steady: Steady
-    batch: Array
-    prompts: Array
-    prefill: Array
-    best: Array
-    place_wait: PlaceWait
+    service: Service  # times of a replica of each
+    steady: Steady  # both together
+    batch: Array  # requests that a replica decodes together [-]
+    prompts: Array  # prompts of a pass of the prefill, rounded down [-]
+    prefill: Array  # time of a pass with as many [s]
+    best: Array  # requests per second that both pools can take [request/s]
+    place_wait: PlaceWait  # wait for a place to decode of requests that arrive at a rate
 
 
 def pools_of(every: Deployment, requests: Array, split: np.ndarray) -> Pools:
-    """The prefill, decoding and expert pools of plans, and the load that they share.
-
-    Parameters
-    ----------
-    every : Deployment
-        The pools that decode, then, in the same order, those that prefill, then the expert pools of some plans,
-        (2 x rows + expert pools,); each plan counts its own accelerators.
-    requests : Array
-        Requests in flight over all pools, (rows,). [-]
-    split : np.ndarray
-        Plans with an expert pool, (expert pools,).
-
-    Returns
-    -------
-    Pools
-        Each by itself and what their state follows from, (rows,).
-
-    Examples
-    --------
-    The cache of a prompt of 1,000 tokens, 4 MB, crosses to the other pool at 100 GB/s.
-
-    >>> from ideal_machine import ONE, deployment, inference_plan
-    >>> from xlperf.equations.plan.serving_plan import pool_plans, with_defaults
-    >>> plans, requests, split = pool_plans(inference_plan(num_accelerators=2, mode="disaggregated"))
-    >>> pools_of(deployment(plan=with_defaults(plans)), requests, split).load.transfer.tolist()
-    [4.0e-05]
-    """
+    """The prefill, decoding and expert pools of plans, and the load that they share."""
     number = len(requests)
     decoding, prefilling = every.take(slice(0, number)), every.take(slice(number, 2 * number))
     plan, other, memory = decoding.plan, prefilling.plan, memory_of(decoding)
@@ -368,28 +278,7 @@ def _settled_pools(load: PoolLoad, requests: Array) -> _Settled:
 
 
 def pooled_steady(load: PoolLoad, requests: Array) -> Steady:
-    """Steady state of two pools at given numbers of requests in flight, without the times of its whole batches.
-
-    Parameters
-    ----------
-    load : PoolLoad
-        What their state follows from, (rows,).
-    requests : Array
-        Requests in flight over both pools, (number, rows). [-]
-
-    Returns
-    -------
-    Steady
-        As :func:`pool_state` has it, in the shape of the requests.
-
-    Examples
-    --------
-    One request: 126 us in the first pool, 40 us for its cache on the way, 30.1 us in the second.
-
-    >>> from ideal_machine import ONE, pools
-    >>> pooled_steady(pools(num_accelerators=2)[0].load, ONE[None]).rate.tolist()
-    [[5099.0]]
-    """
+    """Steady state of two pools at given numbers of requests in flight, without the times of its whole batches."""
     return _queued(load, _settled_pools(load, requests).steady)[0]
 
 
@@ -401,31 +290,7 @@ def _queued(load: PoolLoad, steady: Steady) -> tuple[Steady, PlaceWait]:
 
 
 def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolState:
-    """Steady state of two pools at given numbers of requests in flight.
-
-    Parameters
-    ----------
-    load : PoolLoad
-        What their state follows from, (rows,).
-    requests : Array
-        Requests in flight over both pools, (rows,) or (number, rows). [-]
-    detailed : bool, default False
-        Whether the step of the first number will be asked for in detail.
-
-    Returns
-    -------
-    PoolState
-        Times, state and capacity, in the shape of the requests.
-
-    Examples
-    --------
-    One request: 126 us in the first pool, 40 us for its cache on the way, 30.1 us in the second.
-
-    >>> from ideal_machine import pools
-    >>> own, requests = pools(num_accelerators=2)
-    >>> pool_state(own.load, requests).steady.rate.tolist()
-    [5099.0]
-    """
+    """Steady state of two pools at given numbers of requests in flight."""
     workload, arriving, shape, places = load.workload, ~np.isnan(load.request_rate), requests.shape, load.places
     requests = requests.reshape(-1, shape[-1])
     number = len(requests)
@@ -455,29 +320,7 @@ def _place_wait(load: PoolLoad, steady: Steady) -> PlaceWait:
 
 
 def pooled_results(pools: Pools, requests: Array) -> dict[str, Array]:
-    """Results of separate pools for prefill and decoding, the latter with or without an expert pool.
-
-    Parameters
-    ----------
-    pools : Pools
-        As :func:`pools_of` has them, (rows,).
-    requests : Array
-        Requests in flight over both pools, (rows,). [-]
-
-    Returns
-    -------
-    dict of str to Array
-        Columns of inference_results, (rows,), of both pools together; memory is that of the decoding pool.
-
-    Examples
-    --------
-    One request: 126 us in the first pool, 40 us for its cache on the way, 30.1 us in the second.
-
-    >>> from ideal_machine import pools
-    >>> found = pooled_results(*pools(num_accelerators=2))
-    >>> [float(found[name][0]) for name in ("ttft", "tpot", "latency")]
-    [0.000166, 3.01e-05, 0.000196]
-    """
+    """Results of separate pools for prefill and decoding, the latter with or without an expert pool."""
     plan, other = pools.decoding.plan, pools.prefilling.plan
     service, steady, batch, _, prefill, best, waiting = pool_state(pools.load, requests, detailed=True)
     running = pools.load.times.step(batch)

@@ -15,46 +15,26 @@ from xlperf.equations.serving.place_queue import PlaceWait
 
 QUANTILES = (0.5, 0.9, 0.99)
 _NORMAL = (0.0, 1.2815515655446004, 2.3263478740408408)
-_TURN = 0.5
-"""Decode steps that a request waits at least until it is admitted, mean: half of the step in progress. [-]"""
+_TURN = 0.5  # decode steps that a request waits at least until it is admitted, mean: half of the step in progress [-]
+# Passes over the batch that decodes while others wait for their turn: each leaves a small part of the error [-]
 _SETTLED = 4
-"""Passes over the batch that decodes while others wait for their turn: each leaves a small part of the error. [-]"""
 _HALF, _NONE, _ENDLESS = np.full(1, 0.5), np.asarray(0.0), np.asarray(np.inf)
 
 
 class Service(NamedTuple):
-    """Service times of a replica, and how requests come; every field has shape (rows,).
+    """Service times of a replica, and how requests come; every field has shape (rows,)."""
 
-    Attributes
-    ----------
-    prefill_time : Array
-        Time of a pass of the prefill, all its prompts together. [s]
-    prefill_share : Array
-        Time of the replica per prompt. [s]
-    step_base : Array
-        Time of a decode step without requests. [s]
-    step_slope : Array
-        Time that a request adds to it. [s]
-    decode_steps : Array
-        Decode steps per request. [-]
-    burst_fraction : Array
-        Share of the requests in flight whose prefills a new one waits for: 1 where all come and go together. [-]
-    turn_steps : Array, default a half
-        Decode steps that pass before a request is admitted. [-]
-    saving : Array, default none
-        Time that the prefill of a prompt takes less in the decode steps of other requests than by itself. [s]
-    longest : Array, default infinite
-        Most time that prefills add to a decode step: that of one pass where both are computed together. [s]
-    """
-
-    prefill_time: Array
-    prefill_share: Array
-    step_base: Array
-    step_slope: Array
-    decode_steps: Array
+    prefill_time: Array  # time of a pass of the prefill, all its prompts together [s]
+    prefill_share: Array  # time of the replica per prompt [s]
+    step_base: Array  # time of a decode step without requests [s]
+    step_slope: Array  # time that a request adds to it [s]
+    decode_steps: Array  # decode steps per request [-]
+    # Share of the requests in flight whose prefills a new one waits for: 1 where all come and go together [-]
     burst_fraction: Array
-    turn_steps: Array = _HALF
+    turn_steps: Array = _HALF  # decode steps that pass before a request is admitted [-]
+    # Time that the prefill of a prompt takes less in the decode steps of other requests than by itself [s]
     saving: Array = _NONE
+    # Most time that prefills add to a decode step: that of one pass where both are computed together [s]
     longest: Array = _ENDLESS
 
     @property
@@ -95,29 +75,6 @@ class Service(NamedTuple):
         with the time delta that a prompt takes less in the steps of other requests than by itself, and the time p that
         one of its passes adds to such a step: what prefills take beyond that is waited for before the first token.
 
-        Parameters
-        ----------
-        rate : Array
-            Requests lambda that arrive per second, (rows,). [request/s]
-        prompt_variation : Array
-            Coefficient of variation v of the prompts, (rows,). [-]
-        running : Array
-            Requests b in flight that the rate leads to, infinite where it exceeds the capacity, (rows,). [-]
-        least_share : Array
-            Time per prompt of a full pass of the prefill, (rows,). [s]
-        interval : Array
-            Time from the start of one pass of the prefill to that of the next one, (rows,). [s]
-        arrival_variation : numeric, default 1.0
-            Coefficient of variation c_a of the times between arrivals, (rows,). [-]
-        queue_time : numeric, default 0.0
-            Mean wait for a place before that, as :func:`xlperf.equations.serving.place_queue.place_wait` has it,
-            (rows,). [s]
-
-        Returns
-        -------
-        Steady
-            Of a replica, (rows,); infinite where it cannot keep up, in time or in room.
-
         References
         ----------
         .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.6 (Pollaczek and Khinchin).
@@ -143,30 +100,14 @@ class Service(NamedTuple):
 
 
 class Steady(NamedTuple):
-    """Steady state of one replica; every field has shape (rows,).
+    """Steady state of one replica; every field has shape (rows,)."""
 
-    Attributes
-    ----------
-    running : Array
-        Requests that are decoded together, mean. [-]
-    first_token : Array
-        From the start of the prefill to the first token, waiting for other prefills included. [s]
-    prefill_wait : Array
-        Of that, the wait for other prefills. [s]
-    decode_time : Array
-        From the first token to the last. [s]
-    queue_time : Array
-        Wait for a free place before that. [s]
-    rate : Array
-        Requests that are finished per second. [request/s]
-    """
-
-    running: Array
-    first_token: Array
-    prefill_wait: Array
-    decode_time: Array
-    queue_time: Array
-    rate: Array
+    running: Array  # requests that are decoded together, mean [-]
+    first_token: Array  # from the start of the prefill to the first token, waiting for other prefills included [s]
+    prefill_wait: Array  # of that, the wait for other prefills [s]
+    decode_time: Array  # from the first token to the last [s]
+    queue_time: Array  # wait for a free place before that [s]
+    rate: Array  # requests that are finished per second [request/s]
 
 
 def step_line(batch: Array, time: Array, other_batch: Array, other_time: Array) -> tuple[Array, Array]:
@@ -225,34 +166,10 @@ def closed_state(service: Service, requests: Array, places: Array, outside: Nume
 
     .. math:: X = \min\left(\frac{c}{T}, \frac{r}{r\,s + N\,t(r)}\right), \qquad r = \min(c, c_{max})
 
-    Parameters
-    ----------
-    service : Service
-        Times of a replica with so many requests, (rows,).
-    requests : Array
-        Requests c in flight, (rows,). [-]
-    places : Array
-        Requests that the cache has room for, (rows,). [-]
-    outside : numeric, default 0.0
-        Time tau that a request spends outside the engine before its prefill, (rows,). [s]
-
-    Returns
-    -------
-    Steady
-        Of a replica, (rows,); the time to the first token has the time outside the engine in it.
-
     References
     ----------
     .. [1] J. D. C. Little, "A proof for the queuing formula L = lambda W", Oper. Res. 9(3), 1961,
        doi:10.1287/opre.9.3.383.
-
-    Ten requests of 100 steps of 20 ms, a prefill of 100 ms each, half a step until one is admitted: U is the root of
-    (U - 0.01) (1 - 0.9 / U) = 2, and the cycle 3.0069 s; were the replica to stand still meanwhile, 3.01 s.
-
-    >>> service = Service(*map(np.asarray, (0.1, 0.1, 0.02, 0.0, 100.0, 0.0)))
-    >>> state = closed_state(service, np.asarray(10.0), np.asarray(16.0))
-    >>> round(float(10.0 / state.rate[0]), 4), round(float(state.first_token[0]), 6)
-    (3.0069, 0.11)
     """
     count = np.maximum(requests, 1.0)
     active = np.minimum(count, np.maximum(places, 1.0))
@@ -314,52 +231,11 @@ def spread_quantiles(
     The waits for a place and for other prefills are independent: the squares of what their quantiles exceed their means
     by, with its sign, add up (exact where one of them is 0; heuristic, this work).
 
-    Parameters
-    ----------
-    service : Service
-        Times of a replica, (rows,).
-    steady : Steady
-        Its steady state, (rows,).
-    tokens : Array
-        Tokens after the first, (rows,). [-]
-    prompt_variation : Array
-        Coefficient of variation of the prompts, (rows,). [-]
-    output_variation : Array
-        Coefficient of variation of the outputs, (rows,). [-]
-    arrivals : bool
-        Whether requests arrive by themselves.
-    prefill_replicas : Array
-        Replicas that share the prefills of the rate, (rows,). [-]
-    interrupting : Array
-        1 where prefills interrupt decoding, 0 where they have a pool of their own, (rows,). [-]
-    place_wait : PlaceWait, optional
-        Wait for a place of requests that arrive by themselves, whose mean the steady state has, (rows,).
-    arrival_variation : numeric, default 1.0
-        Coefficient of variation c_a of the times between arrivals, (rows,). [-]
-
-    Returns
-    -------
-    first_token : Array
-        Time to the first token, (rows, quantiles). [s]
-    per_token : Array
-        Time per token, (rows, quantiles). [s]
-
     References
     ----------
     .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.12.
     .. [2] W. Whitt, "Approximations for the GI/G/m queue", Prod. Oper. Manag. 2(2), 1993,
        doi:10.1111/j.1937-5956.1993.tb00094.x: peakedness.
-
-    Examples
-    --------
-    Requests all alike, a constant number in flight: 0.6 s of prefill and up to twice 0.4 s of wait; 100 tokens in 10 s.
-
-    >>> service = Service(*(np.array([value]) for value in (0.0, 0.0, 0.1, 0.0, 100.0, 0.0)))
-    >>> steady = Steady(*(np.array([value]) for value in (1.0, 1.0, 0.4, 10.0, 0.0, 0.1)))
-    >>> none, one = np.zeros(1), np.ones(1)
-    >>> found = spread_quantiles(service, steady, np.array([100.0]), none, none, False, one, none)
-    >>> [times.tolist() for times in found]
-    [[[1.0, 1.32, 1.392]], [[0.1, 0.1, 0.1]]]
     """
     fixed = steady.first_token - steady.prefill_wait + steady.queue_time
     irregular = np.asarray(array(arrival_variation) ** 2 if arrivals else 1.0)

@@ -17,8 +17,8 @@ from xlperf.equations.serving.queueing import QUANTILES, Service, Steady
 _ROOT_OF_THREE = 1.7320508075688772
 _MIDDLES: Array = (np.arange(32.0) + 0.5) / 32.0
 _SHARES: Array = _MIDDLES * _MIDDLES * _MIDDLES
+# Shares of the requests, and their weights, that a mean over lengths is taken at: more of them for the shortest
 _SHARE_WEIGHTS: Array = 3.0 / 32.0 * _MIDDLES * _MIDDLES
-"""Shares of the requests, and their weights, that a mean over lengths is taken at: more of them for the shortest."""
 
 
 def output_length(share: Numeric, output_variation: Numeric) -> Array:
@@ -110,41 +110,9 @@ def run_rate(
     .. math:: X = \frac{N}{N t_s + \lfloor N / r \rfloor s\,t(r) + s\,t(N \bmod r) + \lceil N / r \rceil w + d},
         \qquad w = \max\left(T - r\,t_s - s\,t(r),\; 0\right), \qquad d = s\,x(\min(r, N))\,t(0)
 
-    Parameters
-    ----------
-    service : Service
-        Times of a replica, (rows,).
-    active : Array
-        Requests r that a replica decodes together, (rows,). [-]
-    run_requests : Array
-        Requests N of the run on a replica, (rows,); NaN: the steady state. [-]
-    rate : Array
-        Rate in the steady state, (rows,). [request/s]
-    cycle : Array
-        Time T from one request to the next in one of the r places, (rows,). [s]
-    output_variation : numeric, default 0.0
-        Coefficient of variation v of the outputs, (rows,). [-]
-
-    Returns
-    -------
-    Array
-        (rows,). [request/s]
-
     References
     ----------
     .. [1] NVIDIA, TensorRT-LLM documentation, "Overview" of performance: throughput of a fixed number of requests.
-
-    Ten requests in waves of 4, 4 and 2, each prefilled in 0.1 s and decoded in ten steps of 0.1 s: 10 / (1 + 3) per s.
-
-    >>> service = Service(*map(np.asarray, (0.1, 0.1, 0.1, 0.0, 10.0, 0.0)))
-    >>> run = np.asarray(4.0), np.asarray(10.0), np.asarray(9.0), np.asarray(1.4)
-    >>> float(run_rate(service, *run))
-    2.5
-
-    Outputs between none and all: the longest of a wave of four takes 16 of at most 20 steps, 6 more than the mean.
-
-    >>> round(float(run_rate(service, *run, 3.0**-0.5)), 3)
-    2.174
     """
     total = np.maximum(np.where(np.isnan(run_requests), 1.0, run_requests), 1.0)
     together = np.minimum(active, total)
@@ -306,35 +274,9 @@ def in_turn(service: Service, steady: Steady, pass_time: Array, group: Array, re
     Heuristic, this work, held against runs simulated step by step. Where those that follow come later than the step
     in which they are expected, groups grow, and wait longer.
 
-    Parameters
-    ----------
-    service : Service
-        Times of a replica, (rows,).
-    steady : Steady
-        Its state where prompts come at any time, (rows,).
-    pass_time : Array
-        Time t_p of a pass with the prompts of a group, (rows,). [s]
-    group : Array
-        Requests g of a pass, (rows,). [-]
-    requests : Array
-        Requests c in flight, (rows,). [-]
-
-    Returns
-    -------
-    Steady
-        The same cycle with a later first token: what is waited for is no step of decoding any more, (rows,).
-
     References
     ----------
     .. [1] vLLM documentation, "Optimization and tuning": a step takes prompts up to a number of tokens.
-
-    Two requests of eight to a pass of 0.4 s, steps of 20 ms: three groups of four wait 0.42 s for another one.
-
-    >>> service = Service(*np.array([[0.2], [0.2], [0.02], [0.0], [100.0], [0.0]]))
-    >>> steady = Steady(*np.array([[8.0], [0.21], [0.0], [4.0], [0.0], [1.9]]))
-    >>> found = in_turn(service, steady, np.array([0.4]), np.array([2.0]), np.array([8.0]))
-    >>> [round(float(times[0]), 6) for times in (found.first_token, found.prefill_wait, found.decode_time)]
-    [0.725, 0.315, 3.485]
     """
     step = service.step_time(steady.running)
     wait = (pass_time + step - group * service.saving) * np.maximum(1.0 - group / np.maximum(requests, 1.0), 0.0)
@@ -421,30 +363,10 @@ def run_state(burst: Steady, steady: Steady, first: Array, together: Array, run_
 
     .. math:: t_N = g\,t_{burst} + (1 - g)\,t, \qquad g = f + (1 - f)\,s
 
-    Parameters
-    ----------
-    burst : Steady
-        State of requests that come all at once, (rows,).
-    steady : Steady
-        State t without end, (rows,).
-    first : Array
-        Share f of the requests of the run that it starts with, (rows,). [-]
-    together : Array
-        Share s of the others that keep coming at once, (rows,). [-]
-    run_requests : Array
-        Requests of the run, (rows,); NaN: without end. [-]
-
-    Returns
-    -------
-    Steady
-        Means, (rows,).
-
     References
     ----------
     .. [1] SemiAnalysis, InferenceX, benchmark_serving.py: means over all requests of a run.
 
-    Examples
-    --------
     A quarter starts the run and a fifth of the others keeps coming at once: 0.4 x 10 + 0.6 x 5.
 
     >>> burst, steady = (Steady(*np.full((len(Steady._fields), 1), time)) for time in (10.0, 5.0))
