@@ -1,4 +1,4 @@
-"""Columns of the inference results: of a static batch, under a stream of requests; the band of the time per token."""
+"""Inference result columns: of a static batch, and under a stream of requests; the band of the time per token."""
 
 from __future__ import annotations
 
@@ -28,38 +28,37 @@ from xlperf.equations.serving.place_queue import PlaceWait
 from xlperf.equations.serving.queueing import Service, Steady, spread_quantiles
 
 QUANTILE_NAMES = ("median", "ninetieth", "ninety_ninth")
-# Family of calibration constants that holds the two ends of each band
+# Calibration family of the two ends of each band
 BAND_FAMILIES = {"step": "serving_band", "loaded": "serving_band", "full": "capacity_band", "pooled": "capacity_band"}
-# Share of the largest batch from which on memory is the limit: some places wait for their next request [-]
-NEARLY_FULL = 0.85
+NEARLY_FULL = 0.85  # share of the largest batch from which memory is the limit, as some places await a request [-]
 _BAND_OF_MODE = {"static": "step", "continuous": "loaded", "disaggregated": "pooled"}
 
 
 def serving_times(deployment: Deployment) -> dict[str, Array]:
-    """Times and rates of a static batch, which a replica holds whole from the first prompt to the last token."""
+    """Times and rates of a static batch, which a replica holds from the first prompt to the last token."""
     return _times_of_work(deployment, serving_work(deployment))
 
 
 def _times_of_work(deployment: Deployment, work: ServingWork) -> dict[str, Array]:
     parts, plan = scaled_times(phase_times(work), deployment, BOTH_PHASES), deployment.plan
     prefill = total(parts[:, PREFILL])
-    results = batch_times(plan, prefill, parts[:, DECODING])
-    # A static batch is handed over as one request.
-    return with_request_latency(results, plan, deployment.request_latency.time(np.ones_like(prefill)))
+    # A static batch is one request to the engine.
+    outside = deployment.request_latency.time(np.ones_like(prefill))
+    return with_request_latency(batch_times(plan, prefill, parts[:, DECODING]), plan, outside)
 
 
 def serving_results(deployment: Deployment) -> dict[str, Array]:
-    """Results of a static batch: times, rates, memory, and what bounds a step."""
+    """Results of a static batch: times, rates, memory and limiting resource."""
     work, plan = serving_work(deployment), deployment.plan
     bound = step_bound(plan, serving_bound(deployment, work))
     return {**_times_of_work(deployment, work), **batch_memory(plan, memory_of(deployment)), "bound": bound}
 
 
 def batch_times(plan: InferencePlan, prefill: Array, parts: Array) -> dict[str, Array]:
-    """Times and rates of a static batch from the times of its prefill and of a decode step."""
+    """Times and rates of a static batch, from its prefill time and the parts of a decode step (rows, 5)."""
     steps = plan.output_length - 1.0
-    gained = plan.tokens_per_step
-    step = total(parts) / gained
+    tokens = plan.tokens_per_step
+    step = total(parts) / tokens
     decode = steps * step
     latency = prefill + decode
     rate = plan.concurrency * plan.output_length / latency
@@ -78,29 +77,29 @@ def batch_times(plan: InferencePlan, prefill: Array, parts: Array) -> dict[str, 
         "queue_time": 0.0 * prefill,
         "running_batch": plan.batch_size + 0.0 * prefill,
         "max_request_rate": rate / plan.output_length,
-        "time_matrix": parts[:, MATRIX] / gained,
-        "time_attention": parts[:, ATTENTION] / gained,
-        "time_vector": parts[:, VECTOR] / gained,
-        "time_communication": parts[:, COMMUNICATION] / gained,
-        "time_overhead": parts[:, FIXED] / gained,
+        "time_matrix": parts[:, MATRIX] / tokens,
+        "time_attention": parts[:, ATTENTION] / tokens,
+        "time_vector": parts[:, VECTOR] / tokens,
+        "time_communication": parts[:, COMMUNICATION] / tokens,
+        "time_overhead": parts[:, FIXED] / tokens,
         "prefill_share": prefill / latency,
     }
 
 
 def step_bound(plan: InferencePlan, bound: Array) -> Array:
-    """What bounds a decode step; NaN for plans without one."""
+    """Limiting resource of a decode step; NaN for plans without one."""
     return np.where(plan.output_length > 1.0, bound, np.nan)
 
 
 def batch_memory(plan: InferencePlan, memory: ReplicaMemory) -> dict[str, Array]:
     """Memory of a static batch, and whether it fits."""
-    held = memory.with_batch(plan)
-    used, usable = held.used, held.usable
+    batch = memory.with_batch(plan)
+    used, usable = batch.used, batch.usable
     return {
         "memory": used,
-        "memory_weights": held.weights,
-        "memory_kv_cache": held.kv_cache,
-        "memory_activations": held.activations,
+        "memory_weights": batch.weights,
+        "memory_kv_cache": batch.kv_cache,
+        "memory_activations": batch.activations,
         "memory_capacity": memory.capacity,
         "max_batch_size": memory.max_batch_size,
         "max_concurrency": memory.max_concurrency,
@@ -122,14 +121,18 @@ def streamed(
     interrupting: Array,
     place_wait: PlaceWait | None = None,
 ) -> dict[str, Array]:
-    """Results under a stream of requests, from the steady state."""
+    """Results under a stream of requests, from the steady state and ``results`` of the decode batch as a static batch.
+
+    ``best`` is the capacity and ``rate`` the throughput of the deployment; ``interrupting`` is 1 if prefills interrupt
+    decoding, 0 for a pool of their own.
+    """
     arriving = ~np.isnan(plan.request_rate)
     tokens = plan.tokens_after_first
     first = steady.first_token + steady.queue_time
     latency = first + steady.decode_time
     per_token = np.where(tokens > 0.0, steady.decode_time / np.maximum(tokens, 1.0), np.nan)
     decoding = service.decode_steps * service.step_time(steady.running) / np.maximum(steady.running, 1.0)
-    found = {
+    results = {
         **results,
         "ttft": first,
         "tpot": per_token,
@@ -143,6 +146,7 @@ def streamed(
         "decode_time": steady.decode_time,
         "prefill_share": service.added_share / (service.added_share + decoding),
     }
+    # Quantiles of closed loops and of open arrivals.
     varied = plan.prompt_variation, plan.output_variation
     sides = [side for side in (False, True) if (arriving == side).any()]
     spread = [
@@ -151,42 +155,38 @@ def streamed(
         )
         for side in sides
     ]
-    for name, *late in zip(("ttft", "tpot"), *spread, strict=True):
-        values = late[0] if len(sides) == 1 else np.where(arriving[:, None], late[1], late[0])
+    for name, *quantiles in zip(("ttft", "tpot"), *spread, strict=True):
+        values = quantiles[0] if len(sides) == 1 else np.where(arriving[:, None], quantiles[1], quantiles[0])
         values = values if name == "ttft" else np.where(tokens[:, None] > 0.0, values, np.nan)
-        found |= {f"{name}_{quantile}": values[:, index] for index, quantile in enumerate(QUANTILE_NAMES)}
-    return found
+        results |= {f"{name}_{quantile}": values[:, index] for index, quantile in enumerate(QUANTILE_NAMES)}
+    return results
 
 
 def arriving_latency(plan: InferencePlan, steady: Steady, latency: RequestLatency) -> Array:
-    """Latency outside the engine that a state excludes: that of open arrivals; closed loops include it.
-
-    It delays them and keeps no place in the engine. A constant number in flight has it in its cycle.
-    """
+    """Latency outside the engine that open arrivals add to a state; 0 for closed loops, whose cycle includes it. [s]"""
     running = np.where(np.isfinite(steady.running), steady.running, 1.0)
     return np.where(np.isnan(plan.request_rate), 0.0, latency.time(running))
 
 
 def with_request_latency(results: dict[str, Array], plan: InferencePlan, outside: Array) -> dict[str, Array]:
-    r"""Results with the latency outside the engine added to the time to first token; decode steps stay as they are.
+    r"""Results with latency tau outside the engine added to the time to first token; decode steps do not change.
 
-    The throughput of a batch falls as its latency L grows (Little's law); requests that arrive keep their rate.
+    The throughput of a closed loop falls as its latency L grows (Little's law); open arrivals keep their rate.
 
     .. math:: L' = L + \tau
 
     By definition.
     """
-    whole = results["latency"]
-    later = whole + outside
-    slower = np.where(np.isnan(plan.request_rate), divide(whole, later, 1.0), 1.0)
-    found = {name: results[name] * slower for name in ("tokens_per_second", "tokens_per_second_per_accelerator")}
+    latency = results["latency"] + outside
+    slowdown = np.where(np.isnan(plan.request_rate), divide(results["latency"], latency, 1.0), 1.0)
+    changed = {name: results[name] * slowdown for name in ("tokens_per_second", "tokens_per_second_per_accelerator")}
     for name in ("ttft", *(f"ttft_{quantile}" for quantile in QUANTILE_NAMES)):
-        found[name] = results[name] + outside
-    return {**results, **found, "latency": later, "tpot_itl": later / plan.output_length}
+        changed[name] = results[name] + outside
+    return {**results, **changed, "latency": latency, "tpot_itl": latency / plan.output_length}
 
 
 def full_cache(running_batch: np.ndarray, max_batch_size: np.ndarray) -> np.ndarray:
-    """Whether the memory limits how many requests run (heuristic, this work).
+    """Whether memory limits the running batch (heuristic, this work).
 
     >>> full_cache(np.array([50.0, 90.0]), np.array([100.0, 100.0])).tolist()
     [False, True]
@@ -195,7 +195,7 @@ def full_cache(running_batch: np.ndarray, max_batch_size: np.ndarray) -> np.ndar
 
 
 def band_of_mode(mode: str, full: bool) -> str:
-    """Name of the band of a plan.
+    """Band of a plan, a key of :data:`BAND_FAMILIES`.
 
     >>> band_of_mode("continuous", True), band_of_mode("static", True)
     ('full', 'step')
@@ -211,9 +211,10 @@ def band_of_time(
     prefix: str = "",
     source: Numeric = 0.0,
 ) -> Array:
-    r"""Ends of the band of a time over the prediction, as logarithms.
+    r"""Logarithms of both ends of the band of a time, relative to the prediction, (2, rows). [-]
 
-    Those of the constants, widened as :func:`xlperf.equations.plan.bands.band_end` does it. Heuristic, this work.
+    Calibrated ends c, widened by w and by the half-width s of an unread source
+    (:func:`xlperf.equations.plan.bands.band_end`); prefix "first_" for the time to first token. Heuristic, this work.
 
     .. math:: |\ln b| = \max\left(w\,|\ln c|,\; \sqrt{\ln^2 c + s^2}\right)
 
