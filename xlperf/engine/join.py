@@ -48,8 +48,8 @@ from xlperf.equations.plan.records import (
 )
 
 Record = TypeVar("Record", bound=PlanColumns)
+# Libraries that a plan names in the column attention, as the calibration sheet calls them
 _LIBRARIES = {"flash-2": FLASHATTENTION_2, "flash-3": ANY}
-"""Libraries that a plan names in the column attention, as the calibration sheet calls them."""
 
 
 @cache
@@ -198,8 +198,8 @@ def named_rows(plans: Table, catalog: Catalog) -> Named:
     return named
 
 
+# Pools beside the one that decodes, which may have an accelerator and a network of their own
 POOLS = ("prefill", "expert")
-"""Pools beside the one that decodes, which may have an accelerator and a network of their own."""
 
 
 def pool_rows(
@@ -448,8 +448,7 @@ def constants_by_family(
     return found, extrapolated
 
 
-BATCH = 8192
-"""Plans of one architecture evaluated together: their arrays stay in the processor's cache."""
+BATCH = 8192  # plans of one architecture evaluated together: their arrays stay in the processor's cache
 
 Results = dict[str, np.ndarray]
 
@@ -457,11 +456,11 @@ Results = dict[str, np.ndarray]
 def groups_of(results: Collection[str] | None, groups: Mapping[str, str]) -> frozenset[str] | None:
     """Groups of equations that results take; None for all of them.
 
-    >>> groups_of(["step_time"], {"step_time": "times"})
-    frozenset({'times'})
-
     ``results``: columns that are asked for; None for all. ``groups``: group of each result that does not take all
     equations.
+
+    >>> groups_of(["step_time"], {"step_time": "times"})
+    frozenset({'times'})
     """
     if results is None or not all(name in groups for name in results):
         return None

@@ -52,6 +52,7 @@ AT_PRICES = {
     "rent and own": "one pool rented, one owned, sheet prices",
 }
 MARGIN = "provider: margin, overhead, idle hours (rent less owning at sheet prices)"
+# Lines, and the arguments of `xlperf.equations.cost.tco.owned_cost_rate` that each takes over from the owner
 LINES = (
     ("purchase price: accelerator, server, network, storage", ("capex",)),
     ("life, cost of capital, resale value", ("recovery_rate",)),
@@ -62,7 +63,6 @@ LINES = (
     ("price of electric energy", ("energy_price",)),
     ("utilization", ("utilization",)),
 )
-"""Lines, and the arguments of :func:`xlperf.equations.cost.tco.owned_cost_rate` that each takes over from the owner."""
 
 
 def evaluate_servers(servers: Table, case: str = "base", catalog: Catalog | None = None) -> Table:

@@ -79,9 +79,9 @@ def rows_of_one_prompt(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "prefill_tokens": row["prompt_length"]}
 
 
-def service(turn_steps: float = 0.5, share: float = 0.0) -> Service:
+def service(admission_steps: float = 0.5, share: float = 0.0) -> Service:
     values = (0.1, 0.1, 0.01, 0.0, 900.0, share)
-    return Service(*(np.array([value]) for value in values), turn_steps=np.array([turn_steps]))
+    return Service(*(np.array([value]) for value in values), admission_steps=np.array([admission_steps]))
 
 
 def test_what_an_engine_holds_back_delays_the_first_token_and_takes_from_the_rate() -> None:
