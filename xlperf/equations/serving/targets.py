@@ -13,10 +13,13 @@ from xlperf.equations.serving.load import BatchTimes, RequestLoad, half_of, requ
 from xlperf.equations.serving.pools import PoolLoad, Pools, pooled_steady
 from xlperf.equations.serving.queueing import Steady, closed_state
 
-_MOST_TRIES, _FORCED = 60, 5
-"""Trials at the most, and how often one divides the range whatever the times at its ends are. [-]"""
-_WIDE, _PARTS = 8.0, 5.0
+_MOST_TRIES = 60
+_WIDE, _PARTS = 8.0, 5
 """Ratio of the ends of a range from which on it is divided, and into how many equal ratios. [-]"""
+_FEW, _FINE = 64, 13
+"""Plans up to which a trial takes little longer with more numbers, and parts of a range that are tried then. [-]"""
+_SLOW = 4.0
+"""Ratio of the widths of a range before and after a trial below which the range is divided next. [-]"""
 _BESIDE = 16.0
 """Width of a narrow range over the distance from the estimate to the numbers that are tried beside it. [-]"""
 
@@ -118,17 +121,17 @@ def _whole_sizes_to(most: Array) -> Array:
 def _largest_good(most: Array, search: _Search) -> tuple[Array, Array, Array]:
     """Largest whole number that passes, with its rate and running requests; all below one that passes pass too.
 
-    A wide range is divided into equal ratios. In a narrow one the number follows from the times at both ends by
-    false position; numbers around it are tried with it, and every fifth time those that divide the range.
+    A wide range is divided into equal ratios, as is one that hardly shrank. In others the number follows from the times
+    at both ends by false position; numbers beside it are tried as well.
     """
     low, high = 0.0 * most, np.floor(most) + 1.0
     rate, running, under, over = 0.0 * most, 0.0 * most, np.full_like(most, -1.0), np.full_like(most, np.nan)
     rows = np.flatnonzero(high - low > 1.0)
-    search, tried = search.take(rows), np.concatenate([_divided(low[rows], high[rows]), high[None, rows] - 1.0])
-    for turn in range(_MOST_TRIES):
+    search, tried = search.take(rows), np.concatenate([_divided(low[rows], high[rows], _PARTS), high[None, rows] - 1.0])
+    for _ in range(_MOST_TRIES):
         if not len(rows):
             break
-        trial = search.attempt(tried)
+        trial, width = search.attempt(tried), high[rows] - low[rows]
         # Largest number that passes, and smallest one above it that does not.
         at = np.argmax(np.where(trial.good, tried, 0.0), axis=0), np.arange(len(rows))
         passes = trial.good[at]
@@ -145,15 +148,17 @@ def _largest_good(most: Array, search: _Search) -> tuple[Array, Array, Array]:
         guess = np.floor(first + (last - first) * divide(-under[rows], over[rows] - under[rows], np.nan))
         spread = np.maximum(np.floor((last - first) / _BESIDE), 1.0)
         near = np.stack([guess, guess + 1.0, guess - spread, guess + 1.0 + spread])
-        wide = np.isnan(guess) | (last > _WIDE * np.maximum(first, 1.0)) | (turn % _FORCED == _FORCED - 1)
-        tried = np.clip(np.where(wide, _divided(first, last), near), first + 1.0, last - 1.0)
+        wide = np.isnan(guess) | (last > _WIDE * np.maximum(first, 1.0)) | ((last - first) * _SLOW > width[left])
+        tried = np.where(wide, _divided(first, last, _PARTS), near)
+        tried = tried if len(rows) > _FEW else np.concatenate([tried, _divided(first, last, _FINE)])
+        tried = np.clip(tried, first + 1.0, last - 1.0)
     return low, rate, running
 
 
-def _divided(first: Array, last: Array) -> Array:
-    """Whole numbers from 1 on that divide ranges into equal ratios, (4, rows). [-]"""
-    least = np.maximum(first, 1.0)
-    return np.floor(least * (last / least) ** (np.arange(1.0, _PARTS) / _PARTS)[:, None])
+def _divided(first: Array, last: Array, parts: int) -> Array:
+    """Whole numbers from 1 on that divide ranges into equal ratios, (parts - 1, rows). [-]"""
+    least, shares = np.maximum(first, 1.0), np.arange(1.0, parts) / parts
+    return np.floor(least * (last / least) ** shares[:, None])
 
 
 def _targets_of(deployment: Deployment) -> tuple[np.ndarray, _Targets]:
