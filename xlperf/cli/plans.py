@@ -308,9 +308,9 @@ def _show_memory(results: Table) -> None:
     cls=Command,
     short_help="Show throughput against speed per user, over loads and a grid of plans.",
     epilog=examples(
-        "xlperf frontier study.xlsx",
-        "xlperf frontier plans.csv --vary 'tensor parallel=1,2,4,8' --vary precision=bf16,fp8",
-        "xlperf frontier plans.csv --vary concurrency=1,8,64,512 --all -o points.csv",
+        "xlperf search --frontier study.xlsx",
+        "xlperf search --frontier plans.csv --vary 'tensor parallel=1,2,4,8' --vary precision=bf16,fp8",
+        "xlperf search --frontier plans.csv --vary concurrency=1,8,64,512 --all -o points.csv",
     ),
 )
 @click.argument("plans", type=InputFile())

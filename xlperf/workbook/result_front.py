@@ -72,7 +72,7 @@ def add_front(
     """Add the sheet that says what was asked and draws the answer; it is in front when the workbook is opened.
 
     - ``workbook``: with the tables of results, each with its header in the first row.
-    - ``command``: what was run, such as ``xlperf frontier``.
+    - ``command``: what was run, such as ``xlperf search --frontier``.
     - ``asked``: what it was given, by name.
     - ``tables``: columns and rows of each sheet of results, as cells show them.
     - ``wanted``: columns that the command asked for, such as objectives.
