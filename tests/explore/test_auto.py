@@ -260,14 +260,14 @@ def test_explain_and_frontier_take_auto(tmp_path: Path, plans: Path, command: Co
     assert done.out == command("explain", plans, "--row", 1).out
     path = sheet(tmp_path / "serve.csv", SERVE, SERVED)
     best = read(command("search", path, "-o", "-", "--top", 1).out)[0]
-    lines = command("frontier", path, "-o", tmp_path / "frontier.csv")
+    lines = command("search", "--frontier", path, "-o", tmp_path / "frontier.csv")
     assert lines.code == 0
     points = read((tmp_path / "frontier.csv").read_text())
     assert len({row["tensor_parallel"] for row in points}) > 1
     assert points[0]["tensor_parallel"] == best["tensor_parallel"]
     most, found = (float(row["tokens_per_second_per_accelerator"]) for row in (points[0], best))
     assert most <= found <= 1.01 * most, "a search also tries the whole requests around the best load of the curve"
-    assert "tensor parallel" in command("frontier", path).out.splitlines()[0]
+    assert "tensor parallel" in command("search", "--frontier", path).out.splitlines()[0]
 
 
 def test_other_commands_take_auto_or_refuse_it(plans: Path, tmp_path: Path, catalog: Catalog, command: Command) -> None:
@@ -385,16 +385,16 @@ def test_a_blank_mapping_is_searched_whole(tmp_path: Path, command: Command) -> 
 def test_all_commands_take_auto_alike(tmp_path: Path, command: Command) -> None:
     serve = sheet(tmp_path / "serve.csv", SERVE[1:7], [SERVED[0][1:7]])
     auto = sheet(tmp_path / "auto.csv", [*SERVE[1:7], "tensor parallel"], [[*SERVED[0][1:7], "auto"]])
-    by_option = command("frontier", serve, "--vary", "tensor parallel=auto", "-o", "-")
+    by_option = command("search", "--frontier", serve, "--vary", "tensor parallel=auto", "-o", "-")
     assert by_option.code == 0
-    assert by_option.out == command("frontier", auto, "-o", "-").out
-    assert command("frontier", serve, "--vary", "tensor parallel=1..4", "-o", "-").code == 0
+    assert by_option.out == command("search", "--frontier", auto, "-o", "-").out
+    assert command("search", "--frontier", serve, "--vary", "tensor parallel=1..4", "-o", "-").code == 0
     card = [list(pair) for pair in zip(SERVE[1:7], SERVED[0][1:7], strict=True)]
     block = Session().call("XLPERF_FRONTIER", [card, [["tensor parallel", "auto"]]])
     assert [row[0] for row in block[1:]] == [float(row["tensor_parallel"]) for row in read(by_option.out)]
     for name, *options in (
-        ("frontier", "--points", 2), ("explain",), ("cost",), ("evaluate",), ("solve", "--vary", "num accelerators=8",
-         "--target", "ttft<=1e6"), ("sweep", "--vary", "precision=bf16"), ("search",),
+        ("search", "--frontier", "--points", 2), ("explain",), ("cost",), ("evaluate",), ("search",),
+        ("search", "--vary", "num accelerators=8", "--target", "ttft<=1e6"), ("evaluate", "--vary", "precision=bf16"),
     ):  # fmt: skip
         refused = command(name, auto, *options, "--most", 1)
         assert refused.code == 2, name

@@ -369,11 +369,11 @@ def test_a_setting_that_moves_the_result_is_an_error_unless_partial(command: Com
     file = tmp_path / "sft.yaml"
     file.write_text(LLAMA_FACTORY + "quantization_bit: 4\nuse_something: fast\nplot_loss: true\n")
     given = ["--set", "accelerator=H100-SXM-80GB", "--set", "num accelerators=8"]
-    outcome = command("plan", file, *given)
+    outcome = command("launch", "--read", file, *given)
     assert outcome.code == 2 and not outcome.out and outcome.err.count("\n") == 1
     assert "sft.yaml: has settings of llama-factory that move a result and are not read" in outcome.err
     assert "quantization_bit: 4 (line 19)" in outcome.err and "plot_loss" not in outcome.err
-    outcome = command("plan", file, *given, "--partial")
+    outcome = command("launch", "--read", file, *given, "--partial")
     assert outcome.code == 0 and csv_rows(outcome.out)[0]["zero_stage"] == "3"
     assert "note: sft.yaml: moves a result, not read: quantization_bit: 4" in outcome.err
     assert "note: sft.yaml: not read: use_something: fast" in outcome.err
@@ -497,4 +497,6 @@ def test_hostile_configurations_get_a_line(catalog: Catalog, text: str) -> None:
 
 
 def test_every_stack_can_be_named(command: Command) -> None:
-    assert f"[{'|'.join(read_stacks())}]" in command("plan", "--help").out.replace("\n", "").replace(" ", "")
+    assert f"[{'|'.join(read_stacks())}]" in command("launch", "--read", "--help").out.replace("\n", "").replace(
+        " ", ""
+    )

@@ -299,11 +299,11 @@ def test_commands(command: Command, tmp_path: Path) -> None:
     assert printed.code == 0 and printed.out.startswith("# xlperf: megatron Megatron-Core")
     script = tmp_path / "train.sh"
     script.write_text(printed.out + "--my-flag 3\n")
-    back = command("plan", script)
+    back = command("launch", "--read", script)
     assert back.code == 0 and csv_rows(back.out)[0]["model"]
     assert back.err == "note: train.sh: not read: --my-flag 3\n"
     script.write_bytes(b"\xff\xfe\x00--tp")
-    assert command("plan", script).err.count("\n") == 1
+    assert command("launch", "--read", script).err.count("\n") == 1
 
 
 def test_every_stack_can_be_named(command: Command) -> None:
@@ -336,7 +336,7 @@ VLLM = "INFO non-default args: {'model': 'x', 'tensor_parallel_size': 8, 'enable
 def test_logs_say_their_arguments(command: Command, tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text(DUMP + "iteration 1 | elapsed time per iteration (ms): 8.0\n" * 40_000)  # more than is looked at
-    outcome = command("plan", log, "--set", "accelerator=H100-SXM-80GB", "--set", "model=Llama3-70B")
+    outcome = command("launch", "--read", log, "--set", "accelerator=H100-SXM-80GB", "--set", "model=Llama3-70B")
     row = csv_rows(outcome.out)[0]
     assert outcome.code == 0 and not outcome.err
     names = ("num_accelerators", "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "zero_stage", "precision")

@@ -44,7 +44,7 @@ def test_a_public_log_goes_from_plan_to_launch(command: Command, tmp_path: Path,
     files["models.csv"].write_text(public_logs.MODELS)
     own = ("--catalog", files["models.csv"]) if log.model == "mdk7b" else ()
     given = [word for one in log.given for word in ("--set", one)]
-    assert command("plan", files["run.log"], *given, "-o", files["plan.csv"], *own).code == 0
+    assert command("launch", "--read", files["run.log"], *given, "-o", files["plan.csv"], *own).code == 0
     (planned,) = csv_rows(files["plan.csv"].read_text())
     assert planned["model"] == log.model
 

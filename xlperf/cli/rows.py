@@ -45,11 +45,25 @@ _name = click.option("--name", help="Name of the row; default: that of the folde
 
 @click.command(
     cls=Command,
+    short_help="A model or an accelerator of your own: a row made from a file.",
+    epilog=examples(
+        "xlperf add model Qwen3-8B/ -o models.csv        a Hugging Face configuration",
+        "xlperf add accelerator h200.txt -o study.xlsx   a datasheet's card",
+    ),
+)
+@click.argument("kind", type=click.Choice(["model", "accelerator"]))
+def add(kind: str) -> None:
+    """Turn a file into a row of the sheet models or accelerators."""
+    raise click.UsageError(f"{kind} comes first: xlperf add {kind} FILE")
+
+
+@click.command(
+    cls=Command,
     short_help="A model of your own: a row of models from a Hugging Face configuration.",
     epilog=examples(
-        "xlperf model Qwen3-8B/                          the folder of a download",
-        "xlperf model config.json --name mine --parameters 8.2 -o study.xlsx",
-        "xlperf model config.json -o models.csv          then: xlperf evaluate plans.csv --catalog models.csv",
+        "xlperf add model Qwen3-8B/                          the folder of a download",
+        "xlperf add model config.json --name mine --parameters 8.2 -o study.xlsx",
+        "xlperf add model config.json -o models.csv          then: xlperf evaluate plans.csv --catalog models.csv",
     ),
 )
 @click.argument("config", type=InputFile())
@@ -134,8 +148,8 @@ def _active(table: Table, active: float) -> str:
     cls=Command,
     short_help="An accelerator of your own: a row of accelerators from a datasheet's card.",
     epilog=examples(
-        "xlperf accelerator h200.txt -o study.xlsx        lines such as  memory bandwidth: 4.8 TB/s",
-        "xlperf accelerator card.csv --like H200-SXM-141GB -o accelerators.csv",
+        "xlperf add accelerator h200.txt -o study.xlsx        lines such as  memory bandwidth: 4.8 TB/s",
+        "xlperf add accelerator card.csv --like H200-SXM-141GB -o accelerators.csv",
     ),
 )
 @click.argument("card", type=InputFile())
@@ -247,8 +261,8 @@ _READ = click.Choice([*_WRITTEN, "nanotron", "maxtext", "automodel", "llama-fact
 def launch(plans: str, stack: str | None, chosen: Chosen, catalog: str | None) -> None:
     """Print the commands that start one plan of PLANS in a stack, an argument per line.
 
-    The first line names the version that the flags are of. What the stack has no flag for stands in comment lines, so
-    that xlperf plan reads the same plan back. A plan that breaks a rule of the stack is refused with that rule.
+    The first line names the version that the flags are of. Settings without a flag are comment lines, so that xlperf
+    launch --read reads the same plan back. A plan that breaks a rule of the stack is refused with that rule.
 
     Flags were compared with the sources of Megatron-Core 0.7 to 0.15, NeMo 1.23 to 2.3, Megatron-Bridge 0.2 to 0.5,
     torchtitan 0.1 and 0.2, vLLM 0.8, 0.11 and 0.20, SGLang 0.5.1, 0.5.9 and 0.5.10, and trtllm-bench 1.0 (not
@@ -288,11 +302,11 @@ def _stack_of(plan: Table) -> str:
     cls=Command,
     short_help="Read the plan of a launch line, script, YAML or TOML file, or log.",
     epilog=examples(
-        "xlperf plan serve.sh --set accelerator=H200-SXM-141GB --set TP=8",
-        "xlperf plan train.sh --for megatron -o plans.csv",
-        "xlperf plan train.log --set accelerator=H100-SXM-80GB",
-        "xlperf plan train_config.toml --set accelerator=H100-SXM-80GB --set 'num accelerators=64'",
-        "xlperf launch plans.csv --for megatron | xlperf plan - | xlperf evaluate -",
+        "xlperf launch --read serve.sh --set accelerator=H200-SXM-141GB --set TP=8",
+        "xlperf launch --read train.sh --for megatron -o plans.csv",
+        "xlperf launch --read train.log --set accelerator=H100-SXM-80GB",
+        "xlperf launch --read train_config.toml --set accelerator=H100-SXM-80GB --set 'num accelerators=64'",
+        "xlperf launch plans.csv --for megatron | xlperf launch --read - | xlperf evaluate -",
     ),
 )
 @click.argument("file", type=InputFile())

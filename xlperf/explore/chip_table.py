@@ -96,7 +96,7 @@ def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[s
         asked = read_variation("chip", [(header, stated)], place)
         for one in asked.varied:
             if one.sheet != "chip" or one.shape:
-                problem = f"{one.column.name}: write values of an entry of the chip, as cache=64,128; xlperf sweep "
+                problem = f"{one.column.name}: write values of an entry of the chip, as cache=64,128; xlperf evaluate "
                 raise InputError(Fault(place, f"{problem}varies the sheets"))
         if asked.varied:
             name = asked.varied[0].name

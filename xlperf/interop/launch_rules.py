@@ -370,7 +370,7 @@ def _model(
         if len(fitting) > 1:
             notes.append(f"the dimensions are of {', '.join(fitting)}: give the one that is meant with --set model=...")
         return {"model": weakly if weakly in fitting else fitting[0]}
-    how = "add its row with xlperf model CONFIG -o models.csv and --catalog models.csv, or give --set model=..."
+    how = "add its row with xlperf add model CONFIG -o models.csv and --catalog models.csv, or give --set model=..."
     if names or (weak and not nearest):
         return {LACKS: f"the file names {(names or weak)[0]}, which the catalog lacks: {how}"}
     return {LACKS: f"no model of the catalog has {nearest}: {how}"} if nearest else {}

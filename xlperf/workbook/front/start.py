@@ -99,7 +99,7 @@ _STEPS = (
 )
 _STEPS_OF_EMPTY = (
     _STEPS[0],
-    "Add rows of accelerators, networks, models and prices; xlperf model and xlperf accelerator make them from files.",
+    "Add rows of accelerators, networks, models and prices; xlperf add makes them from files.",
     *_STEPS[2:],
 )
 """Where there are no front sheets yet: they ask for models, accelerators and the tables of technology."""

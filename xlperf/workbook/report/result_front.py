@@ -27,8 +27,8 @@ from xlperf.workbook.charts import (
     waterfall,
 )
 from xlperf.workbook.package import data_rows, save_workbook, write_table
-from xlperf.workbook.report.book.data import plural
-from xlperf.workbook.report.book.result_charts import Drawing, drawings
+from xlperf.workbook.report.book.book.data import plural
+from xlperf.workbook.report.book.book.result_charts import Drawing, drawings
 from xlperf.workbook.style import (
     NAVY,
     add_styles,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from xlperf.catalog.schema import Column
     from xlperf.catalog.table import Table
-    from xlperf.workbook.report.book.result_charts import Rows
+    from xlperf.workbook.report.book.book.result_charts import Rows
 
 
 ASKED = "asked"
@@ -72,7 +72,7 @@ def add_front(
     """Add the sheet that says what was asked and draws the answer; it is in front when the workbook is opened.
 
     - ``workbook``: with the tables of results, each with its header in the first row.
-    - ``command``: what was run, such as ``xlperf frontier``.
+    - ``command``: what was run, such as ``xlperf search --frontier``.
     - ``asked``: what it was given, by name.
     - ``tables``: columns and rows of each sheet of results, as cells show them.
     - ``wanted``: columns that the command asked for, such as objectives.
