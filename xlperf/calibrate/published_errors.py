@@ -187,12 +187,12 @@ def log_errors(
 ) -> tuple[dict[tuple[str, str], float], Table]:
     """Logarithm of predicted over measured time (or size) by (row, quantity), and the results."""
     results = predicted(plans)
-    found = {}
+    by_name = {}
     for record in compare(plans, results):
         if record.primary and record.covered and record.quantity in quantities:
             ratio = record.predicted / record.measured
-            found[record.row_id, record.quantity] = math.log(1.0 / ratio if record.metric in RATES else ratio)
-    return found, results
+            by_name[record.row_id, record.quantity] = math.log(1.0 / ratio if record.metric in RATES else ratio)
+    return by_name, results
 
 
 def errors_of(plans: PublishedPlans, quantities: Sequence[str] = QUANTITIES) -> Errors:
@@ -239,12 +239,12 @@ def _band_of(quantity: str, band: str) -> str:
 
 def _end_of_band(results: Table, end: str, quantity: np.ndarray, plan: np.ndarray) -> Array:
     """End of the band of each entry over its prediction; NaN where its result has none."""
-    found = np.full(len(quantity), math.nan)
+    values = np.full(len(quantity), math.nan)
     for kind, name in _RESULT.items():
         own = quantity == kind
         if own.any() and f"{name}_{end}" in results:
-            found[own] = (results.number(f"{name}_{end}") / results.number(name))[plan[own]]
-    return found
+            values[own] = (results.number(f"{name}_{end}") / results.number(name))[plan[own]]
+    return values
 
 
 def _shapes(plans: PublishedPlans) -> np.ndarray:
@@ -303,7 +303,7 @@ def users_of(plans: PublishedPlans, entries: Errors, parameters: Sequence[Parame
     of_entry = list(
         zip(entries.generation.tolist(), [precision[at] for at in entries.plan], entries.software.tolist(), strict=True)
     )
-    found = np.zeros((len(parameters), len(entries)), dtype=bool)
+    values = np.zeros((len(parameters), len(entries)), dtype=bool)
     rows: dict[tuple[str, str, str, str], dict[str, int]] = {}
     for at, one in enumerate(parameters):
         wanted = row_of[tuple(part.casefold() for part in one.key)]
@@ -313,8 +313,8 @@ def users_of(plans: PublishedPlans, entries: Errors, parameters: Sequence[Parame
             if key not in rows:
                 rows[key] = calibration.used(*key)
             using[generation, own, software] = rows[key][one.constant] == wanted
-        found[at] = [using[key] for key in of_entry]
-    return found
+        values[at] = [using[key] for key in of_entry]
+    return values
 
 
 def published_problem(
@@ -334,8 +334,8 @@ def published_problem(
 
     def residuals(trials: Array) -> Array:
         nonlocal base
-        found = np.repeat(np.array(entries.fitted)[None, :], len(trials), axis=0)
-        for values, errors in zip(trials, found, strict=True):
+        result = np.repeat(np.array(entries.fitted)[None, :], len(trials), axis=0)
+        for values, errors in zip(trials, result, strict=True):
             moved = users[values != base[0]].any(axis=0) if len(base[1]) else np.full(len(entries), True)
             key = moved.tobytes()
             if key not in parts:
@@ -345,7 +345,7 @@ def published_problem(
             errors[moved] = parts[key](plans.catalog.with_tables([sheet])) if moved.any() else 0.0
             if len(trials) == 1 or not len(base[1]):
                 base = np.array(values), np.array(errors)
-        return found
+        return result
 
     return Problem(residuals, entries.weights(chosen), users, colours_of(parameters))
 
@@ -358,12 +358,12 @@ def _evaluation(plans: PublishedPlans, entries: Errors) -> Callable[[Catalog], A
         tried = replace(plans, catalog=catalog)
         if "" in columns:
             return aligned(log_errors(tried, (MEMORY,))[0], entries)
-        results, found = predicted(tried), np.array(entries.fitted)
+        results, result = predicted(tried), np.array(entries.fitted)
         for column, index in columns.items():
             at = entries.plan[index]
             change = np.log(results.number(column)[at] / before.number(column)[at])
-            found[index] += -change if column.startswith("tokens") else change
-        return found
+            result[index] += -change if column.startswith("tokens") else change
+        return result
 
     return errors
 

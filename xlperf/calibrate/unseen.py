@@ -42,11 +42,11 @@ class Prediction:
 @cache
 def first_predictions() -> dict[tuple[str, str, str], Prediction]:
     """First predictions of unseen rows by (kind, row, metric)."""
-    found = {}
+    by_name = {}
     for row in resources.rows("calibrate/unseen_first.csv"):
         value, low, high = (float(row[name]) if row[name] else math.nan for name in ("predicted", "low", "high"))
-        found[row["kind"], row["row_id"], row["metric"]] = Prediction(value, low, high, row["group"])
-    return found
+        by_name[row["kind"], row["row_id"], row["metric"]] = Prediction(value, low, high, row["group"])
+    return by_name
 
 
 def unseen_table(records: Sequence[Record]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -55,15 +55,15 @@ def unseen_table(records: Sequence[Record]) -> tuple[tuple[str, ...], list[tuple
     ``records``: of all published rows; those that no reading has are left out. Returns header and lines; a reading of
     several sources has a line of its own. A row without a first prediction counts in the column of today alone.
     """
-    found: dict[tuple[str, str, str], list[Record]] = {}
+    names: dict[tuple[str, str, str], list[Record]] = {}
     for one in records:
         given = first_predictions().get((one.kind, one.row_id, one.metric))
         group = given.group if given is not None and given.group else one.group
         if one.primary and group.casefold().startswith(UNSEEN):
             for source in (_EVERY, one.source_id):
-                found.setdefault((f"{one.kind}: {group}", one.quantity, source), []).append(one)
+                names.setdefault((f"{one.kind}: {group}", one.quantity, source), []).append(one)
     lines = []
-    for (group, quantity, source), own in sorted(found.items(), key=lambda pair: (pair[0][0], pair[0][1], pair[0][2])):
+    for (group, quantity, source), own in sorted(names.items(), key=lambda pair: (pair[0][0], pair[0][1], pair[0][2])):
         several = len({one.source_id for one in own}) > 1
         if source == _EVERY and not several:
             continue

@@ -110,18 +110,18 @@ class Catalog:
         ``checked``: the tables are those of a catalog with changed numbers, whose names were checked before.
         """
         given = {table.kind: table.in_case(self.case) for table in tables}
-        found = Catalog({**self.tables, **given}, self.origin, strict=() if checked else tuple(given))
-        found.case = self.case
-        found.orphans = self.orphans.beside(given, found.orphans)
-        return found
+        result = Catalog({**self.tables, **given}, self.origin, strict=() if checked else tuple(given))
+        result.case = self.case
+        result.orphans = self.orphans.beside(given, result.orphans)
+        return result
 
     def in_case(self, case: str) -> Catalog:
         """The catalog with the values of a case, ``low`` or ``high``, where its sheets give some; ``base``: itself."""
         if case == self.case:
             return self
-        found = Catalog({kind: table.in_case(case) for kind, table in self.tables.items()}, self.origin, strict=())
-        found.case, found.orphans = case, self.orphans
-        return found
+        result = Catalog({kind: table.in_case(case) for kind, table in self.tables.items()}, self.origin, strict=())
+        result.case, result.orphans = case, self.orphans
+        return result
 
     @cached_property
     def fingerprint(self) -> str:
@@ -169,11 +169,11 @@ class Catalog:
     def _tiers(self) -> Mapping[str, list[int]]:
         """Rows of each network by its casefolded name, innermost tier first."""
         table = self.tables["networks"]
-        found: dict[str, list[int]] = {}
+        by_name: dict[str, list[int]] = {}
         for row, name in enumerate(table.text("network").tolist()):
-            found.setdefault(name.casefold(), []).append(row)
+            by_name.setdefault(name.casefold(), []).append(row)
         tier = table.number("tier").tolist()
-        return {name: sorted(rows, key=lambda row: tier[row]) for name, rows in found.items()}
+        return {name: sorted(rows, key=lambda row: tier[row]) for name, rows in by_name.items()}
 
     @cached_property
     def network_arrays(self) -> Mapping[str, np.ndarray]:
@@ -210,12 +210,12 @@ class Catalog:
         return np.array([index.get(name.casefold(), BLANK) for name in names.tolist()], dtype=np.int64)
 
     def _find(self, index: dict[str, int], kind: str, names: np.ndarray, plans: Table, column: str) -> np.ndarray:
-        found = list(map(index.get, names.tolist(), repeat(UNKNOWN)))
-        if UNKNOWN in found:
+        result = list(map(index.get, names.tolist(), repeat(UNKNOWN)))
+        if UNKNOWN in result:
             problems: dict[str, tuple[str, Hint | None]] = {}
             faults = []
             for row, name in enumerate(names.tolist()):
-                if found[row] != UNKNOWN:
+                if result[row] != UNKNOWN:
                     continue
                 at = index.get(name.strip().casefold(), UNKNOWN)
                 if at == UNKNOWN and name not in problems:
@@ -230,10 +230,10 @@ class Catalog:
                 if at == UNKNOWN:
                     faults.append(Fault(plans.place(row, column), *problems[name]))
                 else:
-                    index[name] = found[row] = at
+                    index[name] = result[row] = at
             if faults:
                 raise InputError(faults)
-        return np.array(found, dtype=np.int64)
+        return np.array(result, dtype=np.int64)
 
     def _lacking(self, kind: str, name: str, meant: Sequence[str]) -> tuple[str, Hint | None]:
         """Why a name has no row: nobody has it, several do, or its row names what no table has."""
@@ -320,10 +320,10 @@ _installed: dict[str, object] = {}
 
 def _stamp(path: Path) -> tuple[str, int, int] | None:
     try:
-        found = path.stat()
+        result = path.stat()
     except OSError:
         return None
-    return str(path), found.st_mtime_ns, found.st_size
+    return str(path), result.st_mtime_ns, result.st_size
 
 
 def _same_file(path: Path, other: Path) -> bool:
@@ -341,8 +341,8 @@ def _checked(tables: Mapping[str, Table], origin: str, strict: Sequence[str], fa
 
 def _constant_faults(table: Table | None) -> list[Fault]:
     """Unknown constants of the calibration."""
-    found = calibration_rows(table)[1] if table is not None else []
-    return [Fault(table.place(row, name), problem, hint) for row, name, problem, hint in found if table is not None]
+    result = calibration_rows(table)[1] if table is not None else []
+    return [Fault(table.place(row, name), problem, hint) for row, name, problem, hint in result if table is not None]
 
 
 def _empty(kind: str) -> Table:
@@ -389,8 +389,8 @@ def part_of(catalog: Catalog, plans: Table, beside: Sequence[str] = ()) -> Catal
         if column.reference in rows and column.name in plans:
             rows[column.reference].append(catalog.rows(column.reference, plans[column.name], plans, column.name))
     rows["accelerators"].append(catalog.known_rows("accelerators", np.array(beside, dtype=object)))
-    chosen = {kind: np.unique(np.concatenate(found)) for kind, found in rows.items()}
-    return _part(catalog, {kind: found[found >= 0] for kind, found in chosen.items()})
+    chosen = {kind: np.unique(np.concatenate(result)) for kind, result in rows.items()}
+    return _part(catalog, {kind: result[result >= 0] for kind, result in chosen.items()})
 
 
 def _part(catalog: Catalog, chosen: dict[str, np.ndarray]) -> Catalog:

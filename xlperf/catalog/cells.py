@@ -413,8 +413,8 @@ def _header(cell: object) -> object:
 def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
     sheet = table_schema(kind)
     ignored = _result_names(kind)
-    found = any(isinstance(cell, str) and split_header(cell)[0] in ignored for cell in header)
-    if found:
+    result = any(isinstance(cell, str) and split_header(cell)[0] in ignored for cell in header)
+    if result:
         ignored |= _varied_names(kind)
     fields: list[Field] = []
     faults: list[HeaderFault] = []
@@ -430,7 +430,7 @@ def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
         name, symbol = split_header(text)
         column = sheet.by_name.get(name if name in ignored else canonical(kind, name))
         if column is None:
-            if name in ignored or (found and name.startswith("calibration.")):
+            if name in ignored or (result and name.startswith("calibration.")):
                 continue
             if len(own) + len(faults) > MOST_OWN:
                 own.append(position)
@@ -540,10 +540,10 @@ def _field(position: int, column: Column, symbol: str | None) -> Field:
     bounds = (low * default.factor, high * default.factor, exclusive, column.is_whole)
     if not symbol:
         return Field(position, column, column.unit, default.factor, *bounds)
-    found = UNITS.get(symbol.replace("²", "2")) or _counted(column, symbol) or _RATES.get(symbol.casefold())
+    result = UNITS.get(symbol.replace("²", "2")) or _counted(column, symbol) or _RATES.get(symbol.casefold())
     known = ", ".join(known_units(default.dimension))
-    if found is None:
+    if result is None:
         raise BadValue(f"unknown unit ({shown(symbol)[1:-1]}) of {words}; known: {known}")
-    if found.dimension != default.dimension:
+    if result.dimension != default.dimension:
         raise BadValue(f"{words} cannot be in {symbol}; known: {known}")
-    return Field(position, column, symbol, found.factor, *bounds)
+    return Field(position, column, symbol, result.factor, *bounds)

@@ -54,9 +54,9 @@ class Findings:
     def lines(self) -> list[str]:
         """A line per finding, failures first, and a line that sums up."""
         rows = ", ".join(f"{count} {kind}" for kind, count in self.counts.items())
-        found = f"{len(self.failures)} failed, {len(self.warnings)} doubtful"
+        result = f"{len(self.failures)} failed, {len(self.warnings)} doubtful"
         warned = [f"{fault.place}: doubtful: {fault.problem}" for fault in self.warnings]
-        return [*map(str, self.failures), *warned, f"{self.name}: {rows}; {found}"]
+        return [*map(str, self.failures), *warned, f"{self.name}: {rows}; {result}"]
 
 
 def check(path: str | os.PathLike[str], tests: Sequence[Test] = (), today: datetime.date | None = None) -> Findings:

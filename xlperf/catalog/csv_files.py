@@ -144,8 +144,8 @@ def as_written(text: str) -> str:
     return _FORMULA.sub(_unmarked, text) if "'" in text else text
 
 
-def _unmarked(found: re.Match[str]) -> str:
-    return found[1] + found[2][1:]
+def _unmarked(match: re.Match[str]) -> str:
+    return match[1] + match[2][1:]
 
 
 def _bytes(path: Path, name: str) -> bytes:
@@ -328,8 +328,8 @@ def check_lines(text: str, name: str, line: int = 1) -> None:
     end = "\n" if "\n" in text else "\r"
     at = 0
     while len(text) - at > LINE_LIMIT:
-        found = text.find(end, at, at + LINE_LIMIT)
-        if found < 0:
+        result = text.find(end, at, at + LINE_LIMIT)
+        if result < 0:
             raise InputError(_overlong(name, line + text.count(end, 0, at)))
         at = text.rfind(end, at, at + LINE_LIMIT) + 1
 
@@ -415,8 +415,8 @@ class _Blocks:
 
     def __iter__(self) -> Iterator[CsvFile]:
         while text := self._next():
-            found = self._by_arrow(text)
-            yield self._by_line(text) if found is None else found
+            result = self._by_arrow(text)
+            yield self._by_line(text) if result is None else result
             if not self._positions and self.rows.header:
                 self._positions = self.wanted(self.rows.header)
         if self.rows.faults:
@@ -484,15 +484,15 @@ class _Blocks:
             null_values=[],
         )
         try:
-            found = arrow_csv.read_csv(pa.py_buffer(data), reading, parsing, converting, pa.system_memory_pool())
+            result = arrow_csv.read_csv(pa.py_buffer(data), reading, parsing, converting, pa.system_memory_pool())
         except pa.ArrowInvalid:
             return None
         number = text.count("\n") + (text[-1] != "\n")
-        if len(found) != number:
+        if len(result) != number:
             return None
         columns: list[Coded] = [(np.zeros(number, dtype=np.int8), [""])] * len(names)
         for place, position in enumerate(sorted(self._positions)):
-            columns[position] = _coded(found.column(place).chunk(0))
+            columns[position] = _coded(result.column(place).chunk(0))
         before = self.rows.line
         self.rows.line += number
         return self.rows.placed(columns, np.arange(before + 1, before + number + 1))

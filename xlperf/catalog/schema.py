@@ -284,10 +284,10 @@ def split_header(text: str) -> tuple[str, str | None]:
     >>> split_header("Peak FLOP rate BF16")
     ('peak_flop_rate_bf16', None)
     """
-    found = _HEADER.match(text.strip())
-    assert found is not None  # the pattern matches any text
-    name = re.sub(r"[\s_\-]+", "_", found["name"].strip()).casefold()
-    symbol = found["unit"]
+    match = _HEADER.match(text.strip())
+    assert match is not None  # the pattern matches any text
+    name = re.sub(r"[\s_\-]+", "_", match["name"].strip()).casefold()
+    symbol = match["unit"]
     return name, symbol.strip() if symbol is not None else None
 
 

@@ -244,11 +244,11 @@ def combined_keys(generation: Words, precision: Words, software: Words) -> Keys:
     index = pairs * len(software.words) + software.codes
     present = np.zeros(math.prod(len(part.words) for part in parts), dtype=bool)
     present[index] = True
-    found = np.flatnonzero(present)
+    values = np.flatnonzero(present)
     place = np.zeros(len(present), dtype=np.int64)
-    place[found] = np.arange(len(found))
+    place[values] = np.arange(len(values))
     distinct = []
-    for code in found.tolist():
+    for code in values.tolist():
         pair, third = divmod(code, len(software.words))
         first, second = divmod(pair, len(precision.words))
         distinct.append((generation.words[first], precision.words[second], software.words[third]))
@@ -357,10 +357,10 @@ def columns_of(table: Table, rows: np.ndarray | None = None, case: str = "base")
         nothing = "" if table.schema.by_name[name].is_text else np.nan
         if number == len(rows):
             return np.full(len(rows), nothing, dtype=values.dtype)
-        found: np.ndarray = values[rows]
+        result: np.ndarray = values[rows]
         if number:
-            found[missing] = nothing
-        return found
+            result[missing] = nothing
+        return result
 
     return Columns(read)
 
@@ -477,13 +477,13 @@ def _layer_reduced(table: Table) -> frozenset[str]:
     """Names of models that state their number of layers, as proxies of larger models do: ``Llama3.1-405B-l4``."""
     if table.kind != "models":
         return frozenset()
-    found = set()
+    result = set()
     for name, layers in zip(table.text("model").tolist(), table.number("num_layers").tolist(), strict=True):
         stated = {text.format(f"{layers:.0f}") for text in ("l{}", "{}l", "{}layer", "{}layers", "layers{}")}
         words = words_of(name)
         if stated & {*words, *("".join(pair) for pair in pairwise(words))}:
-            found.add(name)
-    return frozenset(found)
+            result.add(name)
+    return frozenset(result)
 
 
 def _distinct(names: Iterable[str]) -> list[str]:

@@ -170,8 +170,8 @@ class _Judge:
         if not self.based:
             columns["compute_share"] = rows[2]
         columns["link_shoreline_share"] = (1.0 - rows[1]) * rows[-1] if self.linked else np.zeros(count)
-        found = evaluate_devices(Table("devices", columns), self.catalog)
-        left = found["area_share_cache"] + found["area_share_other"]
+        result = evaluate_devices(Table("devices", columns), self.catalog)
+        left = result["area_share_cache"] + result["area_share_other"]
         most = 1.0 - np.divide(self.other, left, out=np.ones(count), where=left > self.other)
         columns["cache_share"] = np.minimum(rows[0], np.maximum(most, _CACHE[0]))
         return Table("devices", columns)
@@ -198,9 +198,9 @@ class _Judge:
 
     def values(self, devices: Table) -> Array:
         """Objective of every plan on every device, (devices, plans); infinite where it cannot be run."""
-        found, fits = self.judged(devices)
-        runs = fits & ~np.isnan(found) & self.complete(devices)[:, None]
-        return np.asarray(np.where(runs, found, np.inf))
+        result, fits = self.judged(devices)
+        runs = fits & ~np.isnan(result) & self.complete(devices)[:, None]
+        return np.asarray(np.where(runs, result, np.inf))
 
 
 _SHARES = ("compute_share", "cache_share", "memory_shoreline_share", "link_shoreline_share")
@@ -245,8 +245,8 @@ def optimal_allocation(
     device, accelerator = _device(plan, catalog)
     judge = _Judge(device, accelerator, plan_grid(plan, catalog), catalog, names[objective])
     given = Table("devices", {**device.columns, "device": np.array(["as given"], dtype=object)})
-    found, _ = judge.judged(given)
-    legal = np.flatnonzero(~np.isnan(found[0]))
+    result, _ = judge.judged(given)
+    legal = np.flatnonzero(~np.isnan(result[0]))
     if len(legal):
         judge.grid = judge.grid.take(legal)
     start = float(judge.values(given)[0].min())

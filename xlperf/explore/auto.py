@@ -63,13 +63,13 @@ def resolve(
     for row in rows:
         one = plans.take([row])
         try:
-            found = _best(one, catalog, **bounds)
+            result = _best(one, catalog, **bounds)
         except InputError as error:
             faults += error.faults
             continue
-        notes[row] = _note(found)
-        for name in found.searched:
-            values = found.plans.columns.get(name)
+        notes[row] = _note(result)
+        for name in result.searched:
+            values = result.plans.columns.get(name)
             if values is not None:
                 columns[name] = _with(columns[name], row, values[0])
         if progress is not None:
@@ -103,10 +103,10 @@ def _best(one: Table, catalog: Catalog, **bounds: Unpack[Bounds]) -> Search:
     return cached[key]
 
 
-def _note(found: Search) -> str:
-    if found.kind == ILLEGAL:
-        return f"auto: {found.words}"
-    return f"auto: {found.chosen_words}: {found.words}"
+def _note(searched: Search) -> str:
+    if searched.kind == ILLEGAL:
+        return f"auto: {searched.words}"
+    return f"auto: {searched.chosen_words}: {searched.words}"
 
 
 def evaluate_resolved(

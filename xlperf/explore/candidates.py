@@ -219,12 +219,12 @@ def candidates(
         space = crossed(legal)
     space.most = most
     tried = ladders.all._replace(tried=np.unique(np.concatenate(steps))) if ladders else None
-    found = space.table() if len(space) else plain
+    result = space.table() if len(space) else plain
     if load and len(space):
-        found = _loaded(found, catalog, load, space, limits)
+        result = _loaded(result, catalog, load, space, limits)
     order = plan.schema.by_name
     searched = tuple(name for name in order if name in auto or name in values)
-    return Candidates(found, searched, tried, not space.uneven)
+    return Candidates(result, searched, tried, not space.uneven)
 
 
 def uneven_chunks(plans: Table, catalog: Catalog, searched: Sequence[str]) -> Table:
@@ -242,9 +242,9 @@ def uneven_chunks(plans: Table, catalog: Catalog, searched: Sequence[str]) -> Ta
     chunks = np.asarray(np.arange(len(index)) - np.searchsorted(index, index) + 1, dtype=np.float64)
     uneven = ~equal_chunks(chunks, stages[index], layers[index])
     taken = plans.take(rows[index[uneven]])
-    found = replace(taken, columns={**taken.columns, "virtual_pipeline": chunks[uneven]})
-    started = [not why for why in refused_reasons(found, catalog)]
-    return found.take(np.flatnonzero(started))
+    result = replace(taken, columns={**taken.columns, "virtual_pipeline": chunks[uneven]})
+    started = [not why for why in refused_reasons(result, catalog)]
+    return result.take(np.flatnonzero(started))
 
 
 def first_of_each(plans: Table, searched: Sequence[str], without: str) -> np.ndarray:
@@ -285,7 +285,7 @@ def candidate_parts(
         Consecutive parts, one at least.
     """
     try:
-        found = candidates(
+        result = candidates(
             plan, catalog, values, counts, most=PART, most_accelerators=most_accelerators, part=part, limits=limits
         )
     except TooMany:
@@ -294,7 +294,7 @@ def candidate_parts(
         for smaller in part.smaller:
             yield from candidate_parts(plan, catalog, values, counts, smaller, most_accelerators, limits)
     else:
-        yield found
+        yield result
 
 
 class _Ladders(NamedTuple):
@@ -441,7 +441,7 @@ def finer_loads(plans: Table, load: str, width: float, most: Array) -> Table:
     own = np.maximum(np.round(plans.number(load) / copies), 1.0)
     low, high = np.maximum(np.floor(own / width), 1.0), np.maximum(np.minimum(np.ceil(own * width), most), own)
     steps = [np.unique(np.round(np.linspace(*ends, FINER))) for ends in zip(low.tolist(), high.tolist(), strict=True)]
-    kept = [found[found != one] for found, one in zip(steps, own.tolist(), strict=True)]
-    index = np.repeat(np.arange(len(plans)), [len(found) for found in kept])
+    kept = [result[result != one] for result, one in zip(steps, own.tolist(), strict=True)]
+    index = np.repeat(np.arange(len(plans)), [len(result) for result in kept])
     taken = plans.take(index)
     return replace(taken, columns={**taken.columns, load: np.concatenate([*kept, np.zeros(0)]) * copies[index]})

@@ -171,9 +171,9 @@ def chip_worth(form: Table, answer: Answer, catalog: Catalog) -> Table:
     changes: list[dict[str, float]] = [{}]
     for step in steps:
         changes += [{step.column: step.before + step.change}, {step.column: step.before - step.change}]
-    found = answers_of(_forms_with(form, [held | change for change in changes]), catalog)
-    base = found[0]
-    lines = [_line(step, base, found[2 * number + 1], found[2 * number + 2]) for number, step in enumerate(steps)]
+    result = answers_of(_forms_with(form, [held | change for change in changes]), catalog)
+    base = result[0]
+    lines = [_line(step, base, result[2 * number + 1], result[2 * number + 2]) for number, step in enumerate(steps)]
     known = table_schema("chip_worth").columns
     columns = {
         column.name: np.array([line[column.name] for line in lines], dtype=object if column.is_text else np.float64)

@@ -202,13 +202,13 @@ class Pairs(NamedTuple):
 
 def degrees_of(size: float, every: bool) -> list[float]:
     """Degrees to try of attention replicas and expert groups of a replica: its divisors, or halves of halves of it."""
-    found = set(divisors(size))
+    result = set(divisors(size))
     if not every:
         halves = {size / 2.0**power for power in range(9)}
-        found = {one for one in found if one in halves or one in COPY_SIZES}
+        result = {one for one in result if one in halves or one in COPY_SIZES}
     if size >= WIDE:
-        found = {one for one in found if one * PARTS >= size or one == 1.0}
-    return sorted(found)
+        result = {one for one in result if one * PARTS >= size or one == 1.0}
+    return sorted(result)
 
 
 def replicas_around(number: float, share: float) -> Array:

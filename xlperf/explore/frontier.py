@@ -123,7 +123,7 @@ def _rivals(plans: Table, catalog: Catalog) -> list[np.ndarray]:
     return [np.array(rows, dtype=np.int64) for rows in groups.values()]
 
 
-def distinguishing_columns(found: Frontier, values: Mapping[str, np.ndarray], named: bool) -> list[str]:
+def distinguishing_columns(result: Frontier, values: Mapping[str, np.ndarray], named: bool) -> list[str]:
     """Columns of the plans that distinguish the points of a frontier.
 
     ``found``: the points. ``values``: columns of the grid. ``named``: whether the names of the plans differ. In the
@@ -132,10 +132,10 @@ def distinguishing_columns(found: Frontier, values: Mapping[str, np.ndarray], na
     several = [
         name
         for name in ("model", "prompt_length", "output_length")
-        if name in found.plans and len(set(found.plans[name].tolist())) > 1
+        if name in result.plans and len(set(result.plans[name].tolist())) > 1
     ]
     wanted = {*several, *values, "concurrency", *(("name",) if named else ())}
-    return [name for name in found.plans.columns if name in wanted]
+    return [name for name in result.plans.columns if name in wanted]
 
 
 def unbeaten(results: Table) -> np.ndarray:
@@ -173,9 +173,9 @@ def unbeaten_rows(losses: np.ndarray) -> np.ndarray:
     """
     rows = np.flatnonzero(np.isfinite(losses).all(axis=1))
     rows = rows[np.lexsort((rows, *losses[rows].T[::-1]))]
-    found = []
+    results = []
     while len(rows):
         first = rows[0]
-        found.append(int(first))
+        results.append(int(first))
         rows = rows[(losses[rows] < losses[first]).any(axis=1)]
-    return np.sort(np.array(found, dtype=np.int64))
+    return np.sort(np.array(results, dtype=np.int64))

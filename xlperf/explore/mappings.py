@@ -447,8 +447,8 @@ def sold_counts(unit: float, total: float, most: float) -> Array:
     parts = np.arange(1.0, np.minimum(unit, bound) + 1.0)
     whole = unit * np.arange(1.0, np.floor(bound / unit) + 1.0)
     powers = 2.0 ** np.arange(0.0, 64.0)
-    found = np.unique(np.concatenate([powers, parts[unit % parts == 0.0], whole]))
-    return np.asarray(found[found <= bound])
+    values = np.unique(np.concatenate([powers, parts[unit % parts == 0.0], whole]))
+    return np.asarray(values[values <= bound])
 
 
 def thinned(counts: Array, step: float) -> Array:

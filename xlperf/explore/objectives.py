@@ -211,10 +211,10 @@ def limit_of(kind: str, text: str, place: str = "limit", owned: bool = False) ->
     >>> limit_of("inference", "ttft<=0.5 s").words, limit_of("training", "run time within 30 days").words
     ('ttft <= 500 ms', 'run time <= 30 day')
     """
-    found = _LIMIT.fullmatch(_IN_WORDS.sub(lambda words: _WORDS[words[1].lower()], text))
-    if found is None:
+    match = _LIMIT.fullmatch(_IN_WORDS.sub(lambda words: _WORDS[words[1].lower()], text))
+    if match is None:
         raise InputError(Fault(place, f'must be as "ttft<=500" or "memory<=70 GiB", got "{text}"'))
-    name, sign, number, symbol = found.groups()
+    name, sign, number, symbol = match.groups()
     asked = split_header(name)[0]
     if asked in table_schema(kind).by_name and asked not in results_of(kind).by_name:
         words = asked.replace("_", " ")

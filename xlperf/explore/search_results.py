@@ -177,17 +177,17 @@ def limiting(results: Table, limits: Sequence[Limit]) -> np.ndarray:
                 f"compute {share:.0%}, {words[place]} {lost[place, row]:.0%}"
                 for row, (share, place) in enumerate(zip(computed, most, strict=True))
             ]
-        found = [spent]
+        items = [spent]
         if limits:
             used = np.array([limit.used(results) for limit in limits])
             nearest = np.nan_to_num(used).argmax(axis=0)
             names = [limit.column.name.replace("_", " ") for limit in limits]
             kept = enumerate(nearest.tolist())
-            found.append(
+            items.append(
                 [f"{names[i]} at {used[i, row]:.0%} of its limit" if used[i, row] > 0.0 else "" for row, i in kept]
             )
-        found.append([f"memory {share:.0%} full" for share in results.number("memory_share").tolist()])
-    return np.array(["; ".join(filter(None, words)) for words in zip(*found, strict=True)], dtype=object)
+        items.append([f"memory {share:.0%} full" for share in results.number("memory_share").tolist()])
+    return np.array(["; ".join(filter(None, words)) for words in zip(*items, strict=True)], dtype=object)
 
 
 def _reached(limit: Limit, results: Table) -> str:

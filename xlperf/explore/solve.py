@@ -82,12 +82,12 @@ def solve_plan(
     fewest = is_number_of_accelerators(objective)
     kept = [*targets, *own_targets(plan, probability)]
     first = "" if fewest else objective
-    found = search(plan, catalog, first, kept, stated, 1, progress, (name, largest), processes, **bounds)
-    value = float(found.plans.number(name)[0]) if found.found else float("nan")
-    if fewest and found.found:
+    result = search(plan, catalog, first, kept, stated, 1, progress, (name, largest), processes, **bounds)
+    value = float(result.plans.number(name)[0]) if result.found else float("nan")
+    if fewest and result.found:
         stated = {name: np.array([value])}
-        found = search(plan, catalog, objective, kept, stated, 1, progress, None, processes, **bounds)
-    return Solution(value, found)
+        result = search(plan, catalog, objective, kept, stated, 1, progress, None, processes, **bounds)
+    return Solution(value, result)
 
 
 def solve_number(
@@ -136,9 +136,9 @@ def solve_number(
         middle = float(np.sqrt(easy * hard))
         if varied.is_whole:
             middle = min(max(float(np.floor(middle)), min(easy, hard) + 1.0), max(easy, hard) - 1.0)
-        found = best_at(middle)
-        if found.found:
-            easy, reached = middle, found
+        result = best_at(middle)
+        if result.found:
+            easy, reached = middle, result
         else:
             hard = middle
     return Solution(easy, reached)

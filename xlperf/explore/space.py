@@ -62,14 +62,14 @@ def divisors(*counts: float) -> list[float]:
     >>> divisors(12.0, 8.0)
     [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0]
     """
-    found: set[float] = set()
+    result: set[float] = set()
     for count in set(counts):
         if not count >= 1.0:
             continue
         low = np.arange(1.0, np.floor(np.sqrt(count)) + 1.0)
         low = low[count % low == 0.0]
-        found.update(low.tolist(), (count / low).tolist())
-    return sorted(found)
+        result.update(low.tolist(), (count / low).tolist())
+    return sorted(result)
 
 
 def divides(size: Array | float, number: Array | float) -> Mask:
@@ -310,7 +310,7 @@ class Space:
         starts = np.cumsum(sizes) - sizes
         text = self.base.schema.by_name[name].is_text
         flat = np.array([value for listed in lists for value in listed], dtype=object if text else np.float64)
-        kept, found, total = [np.zeros(0, dtype=np.int64)], [flat[:0]], 0
+        kept, result, total = [np.zeros(0, dtype=np.int64)], [flat[:0]], 0
         applied: set[int] = set()
         for start in range(0, len(self), _BATCH):
             own = which[start : start + _BATCH]
@@ -332,12 +332,12 @@ class Space:
                     good &= ~broken
             good |= blank[index]
             kept.append(index[good])
-            found.append(tried[good])
+            result.append(tried[good])
             total += len(kept[-1])
             self.count(total)
         self.rules = [pair for place, pair in enumerate(self.rules) if place not in applied]
         self.keep(np.concatenate(kept))
-        self.found[name] = np.concatenate(found)
+        self.found[name] = np.concatenate(result)
         if len(self) >= SPLIT and not self._split:
             self._split = True
             before, after = self.part.number, self.part.number + 1

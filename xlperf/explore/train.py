@@ -99,7 +99,7 @@ def best_mapping(plan: Table, catalog: Catalog) -> Search:
     """
     open_precision = bool("precision" in plan.auto and plan.auto["precision"][0])
     precisions = PRECISIONS if open_precision else (str(plan.filled("precision")[0]),)
-    found: Search | None = None
+    result: Search | None = None
     for offload in (0.0, 1.0):
         asked = plan
         if "offload_optimizer" in plan.auto and plan.auto["offload_optimizer"][0]:
@@ -109,12 +109,12 @@ def best_mapping(plan: Table, catalog: Catalog) -> Search:
         degrees: Table | None = None
         for precision in precisions:
             own, degrees = _of_precision(_with(asked, {"precision": precision}), catalog, degrees)
-            if found is None or _better(own, found):
-                found = own
-        if found is not None and found.found:
+            if result is None or _better(own, result):
+                result = own
+        if result is not None and result.found:
             break
-    assert found is not None
-    return replace(found, searched=tuple(name for name in plan.schema.by_name if name in plan.auto))
+    assert result is not None
+    return replace(result, searched=tuple(name for name in plan.schema.by_name if name in plan.auto))
 
 
 def _better(one: Search, other: Search) -> bool:
@@ -186,16 +186,16 @@ def _blocks(order: np.ndarray, least: Array) -> Iterator[np.ndarray]:
 
 def _times(plans: Table, catalog: Catalog) -> Array:
     """Step time of plans, NaN where a plan is illegal. [s]"""
-    found = numbers(plans, catalog)
-    assert found is not None
-    return found.number("step_time")
+    result = numbers(plans, catalog)
+    assert result is not None
+    return result.number("step_time")
 
 
 def _memory(plans: Table, catalog: Catalog) -> np.ndarray:
     """Which plans fit."""
-    found = fitting(plans, catalog)
-    assert found is not None
-    return np.asarray(found["fits"] == 1.0)
+    result = fitting(plans, catalog)
+    assert result is not None
+    return np.asarray(result["fits"] == 1.0)
 
 
 def _overlapped(plans: Table, catalog: Catalog) -> Table:

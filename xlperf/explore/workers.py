@@ -84,8 +84,8 @@ def worked(
     ):
         try:
             _start_here(work, folder)
-            found = _in_order(_done, lambda task: _submitted(pool, task), chain(first, coming), processes)
-            yield from map(_taken, found)
+            result = _in_order(_done, lambda task: _submitted(pool, task), chain(first, coming), processes)
+            yield from map(_taken, result)
         except BrokenProcessPool:
             problem = "ended before its block was done (too little memory?): run again with fewer --processes"
             raise InputError(Fault("a process", problem)) from None
@@ -157,14 +157,14 @@ def _written(content: bytes, folder: Path) -> Path:
     return Path(name)
 
 
-def _taken(found: Any) -> Any:
+def _taken(result: Any) -> Any:
     """A result with its content, from its file where it is in one."""
-    written = getattr(found, "content", found)
+    written = getattr(result, "content", result)
     if not isinstance(written, Path):
-        return found
+        return result
     content = written.read_bytes()
     written.unlink()
-    return content if written is found else found._replace(content=content)
+    return content if written is result else result._replace(content=content)
 
 
 def _in_order(
@@ -230,10 +230,10 @@ def _prepare_workers(client: Any, scheduler: str, plugin: Any, name: str) -> Non
 def _check_versions(client: Any, scheduler: str) -> None:
     """Refuse workers that would give other numbers."""
     try:
-        found = client.run(_version)
+        result = client.run(_version)
     except ModuleNotFoundError:
         raise InputError(Fault("--scheduler", f"the workers at {scheduler} have no xlperf: install it there")) from None
-    other = sorted(set(found.values()) - {__version__})
+    other = sorted(set(result.values()) - {__version__})
     if other:
         problem = f"a worker has xlperf {other[0]}, this is {__version__}: install the same everywhere"
         raise InputError(Fault("--scheduler", problem))

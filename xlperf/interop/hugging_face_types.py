@@ -126,11 +126,11 @@ def _classes() -> dict[str, dict[str, str]]:
 @cache
 def _by_architecture() -> dict[str, str]:
     """Model types by the names of their classes, without the task that these end with."""
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for kind, row in _classes().items():
         if row["architecture"]:
-            found.setdefault(_stem(row["architecture"]), row["language_part"] or kind)
-    return found
+            by_name.setdefault(_stem(row["architecture"]), row["language_part"] or kind)
+    return by_name
 
 
 def _stem(architecture: str) -> str:
@@ -181,8 +181,8 @@ def model_type(config: Mapping[str, Any], part: Mapping[str, Any]) -> ModelType:
         kind = "minimax_m2"  # the type that its first configurations have
     if kind not in known:
         classes = [str(name) for source in (part, config) for name in _names(source.get("architectures"))]
-        found = [_by_architecture().get(_stem(name), "") for name in classes]
-        kind = next((name for name in found if name in known), "")
+        results = [_by_architecture().get(_stem(name), "") for name in classes]
+        kind = next((name for name in results if name in known), "")
         kind = "rwkv" if any(word.casefold().startswith("rwkv") for word in (stated, *classes)) else kind
         remark = f'model type "{stated}" is not known: taken as {kind} by its architectures' if kind else ""
     if kind:

@@ -56,9 +56,9 @@ class LogLines(NamedTuple):
 
 @cache
 def _patterns() -> tuple[tuple[frozenset[str], re.Pattern[str], str, str], ...]:
-    found = rows("interop/log_settings.csv")
+    result = rows("interop/log_settings.csv")
     return tuple(
-        (frozenset(row["stack"].split()), re.compile(row["pattern"]), row["setting"], row["value"]) for row in found
+        (frozenset(row["stack"].split()), re.compile(row["pattern"]), row["setting"], row["value"]) for row in result
     )
 
 

@@ -261,8 +261,8 @@ def _experts(text: dict[str, str], number: dict[str, float], engine: str, said: 
         return
     if not math.isnan(number["ep"]) or text["dp_attn"]:
         return
-    found, why = _default(engine, text, "data_parallel_attention")
-    if found == "ranks":
+    result, why = _default(engine, text, "data_parallel_attention")
+    if result == "ranks":
         number["ep"] = number["tp"]
         text["dp_attn"] = f"{number['tp']:g}"
         said.append(f"experts and copies of the attention layers on all {number['tp']:g} ranks ({why})")
@@ -369,24 +369,24 @@ def _replicas(printed: str, tensor_parallel: float) -> float:
 
 
 def _precision(text: dict[str, str], said: list[str]) -> str:
-    found = precision_choice(text["precision"])
-    if found:
-        return found
+    result = precision_choice(text["precision"])
+    if result:
+        return result
     if text["precision"]:
         raise Refusal(f'precision "{text["precision"]}" is not modelled')
     named = _OWN_PRECISION.search(text["model_name"]) or _OWN_PRECISION.search(text["model"])
-    found = precision_choice(named["precision"]) if named else "bf16"
-    said.append(f"precision not stated: {found} ({'in the name of the model' if named else 'as published'})")
-    return found
+    result = precision_choice(named["precision"]) if named else "bf16"
+    said.append(f"precision not stated: {result} ({'in the name of the model' if named else 'as published'})")
+    return result
 
 
 def _kv_precision(text: dict[str, str]) -> str:
     if not text["kv_precision"]:
         return ""
-    found = precision_choice(text["kv_precision"])
-    if not found:
+    result = precision_choice(text["kv_precision"])
+    if not result:
         raise Refusal(f'kv_precision "{text["kv_precision"]}" is not modelled')
-    return found
+    return result
 
 
 def _mode(plan: dict[str, object], text: dict[str, str], number: dict[str, float], said: list[str]) -> None:
@@ -451,8 +451,8 @@ def _pools(plan: dict[str, object], notes: str) -> float:
     Raises Refusal when the workers of the pools are not stated.
     """
     pools: dict[str, dict[str, float]] = {"prefill": {}, "decode": {}}
-    for found in _POOLS.finditer(notes):
-        pools[found["pool"]][found["name"]] = float(found["value"])
+    for result in _POOLS.finditer(notes):
+        pools[result["pool"]][result["name"]] = float(result["value"])
     sizes = {}
     for pool, values in pools.items():
         if "num_workers" not in values or "tp_size" not in values:

@@ -133,15 +133,15 @@ def _from_csv(path: Path) -> Published:
 
 
 def _from_workbook(path: Path) -> list[Published]:
-    found = []
+    results = []
     for kind in KINDS:
         sheet = sheet_rows(path, kind, "row_id")
         if sheet is not None:
             header, rows, place = sheet
-            found.append(published_rows(header, rows, place))
-    if not found:
+            results.append(published_rows(header, rows, place))
+    if not results:
         raise InputError(Fault(path.name, "has neither a sheet training nor a sheet inference with a column row_id"))
-    return found
+    return results
 
 
 def read_power(path: str | Path) -> list[Published]:
@@ -406,8 +406,8 @@ def _full(name: str) -> str:
     >>> _full("Llama3-70B-l12"), _full("Llama3.1-405B-proxy"), _full("GPT-8B")
     ('Llama3-70B', 'Llama3.1-405B', '')
     """
-    found = _REDUCED.match(name)
-    return found["base"] if found else ""
+    match = _REDUCED.match(name)
+    return match["base"] if match else ""
 
 
 @cache
@@ -457,8 +457,8 @@ def _parameters(model: Mapping[str, object], tied: float, width: float) -> float
 
 def _agrees(model: Mapping[str, object], parameters: float) -> bool:
     """Whether a model has the stated parameters within 1 %; one with open ends does not."""
-    found = _parameters(model, _number(model, "tied_embeddings"), _number(model, "ffn_hidden_size"))
-    return abs(found / parameters - 1.0) < _SIZE_TOLERANCE
+    result = _parameters(model, _number(model, "tied_embeddings"), _number(model, "ffn_hidden_size"))
+    return abs(result / parameters - 1.0) < _SIZE_TOLERANCE
 
 
 def _derive(model: dict[str, object], parameters: float) -> str:
@@ -471,8 +471,8 @@ def _derive(model: dict[str, object], parameters: float) -> str:
     for choice in [0.0, 1.0] if math.isnan(tied) else [tied]:
         slope = _parameters(model, choice, _WIDTH_STEP) - _parameters(model, choice, 0.0)
         steps = max(1.0, float(round((parameters - _parameters(model, choice, 0.0)) / slope)))
-        found = _parameters(model, choice, steps * _WIDTH_STEP)
-        choices.append((abs(found / parameters - 1.0), choice, steps * _WIDTH_STEP))
+        result = _parameters(model, choice, steps * _WIDTH_STEP)
+        choices.append((abs(result / parameters - 1.0), choice, steps * _WIDTH_STEP))
     error, tied, width = min(choices)
     if error > _SIZE_TOLERANCE:
         return ""

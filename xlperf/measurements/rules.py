@@ -42,10 +42,10 @@ class Rule:
         """The number that a pattern finds in a row, "" where none asks for one; None where the line does not fit."""
         number = ""
         for name, pattern in self.patterns:
-            found = pattern.match(text[name].casefold())
-            if found is None:
+            match = pattern.match(text[name].casefold())
+            if match is None:
                 return None
-            number = found.groupdict().get("n") or number
+            number = match.groupdict().get("n") or number
         either = not self.rows or any(all(_holds(text, *one) for one in conditions) for conditions in self.rows)
         return number if either else None
 
@@ -85,7 +85,7 @@ def read_rules(lines: Iterable[Mapping[str, str]]) -> Mapping[str, Mapping[str, 
 
     Raises InputError with every fault: a column that is no column, a setting that no plan has, a value that is none.
     """
-    found: dict[str, dict[str, tuple[Rule, ...]]] = {kind: {} for kind in KINDS}
+    by_name: dict[str, dict[str, tuple[Rule, ...]]] = {kind: {} for kind in KINDS}
     faults: list[Fault] = []
     for number, line in enumerate(lines, 2):
         try:
@@ -94,10 +94,10 @@ def read_rules(lines: Iterable[Mapping[str, str]]) -> Mapping[str, Mapping[str, 
             faults.append(Fault(f"{FILE} [line {number}]", str(wrong)))
             continue
         for setting in rule.settings:
-            found[line["table"]][setting] = (*found[line["table"]].get(setting, ()), rule)
+            by_name[line["table"]][setting] = (*by_name[line["table"]].get(setting, ()), rule)
     if faults:
         raise InputError(faults)
-    return found
+    return by_name
 
 
 def _rule(line: Mapping[str, str]) -> Rule:
@@ -151,11 +151,11 @@ def _condition(kind: str, name: str, wanted: str) -> Condition:
         raise ValueError(f'row names "{name}", which is no column of {kind} rows')
     if sort == "text":
         return name, _pattern(wanted)
-    found = _RANGE.fullmatch(wanted)
-    if found is None or not any(found.groups()):
+    match = _RANGE.fullmatch(wanted)
+    if match is None or not any(match.groups()):
         raise ValueError(f'row wants {name} to be "{wanted}"; enter a number or a range such as 1..8')
-    low = float(found["low"] or "-inf")
-    return name, (low, low if found["high"] is None else float(found["high"] or math.inf))
+    low = float(match["low"] or "-inf")
+    return name, (low, low if match["high"] is None else float(match["high"] or math.inf))
 
 
 class Refusal(Exception):

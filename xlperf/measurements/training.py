@@ -134,8 +134,8 @@ def nemo_release(source: str) -> str:
     >>> nemo_release("docs [26.04.01 NeMo Container]"), nemo_release("grok1/README.md (v25.05)"), nemo_release("sec 4")
     ('26.04.01', '25.05', '')
     """
-    found = _RELEASE.search(source)
-    return found[0] if found else ""
+    match = _RELEASE.search(source)
+    return match[0] if match else ""
 
 
 def nemo_stack(source: str) -> str:
@@ -372,9 +372,9 @@ def _degrees(plan: dict[str, object], published: Published, row: int) -> None:
             raise Refusal(f"the {words} is not stated")
 
 
-def _choice(text: dict[str, str], column: str, found: str, where: Mapping[str, str], said: list[str]) -> str:
-    if found:
-        return found
+def _choice(text: dict[str, str], column: str, result: str, where: Mapping[str, str], said: list[str]) -> str:
+    if result:
+        return result
     if text[column]:
         raise Refusal(f'{column} "{text[column]}" is not modelled')
     value, reference = _default(where, column)

@@ -41,7 +41,7 @@ def recipe_settings(plan: Mapping[str, object], workers: tuple[float, float]) ->
     named = ("software", "gpu", "precision")
     counts = dict(zip(("prefill_workers", "decode_workers"), workers, strict=True))
     own = counts | {name: float(str(plan[column])) for name, column in _SAME.items()}
-    found = [
+    results = [
         recipe
         for recipe in _recipes()
         if tuple(recipe[name] for name in named) == stated
@@ -50,9 +50,9 @@ def recipe_settings(plan: Mapping[str, object], workers: tuple[float, float]) ->
     ]
     values: dict[str, tuple[float, str]] = {}
     for name in SETTINGS:
-        said = {recipe[name] for recipe in found}
+        said = {recipe[name] for recipe in results}
         if len(said) == 1 and (value := said.pop()):
-            values[name] = float(value), f"NVIDIA srt-slurm, recipes/{found[0]['reference']}"
+            values[name] = float(value), f"NVIDIA srt-slurm, recipes/{results[0]['reference']}"
     return values
 
 

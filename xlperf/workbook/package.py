@@ -194,10 +194,10 @@ def with_values(part: str, values: Mapping[str, Any]) -> str:
     """
     left = dict(values)
 
-    def filled(found: re.Match[str]) -> str:
-        cell, attributes, formula = found.groups()
+    def filled(match: re.Match[str]) -> str:
+        cell, attributes, formula = match.groups()
         if cell not in left:
-            return found[0]
+            return match[0]
         kind, text = _stored(left.pop(cell))
         return f'<c r="{cell}"{attributes}{kind}><f>{formula}</f><v>{text}</v></c>'
 

@@ -220,15 +220,15 @@ def given(cell: str) -> str:
 
 def results(data: Any, kind: str, area: str, live: Live) -> dict[str, str]:
     """Every result of a form in columns A and B, from row 3 of the sheet of its numbers; the cell of each."""
-    found = {}
+    by_name = {}
     data["A1"].value = f"{kind}: every result, and what charts are drawn from"
     for row, column in enumerate(results_of(kind).columns, start=3):
         data[f"A{row}"].value = column.header
         words = column.name.replace("_", " ")
         asked = f'XLPERF_{kind.upper()}({area},"{words}",catalog)'
         live.put(data[f"B{row}"], f'=IFERROR({asked},"")' if column.name == "reason" else f"={asked}")
-        found[column.name] = f"'{data.title}'!$B${row}"
-    return found
+        by_name[column.name] = f"'{data.title}'!$B${row}"
+    return by_name
 
 
 def beside(sheet: Any, kind: str, live: Live, results: Mapping[str, str]) -> None:
@@ -369,13 +369,13 @@ def _keep_points(series: Any, live: Live) -> None:
         series.cat.numRef, series.cat.strRef = None, StrRef(f=own.f)
         words.append(series.cat.strRef)
     for reference in filter(None, words):
-        found = [row[0] for row in live.area(reference.f.replace("$", ""), "")]
-        shown = [StrVal(idx=at, v=str(value)) for at, value in enumerate(found) if isinstance(value, str)]
-        reference.strCache = StrData(ptCount=len(found), pt=shown)
+        items = [row[0] for row in live.area(reference.f.replace("$", ""), "")]
+        shown = [StrVal(idx=at, v=str(value)) for at, value in enumerate(items) if isinstance(value, str)]
+        reference.strCache = StrData(ptCount=len(items), pt=shown)
     for reference in numbers:
-        found = [row[0] for row in live.area(reference.f.replace("$", ""), "")]
-        points = [NumVal(idx=at, v=repr(float(v))) for at, v in enumerate(found) if isinstance(v, float | int)]
-        reference.numCache = NumData(formatCode="General", ptCount=len(found), pt=points)
+        items = [row[0] for row in live.area(reference.f.replace("$", ""), "")]
+        points = [NumVal(idx=at, v=repr(float(v))) for at, v in enumerate(items) if isinstance(v, float | int)]
+        reference.numCache = NumData(formatCode="General", ptCount=len(items), pt=points)
 
 
 def axis(

@@ -148,8 +148,8 @@ class Report:
     def index(self, kind: str, group: Plans) -> np.ndarray:
         """Row of the accelerators or of the models that each plan names."""
         column = {"models": "model", "accelerators": "accelerator"}[kind]
-        found: np.ndarray = self.catalog.rows(kind, group.plans.text(column), group.plans, column)
-        return found
+        result: np.ndarray = self.catalog.rows(kind, group.plans.text(column), group.plans, column)
+        return result
 
     def used(self, kind: str) -> np.ndarray:
         """Rows of a catalog table that the plans use, in the order of the table."""

@@ -115,18 +115,18 @@ def drawings(name: str, columns: Sequence[Column], rows: Rows, wanted: Sequence[
     """
     place = {column.name: i for i, column in enumerate(columns)}
     if name == "frontier":
-        found = _points(columns, rows, (SPEED, THROUGHPUT), "Throughput against speed per user")
-        if found is not None and len(found.labels) > 2:
-            return [found]
+        result = _points(columns, rows, (SPEED, THROUGHPUT), "Throughput against speed per user")
+        if result is not None and len(result.labels) > 2:
+            return [result]
     if name == "chips":
-        found = _points(columns, rows, ("unit_cost", THROUGHPUT), "Tokens per second against the cost of a unit")
-        if found is not None:
-            return [found]
+        result = _points(columns, rows, ("unit_cost", THROUGHPUT), "Tokens per second against the cost of a unit")
+        if result is not None:
+            return [result]
     for kind in KINDS:
         if {*kind.values, *kind.labels, *filter(None, [kind.within])} <= set(place):
-            found = _bars(kind, columns, rows)
-            return [found] if found is not None else []
-    return [found for found in _of_plans(columns, rows, place, wanted) if found is not None]
+            result = _bars(kind, columns, rows)
+            return [result] if result is not None else []
+    return [result for result in _of_plans(columns, rows, place, wanted) if result is not None]
 
 
 def _of_plans(
@@ -230,14 +230,14 @@ def _bars(kind: Kind, columns: Sequence[Column], rows: Rows) -> Drawing | None:
         names = [short(": ".join(str(row[place[name]] or "") for name in told or kind.labels), most) for row in rows]
     count = len(kind.values)
     at = [place[name] for name in (*kind.values, *filter(None, [kind.limit]))]
-    found = [(name, [_number(row[i]) for i in at]) for name, row in zip(names, rows, strict=True)]
-    found = [(name, numbers) for name, numbers in found if any(number is not None for number in numbers[:count])]
-    if not found:
+    results = [(name, [_number(row[i]) for i in at]) for name, row in zip(names, rows, strict=True)]
+    results = [(name, numbers) for name, numbers in results if any(number is not None for number in numbers[:count])]
+    if not results:
         return None
     if kind.descending:
-        found.sort(key=lambda entry: -abs(entry[1][0] or 0.0))
-    shown = found[:MOST_ROWS]
-    left = f", {len(shown)} of {len(found):,} rows" if len(found) > len(shown) else ""
+        results.sort(key=lambda entry: -abs(entry[1][0] or 0.0))
+    shown = results[:MOST_ROWS]
+    left = f", {len(shown)} of {len(results):,} rows" if len(results) > len(shown) else ""
     title = f"{kind.words}{left}"
     if kind.within and len({row[place[kind.within]] for row in rows}) == 1:
         title = f"{title}: {short(str(rows[0][place[kind.within]]), 40)}"
@@ -246,7 +246,7 @@ def _bars(kind: Kind, columns: Sequence[Column], rows: Rows) -> Drawing | None:
     own = [columns[at[i]] for i in used]
     values = [[numbers[i] for _, numbers in shown] for i in used]
     subject = str(rows[0][place[kind.within]]) if kind.within else ""
-    answer = _answer(kind, own, [(name, numbers[:count]) for name, numbers in found], subject)
+    answer = _answer(kind, own, [(name, numbers[:count]) for name, numbers in results], subject)
     return Drawing(kind, [name for name, _ in shown], own, values, [], title, answer)
 
 
@@ -281,7 +281,7 @@ def _points(
 
 
 def _answer(
-    kind: Kind, columns: Sequence[Column], found: Sequence[tuple[str, Sequence[float | None]]], subject: str
+    kind: Kind, columns: Sequence[Column], sequence: Sequence[tuple[str, Sequence[float | None]]], subject: str
 ) -> str:
     """What a table says: the first row, or the lowest and the highest of its rows, of stacked parts of their sums.
 
@@ -295,7 +295,7 @@ def _answer(
         return f"{number_words(entry[1])}{unit} ({entry[0]})"
 
     words = _words(column)
-    filled = [(name, [value or 0.0 for value in own]) for name, own in found]
+    filled = [(name, [value or 0.0 for value in own]) for name, own in sequence]
     if kind.look == "tornado":
         name, ends = max(filled, key=lambda entry: abs(entry[1][2] - entry[1][0]))
         from_, else_, to = map(number_words, ends)
@@ -305,13 +305,13 @@ def _answer(
         start, end = (number_words(own[1]) for _, own in (filled[0], filled[-1]))
         return f"From {start} to {end}{unit} ({subject}); the largest step is {name}, {number_words(step)}."
     if len(columns) == 3 and kind.look == "bars":
-        name, numbers = found[0]
+        name, numbers = sequence[0]
         low, middle, high = (number_words(number or 0.0) for number in numbers)
         return f"{subject}: {middle}, in nine draws of ten {low} to {high} ({name})."
-    entries = [(name, own[0]) for name, own in found if own[0] is not None]
+    entries = [(name, own[0]) for name, own in sequence if own[0] is not None]
     if kind.look == "stacked":
         words, entries = kind.words.removesuffix(" by part").removesuffix(","), [
-            (name, sum(value or 0.0 for value in own)) for name, own in found
+            (name, sum(value or 0.0 for value in own)) for name, own in sequence
         ]  # fmt: skip
     if not entries:
         return ""
