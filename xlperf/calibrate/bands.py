@@ -222,7 +222,7 @@ def checked_widths(errors: Errors) -> dict[Group, float]:
     """The same after a check on models left out once more (normalised conformal prediction).
 
     Pooled quantiles of few configurations need not cover the wanted share. Each model is left out of them in turn; all
-    widths of a band are then scaled by the quantile of error over width, drawn to 1 where there are few models.
+    widths of a band are then scaled by the quantile of error over width, drawn to 1 if there are few models.
 
     ``errors``: models left out.
 
@@ -234,7 +234,7 @@ def checked_widths(errors: Errors) -> dict[Group, float]:
 
 
 def nearest_width(widths: Mapping[Group, float], group: Group) -> float:
-    """Half-width of the most specific group that has one; NaN where none has.
+    """Half-width of the most specific group that has one; NaN if none has.
 
     >>> nearest_width({("step time",): 0.2, ("step time", "mixture"): 0.3}, ("step time", "mixture", "nemo"))
     0.3

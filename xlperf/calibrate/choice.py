@@ -63,7 +63,7 @@ class Choice:
     """What the model would have chosen in one group, and what that cost as measured.
 
     ``regret`` is the measured time of the chosen run over that of the best one, less 1 (of throughput: the best over
-    the chosen, less 1); ``tau`` is Kendall's rank correlation, NaN where there is a limit; ``broken`` says that the
+    the chosen, less 1); ``tau`` is Kendall's rank correlation, NaN if there is a limit; ``broken`` says that the
     chosen run breaks the limit as measured.
     """
 
@@ -186,7 +186,7 @@ def _fastest(kind: str, group: Sequence[Alternative]) -> Choice:
 
 
 def _chosen(group: Sequence[Alternative]) -> Alternative:
-    """The fastest by prediction that fits, where one does; of those that cannot be told apart from it the one with the
+    """The fastest by prediction that fits, if one does; of those that cannot be told apart from it the one with the
     least upper end.
     """
     own = [one for one in group if one.fits] or group

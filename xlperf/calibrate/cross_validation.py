@@ -182,7 +182,7 @@ def _refitted(
 ) -> tuple[dict[int, float], list[int]]:
     """Values of the constants by row of the sheet fitted to some entries, and those that these are too few for.
 
-    Where a few entries are left out, only the constants that one of them uses are fitted again, from where they are.
+    If a few entries are left out, only the constants that one of them uses are fitted again, from where they are.
     ``held``: keys of constants that keep their value; rows of the sheet move where others go.
     """
     few = [entries.num_rows(group & chosen) < FEWEST_ROWS for group in responses.group]

@@ -110,7 +110,7 @@ def of_source(source: str, name: str) -> bool:
 
 
 def accelerators_of(name: str, catalog: Catalog) -> set[str]:
-    """Accelerators, casefolded, of a generation, or the one of a name; none where it is neither.
+    """Accelerators, casefolded, of a generation, or the one of a name; none if it is neither.
 
     ``name``: as the accelerators sheet calls it; case does not matter. ``catalog``: with that sheet.
     """

@@ -354,7 +354,7 @@ def backward_constants(forward: Mapping[str, Scalar], ratio: float) -> dict[str,
 
 
 def _backward_ratio(fits: Mapping[Key, KernelFit]) -> float:
-    """Efficiency of the backward over that of the forward pass, where both are measured alone."""
+    """Efficiency of the backward over that of the forward pass, if both are measured alone."""
     ratios = []
     for (family, generation, precision, software), fit in fits.items():
         first = fits.get(("attention", generation, precision, software))

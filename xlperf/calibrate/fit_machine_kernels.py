@@ -243,7 +243,7 @@ def _sheet_rows(group: _Group, parameters: Sequence[Parameter], solution: Soluti
 
 
 def _said(one: Parameter, value: float) -> str:
-    """What a constant is pooled towards, and what a bound means where it is reached."""
+    """What a constant is pooled towards, and what a bound means if it is reached."""
     words = f"pooled towards {'its line' if one.parent >= 0 else 'what holds for any machine'}"
     if one.constant in _AT_MOST and value >= 0.999 * one.bounds[1]:
         words += f"; at its bound: {_AT_MOST[one.constant]}"
@@ -265,7 +265,7 @@ def _not_limited(lines: Sequence[str], date: str) -> list[FittedConstant]:
 
 
 def _attention_of_others(catalog: Catalog, constants: Sequence[FittedConstant], date: str) -> list[FittedConstant]:
-    """Attention of lines where none was measured: as on any machine, but for power limits, which are estimates."""
+    """Attention of lines if none was measured: as on any machine, but for power limits, which are estimates."""
     measured = {one.generation for one in constants if one.family == "attention"}
     others = set(machine_lines(catalog).values()) - measured if constants else set()
     return [
@@ -281,7 +281,7 @@ def _attention_of_others(catalog: Catalog, constants: Sequence[FittedConstant], 
 def products_of_others(
     rows: Sequence[Row], catalog: Catalog, swept: Collection[tuple[str, str]], date: str
 ) -> list[FittedConstant]:
-    """Share of the peak that products reach where no sweep was measured.
+    """Share of the peak that products reach if no sweep was measured.
 
     That is the best rate found, half the way to what long products reach on machines that were measured; where there
     is none either, what they reach on those.

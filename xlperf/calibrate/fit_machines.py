@@ -250,7 +250,7 @@ def _today(row: Mapping[str, str], line: str, stack: str, catalog: Catalog) -> f
 
 
 def _stack(rows: Sequence[_Rows], family: str, constant: str, catalog: Catalog) -> str:
-    """The only software measured on a line of accelerators, where it has constants of its own; else any."""
+    """The only software measured on a line of accelerators, if it has constants of its own; else any."""
     kind = "training" if family.startswith("training") else "inference"
     names = {name for one in rows if one.entries.kind == kind for name in one.entries.software.tolist()}
     if family not in SOFTWARE_FAMILIES or len(names) != 1:
@@ -322,7 +322,7 @@ def _sheet_rows(
 
 
 def _said(one: Parameter, value: float) -> str:
-    """What a constant is pooled towards, and what a bound means where it is reached."""
+    """What a constant is pooled towards, and what a bound means if it is reached."""
     words = f"pooled towards {'its line' if one.parent >= 0 else 'what holds for any machine'}"
     low, high = one.bounds
     if value <= low or value >= high:

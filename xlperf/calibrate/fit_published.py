@@ -333,7 +333,7 @@ def family_parameters(fit: str, plans: PublishedPlans, entries: Errors, chosen: 
 
 
 def least_value(fit: str, family: str, constant: str) -> float:
-    """Least value that a fit gives a constant where that is not the declared one; NaN where it is.
+    """Least value that a fit gives a constant if that is not the declared one; NaN if it is.
 
     ``fit``: training, memory or inference. ``family``, ``constant``: what is fitted.
 
@@ -349,7 +349,7 @@ def least_value(fit: str, family: str, constant: str) -> float:
 
 
 def without_reference(fit: str, parameters: Sequence[Parameter], entries: Errors) -> list[int]:
-    """Parameters that stand for the reference where the machines of the stated one are in no row: they are 1.
+    """Parameters that stand for the reference if the machines of the stated one are in no row: they are 1.
 
     A constant that multiplies others is known up to a factor: one generation is held. As in a fit of these rows alone
     that is the one of most rows.

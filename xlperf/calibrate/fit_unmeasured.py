@@ -95,7 +95,7 @@ def kernels_of_other_generations(rows: Sequence[FittedConstant]) -> list[FittedC
 
 
 def slowdowns_of_other_generations(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
-    """Slowdown of software on generations that none of its rows were measured on, where it has one by generation.
+    """Slowdown of software on generations that none of its rows were measured on, if it has one by generation.
 
     Software differs from software about as much as one differs between generations: half way (in logarithms) between
     its own on other generations and the median of all software.

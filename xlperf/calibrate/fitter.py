@@ -105,7 +105,7 @@ class Parameter:
 class Problem:
     """Residuals as a function of the parameters.
 
-    - ``residuals``: from trial values (trials, parameters) to residuals (trials, rows); NaN where there is no
+    - ``residuals``: from trial values (trials, parameters) to residuals (trials, rows); NaN if there is no
       prediction.
     - ``weights``: weight of each row; rows of weight 0 are not fitted [-].
     - ``users``: which rows depend on which parameter, (parameters, rows); None: all on all.
@@ -125,7 +125,7 @@ class Solution:
     """Values that a fit found.
 
     - ``values``: of each parameter, in the unit used inside.
-    - ``residuals``: of each row under them; NaN where there is no prediction [-].
+    - ``residuals``: of each row under them; NaN if there is no prediction [-].
     - ``identified``: whether the rows say more about a parameter than the pooling does; others are unidentifiable and
       held fixed at what they are pooled towards.
     - ``gain``: cost that a parameter saves over the value that it is pooled towards (Wald) [-].
@@ -345,7 +345,7 @@ def most_telling(
 
     ``parameters``: what was fitted. ``solution``: with all of them. ``most``: how many are kept. ``groups``: what each
     parameter belongs to, "" for nothing. ``of_group``: how many of one group are kept. ``always``: positions that stay
-    whatever they save. Returns positions, in order; fewer where some save nothing.
+    whatever they save. Returns positions, in order; fewer if some save nothing.
     """
     links = _links(parameters)
     matrix, offsets = links.T @ solution.information @ links, np.array(solution.offsets)
@@ -422,7 +422,7 @@ DIGITS = 3
 class FittedConstant:
     """One row of the calibration sheet; ``value`` in the unit that ``constants.csv`` declares.
 
-    ``error`` is the median absolute relative error of rows that the constant was not fitted on, where there are any.
+    ``error`` is the median absolute relative error of rows that the constant was not fitted on, if there are any.
     """
 
     family: str

@@ -242,7 +242,7 @@ def pair_table(pairs: Sequence[Pair]) -> tuple[tuple[str, ...], list[tuple[str, 
 class Score:
     """How well ratios are predicted: pairs, quantiles of the error of the ratio, and pairs that differ and are right.
 
-    ``named`` is the share of the pairs that differ in which the faster one is named; NaN where none differ [-].
+    ``named`` is the share of the pairs that differ in which the faster one is named; NaN if none differ [-].
     """
 
     count: int

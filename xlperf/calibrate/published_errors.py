@@ -65,7 +65,7 @@ class Errors:
     - ``fitted``, ``by_models``: logarithm of predicted over measured time: with all rows in the fit; with those of its
       model left out [-].
     - ``band``: which band holds: the constants of the calibration without ``_low`` and ``_high``.
-    - ``low``, ``high``: ends of that band over the prediction, as times; NaN where there is none [-].
+    - ``low``, ``high``: ends of that band over the prediction, as times; NaN if there is none [-].
     """
 
     kind: str
@@ -109,7 +109,7 @@ class Errors:
         return Errors(**{name: value[chosen] if name != "kind" else value for name, value in values.items()})
 
     def covered(self, errors: Array) -> Array:
-        """1 where the measured time lies in the band under these errors, 0 where not, NaN without a band."""
+        """1 if the measured time lies in the band under these errors, 0 where not, NaN without a band."""
         ratio = np.exp(-errors)
         inside = ((self.low <= ratio) & (ratio <= self.high)).astype(np.float64)
         return np.where(np.isnan(self.low + self.high + errors), math.nan, inside)
@@ -126,7 +126,7 @@ def configuration_weights(errors: Errors) -> Array:
 
 
 def weighted_quantile(values: Array, weight: Array, share: float) -> float:
-    """Quantile of values that weigh differently, interpolated between them; NaN where there is none.
+    """Quantile of values that weigh differently, interpolated between them; NaN if there is none.
 
     >>> weighted_quantile(np.array([3.0, 1.0, 2.0]), np.array([1.0, 1.0, 2.0]), 0.5)
     2.0
@@ -238,7 +238,7 @@ def _band_of(quantity: str, band: str) -> str:
 
 
 def _end_of_band(results: Table, end: str, quantity: np.ndarray, plan: np.ndarray) -> Array:
-    """End of the band of each entry over its prediction; NaN where its result has none."""
+    """End of the band of each entry over its prediction; NaN if its result has none."""
     values = np.full(len(quantity), math.nan)
     for kind, name in _RESULT.items():
         own = quantity == kind
@@ -267,7 +267,7 @@ def _bands(plans: PublishedPlans, results: Table) -> list[str]:
 
 
 def aligned(errors: Mapping[tuple[str, str], float], entries: Errors) -> Array:
-    """Errors by (row, quantity) in the order of entries; NaN where there is no prediction."""
+    """Errors by (row, quantity) in the order of entries; NaN if there is no prediction."""
     pairs = zip(entries.row_ids.tolist(), entries.quantity.tolist(), strict=True)
     return np.array([errors.get(pair, math.nan) for pair in pairs])
 

@@ -123,8 +123,8 @@ def shared_products(rows: KernelRows, weights: Array, catalog: Catalog, date: st
 def shared_attention(rows: KernelRows, weights: Array, catalog: Catalog, date: str) -> list[FittedConstant]:
     """Constants of flash attention for any generation and precision, fitted on the rows of all.
 
-    ``rows``: measured attention, forward. ``weights``: weight of each row; 0 where it is held back. ``date``: date that
-    the constants carry. Of generation any, by library: those of the engine hold for all where no other library is among
+    ``rows``: measured attention, forward. ``weights``: weight of each row; 0 if it is held back. ``date``: date that
+    the constants carry. Of generation any, by library: those of the engine hold for all if no other library is among
     the rows.
     """
     fit = _Fit(rows, _usual(rows), weights, catalog, [(ANY, word) for word in rows.software])
@@ -257,7 +257,7 @@ def _by_key(parameters: Sequence[Parameter], values: Array) -> dict[Key, dict[st
 
 
 def _with_formats(result: dict[Key, dict[str, Array]]) -> dict[Key, dict[str, Array]]:
-    """With FP4, which has the conversion of FP8 and its step of energy once more where it was not measured."""
+    """With FP4, which has the conversion of FP8 and its step of energy once more if it was not measured."""
     narrow = result.get(("fp8", ANY))
     if narrow is not None:
         energy = narrow["energy_per_flop"]

@@ -28,7 +28,7 @@ _EVERY = "all"
 
 @dataclass(frozen=True)
 class Prediction:
-    """A prediction of a published value in its units: value and ends of the 80 % band; NaN where there is none.
+    """A prediction of a published value in its units: value and ends of the 80 % band; NaN if there is none.
 
     ``group``: the reading that its row belongs to.
     """

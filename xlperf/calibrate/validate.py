@@ -53,7 +53,7 @@ _ORDER = {
 
 @dataclass(frozen=True)
 class Summary:
-    """Errors of some records. ``coverage`` and ``in_band`` are shares; errors are fractions, NaN where none is known.
+    """Errors of some records. ``coverage`` and ``in_band`` are shares; errors are fractions, NaN if none is known.
 
     ``in_band`` is the share of the predicted values whose measurement lies in the 80 % band, NaN without bands.
     """
@@ -125,7 +125,7 @@ class ValidationReport:
 
     @property
     def exit_code(self) -> int:
-        """0, or 1 where a tolerance is missed."""
+        """0, or 1 if a tolerance is missed."""
         return 1 if self.missed() else 0
 
     def csv_text(self) -> str:
@@ -250,7 +250,7 @@ def records_of(
 
 
 def read_tolerances(path: Path) -> tuple[Tolerance, ...]:
-    """Sheet ``tolerances`` of a workbook: group, metric, statistic, bound; no rows where there is none.
+    """Sheet ``tolerances`` of a workbook: group, metric, statistic, bound; no rows if there is none.
 
     Raises InputError when a statistic is unknown or a bound is no number.
     """
@@ -349,7 +349,7 @@ class Compared:
 
     @property
     def behind(self) -> float:
-        """By how much the prediction is worse than the baseline; negative where it is better."""
+        """By how much the prediction is worse than the baseline; negative if it is better."""
         return self.predicted - self.constant_mfu
 
 

@@ -34,7 +34,7 @@ _PRECISIONS = {"fp16": "bf16", "fp8-block": "fp8_block", "fp8-tensor": "fp8"}
 _MOVED = {("serving_software", "memory_fraction"): "serving_memory"}
 """Constants that older sheets have in another family. [-]"""
 _BROADER = {"mxfp8": "fp8", "fp8_block": "fp8"}
-"""Precisions whose constants, where a row does not give their own, are those of another. [-]"""
+"""Precisions whose constants, if a row does not give their own, are those of another. [-]"""
 _ENERGY = "energy_per_flop"
 COMPILED, EAGER = "torchtitan", "torch-fsdp"
 """PyTorch FSDP with torch.compile and without it, as the column software calls them."""
@@ -94,7 +94,7 @@ def calibration_keys(generation: Sequence[str], precision: Sequence[str], softwa
 
 
 def same_kernels(software: str) -> str:
-    """Stack whose products and attention a stack calls, or of which it is a release: itself where they are its own.
+    """Stack whose products and attention a stack calls, or of which it is a release: itself if they are its own.
 
     >>> same_kernels("torchtitan"), same_kernels("megatron")
     ('torch-fsdp', 'megatron')

@@ -90,7 +90,7 @@ def canonical_text(cell: object) -> str:
 
 
 def _kind_of(cell: object, kinds: Sequence[str]) -> str:
-    """The first kind that has a column of a name; "" where none has."""
+    """The first kind that has a column of a name; "" if none has."""
     name = canonical_text(cell)
     return next((kind for kind in kinds if canonical(kind, name) in table_schema(kind).by_name), "") if name else ""
 

@@ -50,7 +50,7 @@ class Catalog:
     ----------
     tables : mapping of str to Table
         By kind: accelerators, networks, models, prices, calibration; process_nodes, packages, chiplets and servers,
-        technology, memories, links, cores and devices, which have no rows where the source lacks them.
+        technology, memories, links, cores and devices, which have no rows if the source lacks them.
     origin : str
         Name of the file shown to users.
     calibration : Calibration
@@ -116,7 +116,7 @@ class Catalog:
         return result
 
     def in_case(self, case: str) -> Catalog:
-        """The catalog with the values of a case, ``low`` or ``high``, where its sheets give some; ``base``: itself."""
+        """The catalog with the values of a case, ``low`` or ``high``, if its sheets give some; ``base``: itself."""
         if case == self.case:
             return self
         result = Catalog({kind: table.in_case(case) for kind, table in self.tables.items()}, self.origin, strict=())
@@ -143,13 +143,13 @@ class Catalog:
 
         ``kind``: table to look in; in ``networks`` a name means the row of its first tier. ``names``: what to look for,
         one entry per plan. ``plans``: whose names they are, for the messages. ``column``: column of the plans that
-        holds them. Returns row indexes; -1 where a name is blank. Raises InputError for every name that is not known,
+        holds them. Returns row indexes; -1 if a name is blank. Raises InputError for every name that is not known,
         with the nearest that are, or that may mean several.
         """
         return self._find(self._indexes[kind], kind, names, plans, column)
 
     def known_rows(self, kind: str, names: np.ndarray) -> np.ndarray:
-        """Row indexes of names in a table, -1 where it has none: its own table may have been replaced."""
+        """Row indexes of names in a table, -1 if it has none: its own table may have been replaced."""
         index = self._indexes[kind]
         return np.array([index.get(str(name).casefold(), BLANK) for name in names.tolist()], dtype=np.int64)
 
@@ -198,12 +198,12 @@ class Catalog:
 
     @cached_property
     def default_networks(self) -> np.ndarray:
-        """Position in :attr:`networks` of the default network of each accelerator; -1 where it has none."""
+        """Position in :attr:`networks` of the default network of each accelerator; -1 if it has none."""
         return self._positions(self.tables["accelerators"].text("default_network"), self._network_index)
 
     @cached_property
     def price_rows(self) -> np.ndarray:
-        """Row in ``prices`` of each accelerator; -1 where it has no price."""
+        """Row in ``prices`` of each accelerator; -1 if it has no price."""
         return self._positions(self.tables["accelerators"].text("accelerator"), self._indexes["prices"])
 
     def _positions(self, names: np.ndarray, index: Mapping[str, int]) -> np.ndarray:
@@ -378,7 +378,7 @@ def part_of(catalog: Catalog, plans: Table, beside: Sequence[str] = ()) -> Catal
     """The rows of a catalog that plans or forms name, with every table that no name chooses rows of.
 
     ``catalog``: the whole. ``plans``: plans or forms; their columns that refer to accelerators, models and networks say
-    which rows. ``beside``: further accelerators that are looked at, where the catalog has them. Returns the same object
+    which rows. ``beside``: further accelerators that are looked at, if the catalog has them. Returns the same object
     for the same content; the whole where runs of one's own cluster correct plans. Raises InputError for every name that
     is not known.
     """

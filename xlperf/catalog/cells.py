@@ -91,7 +91,7 @@ class SparseRow(Sequence[object]):
 
 
 class DateNumber(float):
-    """A number that its cell shows as a date: a number where one is meant, and the date where a text is.
+    """A number that its cell shows as a date: a number if one is meant, and the date if a text is.
 
     >>> cell = DateNumber(46023.0)
     >>> cell + 1.0, cell.text
@@ -109,7 +109,7 @@ class DateNumber(float):
 
     @property
     def text(self) -> str:
-        """The date as text; the number where there is no such date."""
+        """The date as text; the number if there is no such date."""
         try:
             return date_text(_date_of(float(self), self.date_1904))
         except (OverflowError, ValueError):
@@ -181,7 +181,7 @@ def as_number(value: object) -> object:
 
 
 def as_text(value: object) -> str | None:
-    """A value where a text is meant: texts, numbers and dates; None for others.
+    """A value if a text is meant: texts, numbers and dates; None for others.
 
     >>> as_text("A100"), as_text(8.0), as_text(datetime.date(2026, 1, 1)), as_text(True)
     ('A100', '8', '2026-01-01', None)
@@ -504,7 +504,7 @@ def _meant(kind: str, name: str, known: tuple[str, ...]) -> str:
 
 @lru_cache(maxsize=64)
 def _result_names(kind: str) -> frozenset[str]:
-    """Columns that commands write beside the rows of a kind: left out where rows are read."""
+    """Columns that commands write beside the rows of a kind: left out if rows are read."""
     tables = [f"{kind}_results", *(["ownership"] if kind in PLAN_TABLES else [])]
     names = {column.name for table in tables if table in schema() for column in schema()[table].by_name.values()}
     return frozenset(names | (_FORMER_RESULTS if kind in PLAN_TABLES else set()))

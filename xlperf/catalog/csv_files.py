@@ -94,7 +94,7 @@ def whole_csv(data: bytes, name: str) -> CsvFile:
 
 
 def add_csv_row(path: Path, kind: str, row: Mapping[str, float | int | str]) -> int:
-    """Add a row to a catalog table as CSV, which is made where there is none; columns that it lacks are added.
+    """Add a row to a catalog table as CSV, which is made if there is none; columns that it lacks are added.
 
     ``path``: file; replaced whole. ``kind``: kind of the table, such as ``models``. ``row``: values by column, in the
     units of the schema; columns with another unit in their header are refused. Returns line of the row, counted from 1.
@@ -130,7 +130,7 @@ def add_csv_row(path: Path, kind: str, row: Mapping[str, float | int | str]) -> 
 def harmless(text: str) -> str:
     """A text for a CSV file, with an apostrophe before each part that a spreadsheet would take for a formula.
 
-    A part starts where the text does, and after a comma, semicolon, tab, bar or line break. :func:`read_csv` takes
+    A part starts if the text does, and after a comma, semicolon, tab, bar or line break. :func:`read_csv` takes
     the apostrophes away again.
 
     >>> harmless("=1+1"), harmless("-2"), harmless("plan"), harmless("x;=1+1")
@@ -447,7 +447,7 @@ class _Blocks:
         return text
 
     def _lines(self, text: str) -> Iterator[str]:
-        """Lines of a block; those of the next where a value goes on there."""
+        """Lines of a block; those of the next if a value goes on there."""
         while text:
             lines = list(io.StringIO(text, newline=""))
             self._pending = len(lines)

@@ -32,7 +32,7 @@ class ParquetRows(NamedTuple):
     header : list of str
         Names of all columns.
     columns : list of (codes, distinct)
-        Numbers have no distinct values, NaN where blank; columns that were not wanted are blank.
+        Numbers have no distinct values, NaN if blank; columns that were not wanted are blank.
     first : int
         Rows before them. [-]
     """
@@ -46,7 +46,7 @@ def read_parquet(path: Path, wanted: Callable[[Sequence[str]], set[int]]) -> tup
     """Header and columns of a Parquet file.
 
     ``wanted``: positions of the columns that are read, by the header; the others come back blank. Returns numbers have
-    no distinct values; NaN where blank. Raises InputError: in one line, where the file is missing or no Parquet, beyond
+    no distinct values; NaN if blank. Raises InputError: in one line, if the file is missing or no Parquet, beyond
     the limits, or a column holds more than one value a row.
     """
     result = next(parquet_blocks(path, wanted, None))
@@ -193,7 +193,7 @@ def _unreadable(pa: Any, kind: Any) -> str:
 
 
 def _coded(pa: Any, column: Any) -> Coded:
-    """One column as numbers, or as codes into distinct values; None where blank."""
+    """One column as numbers, or as codes into distinct values; None if blank."""
     kind = column.type
     if pa.types.is_null(kind):
         return np.zeros(len(column), dtype=np.int8), [None]

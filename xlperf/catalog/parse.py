@@ -425,7 +425,7 @@ def _finish(
 
 
 def _unfilled(table: Table, field: Field) -> list[int]:
-    """Rows where a number is blank and the column that may replace it is blank too."""
+    """Rows if a number is blank and the column that may replace it is blank too."""
     other = field.column.instead
     if not other:
         return []
@@ -455,7 +455,7 @@ def table_from_rows(
         ``place(row, column)`` for the messages; row -1 is the header, and ``column`` the canonical name of a known
         column, else the header as it is written, or "" for the whole row.
     skip_empty : bool, default True
-        Leave blank rows out; False makes them faults where a column is required.
+        Leave blank rows out; False makes them faults if a column is required.
 
     Returns
     -------
@@ -477,7 +477,7 @@ def table_from_rows(
 def table_from_columns(kind: str, columns: Mapping[str, np.ndarray], place: Place = nowhere) -> Table:
     """Columns as a table in the units used inside; fast for many rows.
 
-    ``kind``: name of the sheet in the schema. ``columns``: by header: numbers (NaN where blank), booleans, or text
+    ``kind``: name of the sheet in the schema. ``columns``: by header: numbers (NaN if blank), booleans, or text
     (numbers may be written as text). ``place``: as in :func:`table_from_rows`. Returns as in :func:`table_from_rows`;
     rows are never left out. Raises InputError with every fault of header and values.
     """
@@ -487,7 +487,7 @@ def table_from_columns(kind: str, columns: Mapping[str, np.ndarray], place: Plac
 
 
 def _by_name(header: Sequence[object], place: Place, kind: str) -> Locate:
-    """Places by position, from those by name: canonical where the schema has the column."""
+    """Places by position, from those by name: canonical if the schema has the column."""
     known = schema()[kind].by_name
     texts = [cell if isinstance(cell, str) else "" if cell is None else str(cell) for cell in header]
     names = [split_header(text)[0] for text in texts]

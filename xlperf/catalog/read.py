@@ -31,7 +31,7 @@ from xlperf.catalog.table import Locate, SheetCells, Table, column_letters
 from xlperf.catalog.xlsx import Area, Cells, ListObject, Workbook
 
 PLANS = "plans"
-"""Rows that are meant where a file of plans is read."""
+"""Rows that are meant if a file of plans is read."""
 MOST_MERGED = 1_000_000
 """Cells that the merged cells of a sheet may cover, in rows that hold anything. [-]"""
 MOST_ROWS = 200_000
@@ -152,7 +152,7 @@ def _with_merged(book: str, sheet: str, cells: Cells, merges: Sequence[Area], he
 
 
 def read_block(kind: str, block: Block) -> tuple[Table, list[Fault]]:
-    """A block as a table, with every fault; a second header row below the first is the only one, where there is one."""
+    """A block as a table, with every fault; a second header row below the first is the only one, if there is one."""
     if kind in PLAN_TABLES:
         named = frozenset(position for position, cell in enumerate(block.header) if isinstance(cell, str))
         for number, row in enumerate(block.rows):
@@ -238,7 +238,7 @@ def read_plan_tables(
 ) -> tuple[list[Table], list[Fault]]:
     """Plan sheets of a workbook, with every fault of all of them.
 
-    ``sheet``: the only sheet to read; default: ``training`` and ``inference``, where there are. ``kind``: kind of the
+    ``sheet``: the only sheet to read; default: ``training`` and ``inference``, if there are. ``kind``: kind of the
     plans; default: that of the sheet's name, else of its columns. Raises InputError when the file itself cannot be
     read.
     """
@@ -400,7 +400,7 @@ class PlanRows(NamedTuple):
     columns : list of (codes, distinct)
         As readers of CSV and Parquet have them.
     locate : callable
-        Where a cell stands.
+        If a cell stands.
     """
 
     kind: str
@@ -431,7 +431,7 @@ def plan_blocks(path: str | os.PathLike[str], rows: int) -> Iterator[PlanRows]:
     Raises
     ------
     InputError
-        Where the file cannot be read; faults of its cells come with the tables.
+        If the file cannot be read; faults of its cells come with the tables.
     """
     name, ending = _name(path), Path(path).suffix.casefold()
 
@@ -456,7 +456,7 @@ def read_designs(path: str | os.PathLike[str], sheet: str | None = None, kinds: 
 
     ``path``: ``.csv`` or ``-`` for standard input, ``.parquet``, or a workbook. A header ``chiplet`` or ``server`` says
     which it is; plans have a ``model``. ``sheet``: which sheet of a workbook: ``chiplets``, ``servers``, ``training``
-    or ``inference``; by default ``chiplets`` where it has rows, else ``servers``. ``kinds``: catalog sheets that are
+    or ``inference``; by default ``chiplets`` if it has rows, else ``servers``. ``kinds``: catalog sheets that are
     meant; plans are read beside chiplets and servers alone. Of one of these kinds, at least one row. Raises InputError
     with every fault found.
     """

@@ -45,7 +45,7 @@ class Column:
 
     ``kind`` is one of name, text, number, flag, choice, reference, result, result-flag, result-text.
     ``unit`` is the unit that a header without one means, and the unit in which results are shown. ``instead`` is the
-    column of the same row that fills a required one that is blank; "" where nothing does.
+    column of the same row that fills a required one that is blank; "" if nothing does.
     """
 
     table: str

@@ -124,7 +124,7 @@ class Package:
             raise
 
     def _count_elements(self, part: str, info: zipfile.ZipInfo) -> None:
-        """Refuse a part of too many elements; an element has one tag where it is empty, else two."""
+        """Refuse a part of too many elements; an element has one tag if it is empty, else two."""
         count = 0
         for chunk in self._unpacked(part, info):
             count += chunk.count(b"<") - chunk.count(b"</")
@@ -210,7 +210,7 @@ def _check_file(path: Path) -> None:
 
 
 def _directory_size(stream: BinaryIO) -> int:
-    """Bytes of the list of parts at the end of a zip archive, as its last record says; 0 where there is none. [B]
+    """Bytes of the list of parts at the end of a zip archive, as its last record says; 0 if there is none. [B]
 
     The list is parsed whole when the archive is opened, whatever its length.
     """

@@ -45,8 +45,8 @@ def resolve(
     """Put the best value in the place of every ``auto``.
 
     Each row is searched by itself as :func:`xlperf.explore.search.search` does without an objective; rows that are
-    the same but for their names are searched once. Where no plan fits, the one that needs least memory stands, where
-    none keeps its targets the one that comes nearest, where none is legal the plan with its defaults.
+    the same but for their names are searched once. If no plan fits, the one that needs least memory stands, where
+    none keeps its targets the one that comes nearest, if none is legal the plan with its defaults.
 
     ``progress``: called with 1 for each row that had an ``auto`` and is done. ``**bounds``: most candidates of a plan,
     and most accelerators tried for ``auto``. Returns plans that :func:`xlperf.engine.evaluate` takes. Raises InputError

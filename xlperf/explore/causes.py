@@ -188,7 +188,7 @@ class Variants:
         return table, catalog.with_tables(added)
 
     def _layers_per_stage(self, catalog: Catalog) -> float:
-        """Layers of a stage where all stages have as many; NaN without a pipeline."""
+        """Layers of a stage if all stages have as many; NaN without a pipeline."""
         if self.plan.kind != "training" or not float(self.plan.filled("pipeline_parallel")[0]) > 1.0:
             return float("nan")
         model = int(catalog.rows("models", self.plan.text("model"), self.plan, "model")[0])

@@ -179,8 +179,8 @@ def with_rows_by_device(catalog: Catalog, plans: Table, sheets: set[str]) -> Cat
 def blanked_prices(catalog: Catalog, plans: Table, sheets: set[str]) -> dict[str, tuple[str, ...]]:
     """Prices that are left blank so that servers or chiplets that vary count: by sheet, columns.
 
-    The hour of an accelerator follows from its server where the sheet prices has no price, and its price there from
-    its chiplets where the server's row has none.
+    The hour of an accelerator follows from its server if the sheet prices has no price, and its price there from
+    its chiplets if the server's row has none.
 
     ``sheets``: what varies. Raises InputError where an accelerator has no row of servers, or of chiplets where they
     vary, which its cost would follow from.

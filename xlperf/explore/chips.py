@@ -34,7 +34,7 @@ _COARSE = CHUNKS[:2]
 class Copies(NamedTuple):
     """The fastest copy on each of several accelerators, row by row.
 
-    ``reasons``: why there is none, "" where there is; such rows hold the plan that comes nearest. ``slower``: factor on
+    ``reasons``: why there is none, "" if there is; such rows hold the plan that comes nearest. ``slower``: factor on
     its times in the case of the catalog.
     """
 
@@ -83,7 +83,7 @@ class _Search:
         self.space = FleetSearch(replica, [ENGINE], Demand(1.0, np.nan, tpot, np.nan), machines, catalog)
 
     def best(self) -> Table:
-        """The best plan on each accelerator at its largest load; with one request where none keeps the speed."""
+        """The best plan on each accelerator at its largest load; with one request if none keeps the speed."""
         plans = crossed(self.started(self.coarse()), CHUNK, _COARSE)
         chips = np.arange(len(self.names)).repeat(len(plans))
         every, scores, loads = self.tried(plans.take(np.tile(np.arange(len(plans)), len(self.names))), chips)

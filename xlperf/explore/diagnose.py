@@ -184,7 +184,7 @@ class Diagnosis:
     - ``steps``: ``diagnosis_steps``: from the prediction to the measurement of a reading, change by change: the first
       outside its band, whole times and rates before their parts.
     - ``likeliest``: the changes of the first explanation.
-    - ``telling``: what to measure to tell the first two explanations apart; "" where the first is much likelier.
+    - ``telling``: what to measure to tell the first two explanations apart; "" if the first is much likelier.
     - ``unexplained``: what the first explanation leaves outside the band; "" for nothing.
     - ``near``: whether the first whole time or rate that was measured (else the reading of ``steps``) is in the band of
       the plan or of the first explanation.
@@ -223,7 +223,7 @@ def diagnose(
     Every change of ``causes.csv`` and every pair is evaluated in one call. The probability of an explanation is its
     prior times the likelihood of the measurements: errors of predictions have a Laplace distribution whose 80 % are
     the band. Beside a run before the change the band is that of the ratio of two runs: narrow where a change alters
-    nothing, wide where it alters much. Values of one cause add up. Where the likeliest leaves a twentieth or more of
+    nothing, wide where it alters much. Values of one cause add up. If the likeliest leaves a twentieth or more of
     the first reading, a rival of the next two that adds a cause and leaves less goes before it. A cause that is not
     listed, and no cause at all if all readings are inside, take their share of the probability.
 
@@ -384,7 +384,7 @@ def _weights(
     floors: Array,
     measured: Sequence[Measured],
 ) -> Array:
-    """Prior times likelihood of each variant; 0 where it is illegal, or one of its changes alters nothing."""
+    """Prior times likelihood of each variant; 0 if it is illegal, or one of its changes alters nothing."""
     weights = np.array([change.prior for change in variants.tried] + [1.0])
     result = weights[variants.first] * weights[variants.second]
     for number, one in enumerate(measured):

@@ -47,7 +47,7 @@ class Demand:
     """Demand on a fleet, in the units used inside; NaN for what is not stated.
 
     ``users``: requests in flight; NaN: ``rate`` x latency. ``tpot``, ``ttft``: targets. ``size``, ``load``:
-    accelerators and users of one copy where they are given.
+    accelerators and users of one copy if they are given.
     """
 
     users: float

@@ -74,7 +74,7 @@ def evaluate_forms(forms: Table, catalog: Catalog) -> Table:
     """Answers of forms, each found by a search.
 
     ``forms``: rows of a kind of :data:`xlperf.catalog.schema.FORMS`; what is blank or ``auto`` of a mapping is
-    searched. Returns the results of the kind, row by row; where there is no answer, numbers are NaN and ``reason`` says
+    searched. Returns the results of the kind, row by row; if there is no answer, numbers are NaN and ``reason`` says
     why. Raises InputError where a name is unknown or a form lacks what its question needs.
     """
     rows = [forms.take([row]) for row in range(len(forms))]

@@ -117,7 +117,7 @@ def search(
     Raises
     ------
     InputError
-        As :func:`evaluate`, where there is more than one plan, and where an objective or limit is not a result.
+        As :func:`evaluate`, if there is more than one plan, and where an objective or limit is not a result.
     """
     import pandas as pd
 

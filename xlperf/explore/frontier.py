@@ -35,7 +35,7 @@ class Frontier(NamedTuple):
 def loads(plans: Table, catalog: Catalog, num_points: int = NUM_POINTS, most: int = MOST_PLANS) -> Table:
     """Every plan at several numbers of requests in flight, from one per replica to what its memory has room for.
 
-    Where a plan has targets and one pool, the last is the largest number that keeps them.
+    If a plan has targets and one pool, the last is the largest number that keeps them.
 
     ``plans``: inference plans; their own load does not matter. ``num_points``: loads of each plan at the most, in equal
     ratios. ``most``: plans with their loads at the most. With ``concurrency``, without plans that are illegal or that
@@ -62,7 +62,7 @@ def points(
 
     ``plans``: inference plans; ``auto`` means every legal value. ``values``: columns of the grid, as
     :func:`xlperf.explore.vary.read_values` has them. A ``concurrency``, ``batch_size`` or ``request_rate`` among them
-    is the load; else :func:`loads` chooses it. ``num_points``: loads of each plan where they are chosen. ``progress``:
+    is the load; else :func:`loads` chooses it. ``num_points``: loads of each plan if they are chosen. ``progress``:
     called with the number of points of each block that is done. ``**bounds``: most candidates of a plan, and most
     accelerators tried for ``auto``. Returns plans that are legal and fit, and that keep their ``ttft_target`` and
     ``tpot_target``. Raises InputError where the plans are of training, the grid is too large, or as
@@ -101,7 +101,7 @@ def frontier(
 
     Plans compete that do the same: serve one model with prompts and outputs of one length.
 
-    ``values``: columns of the grid, as for :func:`points`. ``num_points``: loads of each plan where they are chosen.
+    ``values``: columns of the grid, as for :func:`points`. ``num_points``: loads of each plan if they are chosen.
     ``progress``: called with the number of points of each block that is done. ``**bounds``: most candidates of a plan,
     and most accelerators tried for ``auto``. From the most tokens per second and accelerator to the most per user; the
     first is the largest throughput under the targets of the plans. Plans that do something else follow, in the order of

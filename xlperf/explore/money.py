@@ -39,9 +39,9 @@ def with_prices(plans: Table, form: Table) -> Table:
 
 
 class Hours(NamedTuple):
-    """Cost of one accelerator, [USD/s]: as it is paid, rented and owned; NaN where it is not known.
+    """Cost of one accelerator, [USD/s]: as it is paid, rented and owned; NaN if it is not known.
 
-    ``basis`` says how it is paid, ``lacking`` why what is asked for is not known; "" where it is. ``ownership`` is the
+    ``basis`` says how it is paid, ``lacking`` why what is asked for is not known; "" if it is. ``ownership`` is the
     plan as its owner has it, one row.
     """
 
@@ -99,7 +99,7 @@ def cost_words(form: Table, hours: Hours, amount: float, per: str = "") -> str:
 
 
 def lacking_words(hours: Hours) -> str:
-    """A sentence on a cost that is asked for and not known; "" where it is known."""
+    """A sentence on a cost that is asked for and not known; "" if it is known."""
     return f" What owning costs is not known: {hours.lacking}." if hours.lacking else ""
 
 
@@ -107,7 +107,7 @@ def against_api(form: Table, catalog: Catalog, result: Answer) -> Answer:
     """The cheapest API that sells the model of a form, and the load from which on the fleet of an answer is cheaper.
 
     ``form``: one row of kind ``serve``. ``found``: its answer: price of an hour, copies, servers, tokens per second.
-    Returns nothing where the sheet ``api_prices`` lacks the model.
+    Returns nothing if the sheet ``api_prices`` lacks the model.
     """
     table = catalog.tables["api_prices"]
     model = str(form.text("model")[0]).casefold()

@@ -1,4 +1,4 @@
-"""Open loads at their largest: what a token costs where a request rate is given does not depend on that rate.
+"""Open loads at their largest: what a token costs if a request rate is given does not depend on that rate.
 
 The cost of a token at a stated rate is the cost of an hour over the tokens that arrive in it, whatever the machine
 could do. What a machine is worth shows at the largest rate at which a plan keeps its targets and limits, or without

@@ -119,7 +119,7 @@ def remedy(plan: Table, catalog: Catalog, measured: Sequence[Measured] = ()) -> 
 
 
 def stack_of(plan: Table) -> str:
-    """Stack of a plan's software, "" where none of its rules and flags are known."""
+    """Stack of a plan's software, "" if none of its rules and flags are known."""
     return stack_of_software(str(plan.filled("software")[0]))
 
 
@@ -201,7 +201,7 @@ def _changes(plan: Table, better: Table) -> Iterator[str]:
 
 
 def _shown(plan: Table, name: str) -> str:
-    """A value of a plan, or its default, as a cell has it; "" where it has none."""
+    """A value of a plan, or its default, as a cell has it; "" if it has none."""
     column, value = plan.schema.by_name[name], plan.filled(name)[0]
     if column.is_text:
         return str(value)
@@ -265,7 +265,7 @@ def _copies(plan: Table, better: Table) -> Iterator[str]:
 
 
 def _arguments(plan: Table, catalog: Catalog, stack: str) -> list[str]:
-    """Arguments that start a plan; those of its columns alone where a start would break a rule about its flags."""
+    """Arguments that start a plan; those of its columns alone if a start would break a rule about its flags."""
     try:
         lines = launch_lines(plan, stack, shape_of(plan, catalog))
     except InputError:

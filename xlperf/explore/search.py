@@ -105,7 +105,7 @@ def search(
 
     Every plan is evaluated as any other. A plan that fits and keeps the limits and its own targets (of ttft and tpot)
     comes before one that does not; of these the one with the better objective, of equal ones that with less memory,
-    of these the first of the candidates: smaller degrees first. Where the numbers of accelerators are too many to try
+    of these the first of the candidates: smaller degrees first. If the numbers of accelerators are too many to try
     them all they are tried in steps, then all between the neighbours of the best, with rivals of every one kept.
 
     - ``plan``: one training or inference plan; its cells that say ``auto`` are searched.
@@ -204,7 +204,7 @@ class _Space(NamedTuple):
 
     @property
     def load(self) -> str:
-        """The load that is searched, "" where it is given."""
+        """The load that is searched, "" if it is given."""
         return open_load(self.plan, self.values or {})
 
     def finished(self, parts: Iterable[Search]) -> Search:
@@ -432,7 +432,7 @@ def _evaluated(
 
 
 def _results(plans: Table, catalog: Catalog, needed: Collection[str], owned: bool) -> Table:
-    """Results of plans; the numbers alone where these have all that is needed."""
+    """Results of plans; the numbers alone if these have all that is needed."""
     result = numbers(plans, catalog) if needed and not owned else None
     whole = result is not None and all(name in result for name in needed)
     return result if result is not None and whole else evaluated(plans, catalog, owned)

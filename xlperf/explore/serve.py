@@ -391,7 +391,7 @@ def way_words(software: str, mode: str, answer: Answer) -> str:
 
 
 def _nearer(fleets: list[Fleet], way: int, accelerator: str) -> str:
-    """The cheapest way that is not extrapolated, where the one that is shown is."""
+    """The cheapest way that is not extrapolated, if the one that is shown is."""
     own = fleets[way - 1]
     if str(own.results["trust"][0]) != _FAR:
         return ""

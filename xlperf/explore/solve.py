@@ -27,8 +27,8 @@ PRECISION = 1e-3
 class Solution:
     """The answer to an inverse question.
 
-    - ``value``: least (or largest) value that reaches the targets, in the unit used inside; NaN where none does.
-    - ``best``: the best plan with that value; where none reaches the targets the one that comes nearest.
+    - ``value``: least (or largest) value that reaches the targets, in the unit used inside; NaN if none does.
+    - ``best``: the best plan with that value; if none reaches the targets the one that comes nearest.
     """
 
     value: float
@@ -105,7 +105,7 @@ def solve_number(
     """The least number of a plan or in a catalog sheet with which the plan fits and keeps its targets.
 
     Stated values are tried from the least on. Between two ends the logarithm is halved: what reaches the targets is
-    taken to reach them with more of it (with less of it where the largest is sought).
+    taken to reach them with more of it (with less of it if the largest is sought).
 
     ``varied``: the column, with values or the ends between which to look; counts are whole. The others are those of
     :func:`solve_plan`. Returns what is exact for counts, else within :data:`PRECISION`, on the side that reaches the

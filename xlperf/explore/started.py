@@ -33,7 +33,7 @@ def stacks_of(plans: Table) -> tuple[str, ...]:
 def rules_of_stacks(plans: Table, stacks: Collection[str]) -> Rules:
     """Rules of stacks as spaces of plans read them.
 
-    ``plans``: of the space. ``stacks``: :func:`stacks_of` these; where there are several, each concerns its own plans.
+    ``plans``: of the space. ``stacks``: :func:`stacks_of` these; if there are several, each concerns its own plans.
     """
     kind = plans.kind
     whole = len(set(plans.filled("software").tolist())) == 1
@@ -55,7 +55,7 @@ def rules_of_stacks(plans: Table, stacks: Collection[str]) -> Rules:
 
 
 def refused_reasons(plans: Table, catalog: Catalog, stack: str = "") -> list[str]:
-    """Why the stack of each plan does not start it, "" where it does or its rules are not known.
+    """Why the stack of each plan does not start it, "" if it does or its rules are not known.
 
     ``plans``: without ``auto``. ``catalog``: with the models. ``stack``: whose rules, in place of that of each plan's
     software.

@@ -186,7 +186,7 @@ def sweep(wanted: Sweep, progress: Progress | None = None, most: int = MOST_PLAN
 
     ``wanted``: plans, and what varies. ``progress``: called with the number of plans of each block that is done.
     ``most``: plans at the most. Returns one row per plan and combination or draw, none left out. Raises InputError
-    where there are more, and as :func:`xlperf.explore.auto.evaluate_resolved`.
+    if there are more, and as :func:`xlperf.explore.auto.evaluate_resolved`.
     """
     if len(wanted) > most:
         problem = (

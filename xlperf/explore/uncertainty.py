@@ -95,7 +95,7 @@ class Uncertainty:
         return [*names, ("calibration", BAND)] if self.banded else names
 
     def draws(self) -> tuple[Array, Array]:
-        """The result of each draw of each plan, NaN where it is illegal, and whether it is usable, (plans, draws)."""
+        """The result of each draw of each plan, NaN if it is illegal, and whether it is usable, (plans, draws)."""
         return self._drawn
 
     @cached_property
@@ -192,16 +192,16 @@ class Uncertainty:
         return Table("uncertainty", columns)
 
     def _losses(self, values: Array, fits: Array) -> Array:
-        """Losses to be minimised, (plans, draws); infinite where a plan does not fit."""
+        """Losses to be minimised, (plans, draws); infinite if a plan does not fit."""
         larger = objective_of(self.sweep.plans.kind, self.result, owned=self.sweep.owned).larger
         usable = np.where(fits == 1.0, -values if larger else values, np.inf)
         return np.where(np.isnan(usable), np.inf, usable)
 
     def values_of_measuring(self) -> Array:
-        """By how much the chosen plan is better on average where an input is known before the choice, (inputs,).
+        """By how much the chosen plan is better on average if an input is known before the choice, (inputs,).
 
         Without that the plan that is best on average is taken. Draws are put in :data:`CLASSES` classes by an input,
-        and the plan that is best in each is taken instead: exactly 0 where that is the same one. The band is measured
+        and the plan that is best in each is taken instead: exactly 0 if that is the same one. The band is measured
         with all plans, the inputs at their medians. Plans that do not fit in a tenth of the draws are not chosen. After
         M. Strong and J. E. Oakley, "An efficient method for computing single-parameter partial expected value of
         perfect information", Medical Decision Making 33(6), 2013, doi:10.1177/0272989X12465123.
@@ -310,7 +310,7 @@ def usual_ranges(plans: Table) -> tuple[Varied, ...]:
 def sheet_ranges(plans: Table, catalog: Catalog, without: Sequence[Varied] = ()) -> tuple[Varied, ...]:
     """Numbers that the sheets have low and high values of, in rows that plans name: triangular about the base value.
 
-    ``without``: numbers that vary otherwise. Returns factors; where rows differ in them the widest.
+    ``without``: numbers that vary otherwise. Returns factors; if rows differ in them the widest.
     """
     others = {(one.sheet, one.name) for one in without}
     for sheet, names in blanked_prices(catalog, plans, {one.sheet for one in without}).items():
@@ -448,7 +448,7 @@ def robust(
 
 
 def _mean(values: Array) -> Array:
-    """Mean of the numbers of each row; NaN where there is none."""
+    """Mean of the numbers of each row; NaN if there is none."""
     known = ~np.isnan(values)
     with np.errstate(all="ignore"):
         return np.asarray(np.where(known, values, 0.0).sum(axis=1) / known.sum(axis=1))

@@ -140,7 +140,7 @@ def read_values(
     """Values to try for some columns of plans.
 
     ``lines``: a header of a plan column, with or without a unit, and the values to try; blanks are left out. ``place``:
-    where the lines stand, for the messages. ``from_text``: whether numbers arrive as text, as on a command line.
+    if the lines stand, for the messages. ``from_text``: whether numbers arrive as text, as on a command line.
     Returns canonical column -> values in the units used inside. Raises InputError with every fault.
     """
     faults: list[Fault] = []

@@ -44,7 +44,7 @@ def all_processes() -> int:
 def worked(
     work: Callable[[Task], Done], tasks: Iterable[Task], processes: int, scheduler: str | None = None
 ) -> Iterator[Done]:
-    """What work makes of tasks, in their order, by several processes where there are enough of them.
+    """What work makes of tasks, in their order, by several processes if there are enough of them.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def worked(
     Raises
     ------
     InputError
-        Where a process ended before its task was done; where there is no such cluster, or it has another xlperf.
+        If a process ended before its task was done; if there is no such cluster, or it has another xlperf.
     """
     if scheduler is not None:
         yield from _by_cluster(work, iter(tasks), scheduler)
@@ -126,7 +126,7 @@ def _end_with_parent() -> None:
 
 
 def _done(task: Any) -> Any:
-    """A result; where it is a file's content, or has some, that is handed over as a file."""
+    """A result; if it is a file's content, or has some, that is handed over as a file."""
     done = _worker["work"](task)
     _trimmed()
     content = getattr(done, "content", done)
@@ -138,7 +138,7 @@ def _done(task: Any) -> Any:
 
 @cache
 def _trim() -> Callable[[int], int]:
-    """Gives memory that is free back to the system, where the C library can (glibc)."""
+    """Gives memory that is free back to the system, if the C library can (glibc)."""
     try:
         return cast("Callable[[int], int]", CDLL(None).malloc_trim)
     except (AttributeError, OSError, TypeError):

@@ -32,7 +32,7 @@ from xlperf.explore.vary import Varied, read_variation
 from xlperf.explore.workers import worked
 
 STEP = 1.01
-"""Factor of the change whose worth is asked where none is stated. [-]"""
+"""Factor of the change whose worth is asked if none is stated. [-]"""
 AREA = "die_area"
 LONG = 3.0
 """Time of all searches from which on processes share them: as long as these take to start. [s]"""
@@ -115,14 +115,14 @@ def worth(
     """What more of each number is worth per accelerator and month, with the best plan before and after.
 
     An accelerator that makes tokens cheaper may cost more until a token costs as much as before: that difference, over
-    the change. It is exactly 0 where the best plan does not use more. Cells that say ``auto`` are chosen anew. Of a
-    small change what the last unit is worth is asked as well: where a plan only just fits, one less is another plan.
+    the change. It is exactly 0 if the best plan does not use more. Cells that say ``auto`` are chosen anew. Of a
+    small change what the last unit is worth is asked as well: if a plan only just fits, one less is another plan.
 
     ``changes``: numbers of the plan or of catalog sheets, with the factors or values that they change to; limits to
     loosen. ``limits``: what the plans must keep, beside their own targets. ``progress``: called with the number of
-    plans of each block that is done. ``processes``: processes that share the searches where these take long; the
+    plans of each block that is done. ``processes``: processes that share the searches if these take long; the
     answer is the same. ``**bounds``: most candidates of a plan, and most accelerators tried for ``auto``. Returns
-    ``worth``: a row for each change, blank where no plan fits and keeps the limits. Raises InputError as
+    ``worth``: a row for each change, blank if no plan fits and keeps the limits. Raises InputError as
     :func:`xlperf.explore.search.search` and :func:`xlperf.explore.changed_catalogs.changed_catalog`.
     """
     cost = objective_of(plan.kind, "cost")
@@ -197,7 +197,7 @@ def break_even(
     accelerators, each with its default network. ``limits``: what they must keep. ``progress``: called with the number
     of plans of each block that is done. ``processes``: processes that share a large search. ``**bounds``: most
     candidates of a plan, and most accelerators tried for ``auto``. Returns ``break_even``: a row for each accelerator,
-    blank where no plan fits and keeps the limits. Raises InputError as :func:`xlperf.explore.search.search`.
+    blank if no plan fits and keeps the limits. Raises InputError as :func:`xlperf.explore.search.search`.
     """
     cost = objective_of(plan.kind, "cost").column.name
 
@@ -279,7 +279,7 @@ def _cost(searched: Search, cost: Objective) -> float:
 
 
 def _gain(cheaper: Search, dear: float, cheap: float, alike: float) -> float:
-    """What an accelerator may cost more a month until a token costs as before; nothing where costs differ by rounding.
+    """What an accelerator may cost more a month until a token costs as before; nothing if costs differ by rounding.
 
     ``alike``: share by which equal costs may differ [-]. Returns a number of dollars. [USD]
     """

@@ -34,7 +34,7 @@ class Config(NamedTuple):
 
 
 def config_of(text: str, given: Mapping[str, str] | None = None) -> Config:
-    """Settings of a configuration file, none where the text is a script or a log.
+    """Settings of a configuration file, none if the text is a script or a log.
 
     ``text``: YAML, TOML, JSON or a Python recipe. ``given``: variables of the environment.
     """

@@ -115,7 +115,7 @@ def accelerator_row(card: Mapping[str, str], name: str, source: str) -> Accelera
 
 
 def _column_of(label: str) -> str:
-    """Column that a line of a datasheet is about; "" where none is."""
+    """Column that a line of a datasheet is about; "" if none is."""
     own = split_header(label)[0]
     if own in table_schema("accelerators").by_name:
         return own

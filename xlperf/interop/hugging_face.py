@@ -32,7 +32,7 @@ class ModelRow(NamedTuple):
     """A row of ``models`` in the units of the schema, and what a reader should know of it.
 
     ``left_out`` names what the model has and the row does not (a vision tower); ``refused`` why no plan is computed
-    with it, "" where plans are. ``unread``: entries that may change its layers and were not read. ``filled``: entries
+    with it, "" if plans are. ``unread``: entries that may change its layers and were not read. ``filled``: entries
     that the file lacks, with the defaults of their class. ``assumed``: why it was taken as Llama, "" for a known type.
     """
 
@@ -103,7 +103,7 @@ def _listed(value: Any) -> list[Any]:
 def model_row(config: Mapping[str, Any], name: str, source: str, counted: bool | None = None) -> ModelRow:
     """Turn a configuration into a row of the sheet ``models``.
 
-    ``config``: content of config.json. ``name``: name that the model gets. ``source``: where it was read. ``counted``:
+    ``config``: content of config.json. ``name``: name that the model gets. ``source``: if it was read. ``counted``:
     whether a count of parameters agrees, or True where it will be compared; None: there is no count. A type that is not
     known is taken as Llama only with a count that agrees. Returns the row, what it leaves out, and why plans with it
     are refused. Raises InputError where the configuration lacks a number that a row needs.
@@ -397,10 +397,10 @@ def _ratio(near: int, far: int) -> str:
 
 
 def _layer_types(result: _Found, layers: int, usual: str) -> list[str]:
-    """Kind of each layer, stated or following from an interval; all full where nothing says otherwise.
+    """Kind of each layer, stated or following from an interval; all full if nothing says otherwise.
 
     ``usual``: what the code of the model type does: ``sliding 4`` every fourth layer full, ``sliding 4 first`` from the
-    first on, ``full`` all of them before max_window_layers, blank all with the window where one is stated.
+    first on, ``full`` all of them before max_window_layers, blank all with the window if one is stated.
     """
     config = result.config
     types = _listed(config.get("layer_types")) or _listed(config.get("attention_layers"))

@@ -21,8 +21,8 @@ def read_config(path: str | os.PathLike[str]) -> tuple[dict[str, Any], float | N
     """Read a configuration, and count the weights where they or their index lie beside it.
 
     ``path``: config.json, or a folder that holds one. A file of another name has no weights beside it. Returns the
-    configuration, the number of weights (None where nothing tells it), and where that was read. Raises InputError where
-    there is no such file, or it is no JSON object; where a folder holds an adapter alone.
+    configuration, the number of weights (None if nothing tells it), and where that was read. Raises InputError where
+    there is no such file, or it is no JSON object; if a folder holds an adapter alone.
     """
     file = Path(path)
     if file.is_dir():

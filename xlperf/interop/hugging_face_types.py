@@ -47,7 +47,7 @@ _SWITCHES = ("is_moe", "use_moe", "enable_moe")
 
 
 class ModelType(NamedTuple):
-    """A type of model: its name, columns that its code decides, defaults of its entries; a remark where it is assumed.
+    """A type of model: its name, columns that its code decides, defaults of its entries; a remark if it is assumed.
 
     ``assumed``: why the model is taken as Llama, "" for a known type. ``remark``: how a known type was found.
     """
@@ -155,7 +155,7 @@ def defaults_of(kind: str) -> Mapping[str, Any]:
 
 
 def tied_by_parts(config: Mapping[str, Any]) -> bool | None:
-    """Whether a model with parts ties its embeddings, as far as its own entries say: None where its text part does.
+    """Whether a model with parts ties its embeddings, as far as its own entries say: None if its text part does.
 
     Transformers from release 5 on reads the entry of the whole and has a default for it; before, the text part decides.
     """

@@ -57,7 +57,7 @@ MOST_SHOWN = 120
 """Settings of a message, and characters of each, at the most. [-]"""
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _SHORT = re.compile(r"-[A-Za-z]|[A-Z_][A-Z0-9_]*=")
-"""Options of other commands on the same line, and variables: not listed where they are not known."""
+"""Options of other commands on the same line, and variables: not listed if they are not known."""
 _ZERO = frozenset({"zero_stage", "zero_group_size", "offload_activations", "tensor_parallel"})
 """Columns that a DeepSpeed configuration decides where another stack refers to it."""
 _LAUNCHERS = frozenset({"@nodes", "@accelerators_per_node"})

@@ -1,6 +1,6 @@
-"""What the settings of a training or serving stack mean for a plan where several of them decide a column, and back.
+"""What the settings of a training or serving stack mean for a plan if several of them decide a column, and back.
 
-What a stack does where a flag is not given stands in ``launch_defaults.csv``, beside what a blank column means here.
+What a stack does if a flag is not given stands in ``launch_defaults.csv``, beside what a blank column means here.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CAPTURED = tuple(float(size) for size in (1, 2, 4, 8, 16, 32, 64, 128, *range(2
 
 @cache
 def stack_defaults(stack: str) -> tuple[tuple[str, str, str], ...]:
-    """Column, what blank means in a plan, and what the stack does without its flag, where the two differ."""
+    """Column, what blank means in a plan, and what the stack does without its flag, if the two differ."""
     result = rows("interop/launch_defaults.csv")
     return tuple((row["column"], row["blank"], row["without"]) for row in result if row["stack"] == stack)
 
@@ -305,7 +305,7 @@ def _trtllm(plan: Stated, told: Mapping[str, str]) -> None:
 
 
 def _captured(plan: Stated, told: Mapping[str, str]) -> None:
-    """Sizes in a list say no more than the largest one where that is not given by itself."""
+    """Sizes in a list say no more than the largest one if that is not given by itself."""
     if "@captured" in told and plan.get("graphs") != "no":
         plan.setdefault("graph_tokens", _text(_largest(told, 0.0)))
 

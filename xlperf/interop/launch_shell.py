@@ -215,7 +215,7 @@ class Shell:
         return "".join([*result, text[place:]])
 
     def number(self, text: str) -> float | None:
-        """Value of an arithmetic expression; None where a variable is not known or there is more than numbers."""
+        """Value of an arithmetic expression; None if a variable is not known or there is more than numbers."""
         if len(text) > _MOST_PATTERN:
             return None
         chosen = re.fullmatch(r"([^?]+)\?([^:?]+):([^:?]+)", text)
@@ -232,7 +232,7 @@ class Shell:
             return None
 
     def holds(self, condition: str) -> bool:
-        """Whether a test holds; False where it is of files or commands."""
+        """Whether a test holds; False if it is of files or commands."""
         text = re.sub(r";\s*then\s*$", "", condition.strip())
         arithmetic = re.fullmatch(r"\(\((.*)\)\)", text)
         if arithmetic:

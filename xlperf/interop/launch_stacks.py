@@ -37,9 +37,9 @@ def readable() -> str:
 
 
 def claimed(text: str, config: Config, groups: Iterable[Sequence[Setting]], name: str) -> str:
-    """The first stack whose evidence is in a file; "" where no stack has any, ``serving`` for an engine.
+    """The first stack whose evidence is in a file; "" if no stack has any, ``serving`` for an engine.
 
-    ``text``: the file. ``config``: its settings where it is a configuration file. ``groups``: settings of its
+    ``text``: the file. ``config``: its settings if it is a configuration file. ``groups``: settings of its
     commands. ``name``: what the file is called. Raises InputError where the stack is known and not read.
     """
     settings = config.settings or [one for group in groups for one in group]
@@ -131,13 +131,13 @@ def _setting_of(words: str) -> Setting:
 
 
 def placed(words: str, text: str) -> str:
-    """A setting as it is written, with its line in the text where it is found."""
+    """A setting as it is written, with its line in the text if it is found."""
     line = _line_of(text, _setting_of(words).name) if "\n" in text.strip() else 0
     return f"{words} (line {line})" if line else words
 
 
 def _line_of(text: str, key: str) -> int:
-    """Line of a key, 0 where it is not found: that of the last part of its path after those of the others in turn."""
+    """Line of a key, 0 if it is not found: that of the last part of its path after those of the others in turn."""
     lines = text[:MOST_SEARCHED].splitlines()[:MOST_LINES]
     place = 0
     for part in [key] if key.startswith("-") else key.split(".")[-3:]:
@@ -150,7 +150,7 @@ def _line_of(text: str, key: str) -> int:
 
 
 def own_model(stack: str, quantities: Mapping[str, str], models: Table | None, name: str) -> str:
-    """Model of the catalog that a stack's own name for it means, "" where the table does not say.
+    """Model of the catalog that a stack's own name for it means, "" if the table does not say.
 
     Raises InputError where the stack's model is known to be none of the catalog.
     """
@@ -189,10 +189,10 @@ _ON, _OFF = ("true", "yes", "1", "on"), ("false", "no", "0", "off")
 
 
 class Flag(NamedTuple):
-    """A flag of a stack: ``value`` and ``argument`` are "" where the argument is the value of the column.
+    """A flag of a stack: ``value`` and ``argument`` are "" if the argument is the value of the column.
 
     ``column`` is a column of the plan, a quantity of the stack that starts with ``@``, or "" for a flag that alters
-    neither time nor memory; ``argument`` is ``*`` where all words that follow belong to the flag.
+    neither time nor memory; ``argument`` is ``*`` if all words that follow belong to the flag.
     """
 
     stack: str
@@ -261,7 +261,7 @@ def candidates_of(known: Mapping[str, tuple[Flag, ...]], name: str, exact: bool 
 
 
 def value_of(candidates: Sequence[Flag], setting: Setting) -> Stated | None:
-    """Columns and quantities that a setting states, none where it alters nothing, None where its value is not known.
+    """Columns and quantities that a setting states, none where it alters nothing, None if its value is not known.
 
     ``candidates``: flags of its name. ``setting``: as it is written.
     """

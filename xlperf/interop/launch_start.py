@@ -43,12 +43,12 @@ OPTIONS = "options.yaml"
 DRAFTER = "$DRAFT_MODEL"
 """Variable for the checkpoint that drafts tokens of a model without modules of its own for them."""
 PREFILL_TOKENS = 8192.0
-"""Tokens of a pass of the prefill where a plan states none. [-]"""
+"""Tokens of a pass of the prefill if a plan states none. [-]"""
 WRITTEN = {
     "nemo": ("NeMo 2",), "vllm": ("vLLM", "vllm bench"), "sglang": ("SGLang", "sglang.bench"),
     "trtllm": ("TensorRT-LLM", "benchmark_serving"),
 }  # fmt: skip
-"""Beginnings of the versions whose flags are written together, where a stack has flags of several programs."""
+"""Beginnings of the versions whose flags are written together, if a stack has flags of several programs."""
 
 
 class Shape(NamedTuple):
@@ -58,7 +58,7 @@ class Shape(NamedTuple):
     per_server: float
 
     def number(self, name: str) -> float:
-        """A column of the model, NaN where it is blank. [-]"""
+        """A column of the model, NaN if it is blank. [-]"""
         return float(self.model.get(name, math.nan))
 
     def has(self, name: str) -> bool:
@@ -238,7 +238,7 @@ def _trtllm(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
 
 
 def _named(stack: str, model: str) -> str:
-    """A stack's own name of a model, "" where it has none."""
+    """A stack's own name of a model, "" if it has none."""
     known = (row for row in rows("interop/launch_models.csv") if row["stack"] == stack and row["written"] != "no")
     return next((row["name"] for row in known if row["model"] == model), "")
 

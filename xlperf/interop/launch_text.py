@@ -146,7 +146,7 @@ def _of_call(call: Call, commands: Sequence[str]) -> Iterator[Setting]:
 
 
 def logged_settings(text: str) -> list[Setting]:
-    """Settings that a log states at its start, or that the JSON of a benchmark states; none where it is neither.
+    """Settings that a log states at its start, or that the JSON of a benchmark states; none if it is neither.
 
     ``text``: megatron-LM's list of arguments; the engine arguments that vLLM and SGLang print; lines that
     :func:`xlperf.interop.log_text.log_lines` reads; JSON.
@@ -221,7 +221,7 @@ def _ends(word: str) -> bool:
 
 
 def _with_json(name: str, arguments: tuple[str, ...]) -> Iterator[Setting]:
-    """A setting, and those inside where its argument is a JSON object."""
+    """A setting, and those inside if its argument is a JSON object."""
     yield Setting(name, arguments)
     if arguments and arguments[0].startswith("{"):
         try:

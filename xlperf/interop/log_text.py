@@ -46,7 +46,7 @@ _COUNTED = {
 class LogLines(NamedTuple):
     """Settings of a log by the names of the flags of its stack, and facts by the columns that they state.
 
-    ``stack``: "" where a benchmark does not name its engine, or where the text is no log.
+    ``stack``: "" if a benchmark does not name its engine, or where the text is no log.
     """
 
     stack: str

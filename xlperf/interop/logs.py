@@ -162,7 +162,7 @@ def _warm_up(steps: np.ndarray, count: int) -> int:
 
 
 def blocks(path: Path) -> Iterator[bytes]:
-    """Parts of a file that end at the end of a line, or at a comma where there are no lines.
+    """Parts of a file that end at the end of a line, or at a comma if there are no lines.
 
     ``path``: any file; memory does not grow with it.
     """

@@ -60,7 +60,7 @@ class Record:
     """One published value and what xlperf says of it, both in the unit of the published column.
 
     ``quantity`` is what the value measures; ``primary`` marks the one by which the row's accuracy is quoted in that
-    quantity. ``relative_error`` is |predicted time / measured time - 1|, rates turned into times; NaN where there is
+    quantity. ``relative_error`` is |predicted time / measured time - 1|, rates turned into times; NaN if there is
     no prediction, and ``reason`` then says why.
     """
 
@@ -86,7 +86,7 @@ class Record:
 
     @property
     def in_band(self) -> bool:
-        """Whether the measured value lies in the 80 % band; False where there is none."""
+        """Whether the measured value lies in the 80 % band; False if there is none."""
         return self.low <= self.measured <= self.high
 
 
@@ -141,7 +141,7 @@ def metrics_of(published: Published, row: int) -> list[tuple[str, str, bool]]:
 
 
 def predicted(plans: PublishedPlans, progress: Callable[[int], None] | None = None) -> Table:
-    """Results of published rows as plans; a table without columns where no row is a plan.
+    """Results of published rows as plans; a table without columns if no row is a plan.
 
     ``plans``: published rows as plans. ``progress``: called with the number of rows of each block that is done.
     """

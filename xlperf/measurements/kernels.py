@@ -302,7 +302,7 @@ def _physical(rows: KernelRows) -> tuple[list[int], dict[str, str]]:
 def _from_memory(rows: KernelRows) -> tuple[list[int], dict[str, str]]:
     """Products whose inputs came from the main memory.
 
-    Repeated runs find their inputs in a large cache. Where that is seen, as products that take less time than their
+    Repeated runs find their inputs in a large cache. If that is seen, as products that take less time than their
     bytes need, those in the same precision on that machine that fit the cache and would feel the memory go as well.
     """
     given = rows.arguments

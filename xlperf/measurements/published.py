@@ -56,8 +56,8 @@ class Published:
     """Published rows of one kind, column by column.
 
     - ``kind``: ``training`` or ``inference``.
-    - ``text``: every column of the kind as text, "" where blank.
-    - ``number``: number and flag columns as float64, NaN where blank.
+    - ``text``: every column of the kind as text, "" if blank.
+    - ``number``: number and flag columns as float64, NaN if blank.
     - ``place``: ``place(row, column)`` says where a value stands.
     """
 
@@ -89,7 +89,7 @@ class PublishedPlans:
     - ``plans``: plans of the rows that state enough; their models may be names that only ``catalog`` knows.
     - ``index``: row of ``published`` of each plan [-].
     - ``reference``: plan that a ratio is to be taken with, -1 for none [-].
-    - ``reasons``: why a row is not a plan, "" where it is; one per row of ``published``.
+    - ``reasons``: why a row is not a plan, "" if it is; one per row of ``published``.
     - ``notes``: what was assumed; one per row of ``published``.
     - ``catalog``: the given catalog with models of the printed shapes added.
     """
@@ -145,7 +145,7 @@ def _from_workbook(path: Path) -> list[Published]:
 
 
 def read_power(path: str | Path) -> list[Published]:
-    """Rows of measured power of a workbook: of its sheet ``power``; none where it has no such sheet, or of a CSV file.
+    """Rows of measured power of a workbook: of its sheet ``power``; none if it has no such sheet, or of a CSV file.
 
     ``path``: workbook. Raises InputError with every fault.
     """
@@ -324,7 +324,7 @@ class ModelNames:
         return self._variant(base, shape, size, length)
 
     def number(self, name: str, column: str) -> float:
-        """A number of a model that :meth:`name` gave; NaN where it is blank."""
+        """A number of a model that :meth:`name` gave; NaN if it is blank."""
         made = next((model for model in self._new if model["model"] == name), None)
         if made is not None:
             return _number(made, column)
@@ -462,9 +462,9 @@ def _agrees(model: Mapping[str, object], parameters: float) -> bool:
 
 
 def _derive(model: dict[str, object], parameters: float) -> str:
-    """Set the feed-forward width, and tied embeddings where they are open, from the stated parameters.
+    """Set the feed-forward width, and tied embeddings if they are open, from the stated parameters.
 
-    The width is a multiple of 1,024; where none comes within 1 % the model stays as it is.
+    The width is a multiple of 1,024; if none comes within 1 % the model stays as it is.
     """
     tied = _number(model, "tied_embeddings")
     choices = []

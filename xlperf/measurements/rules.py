@@ -39,7 +39,7 @@ class Rule:
     reference: str
 
     def number(self, text: Mapping[str, str]) -> str | None:
-        """The number that a pattern finds in a row, "" where none asks for one; None where the line does not fit."""
+        """The number that a pattern finds in a row, "" if none asks for one; None if the line does not fit."""
         number = ""
         for name, pattern in self.patterns:
             match = pattern.match(text[name].casefold())
@@ -63,7 +63,7 @@ def default_of(kind: str, text: Mapping[str, str], setting: str) -> tuple[str, s
     ``kind``: training or inference. ``text``: the row as printed; ``software``: its stack or serving engine as plans
     name it. ``setting``: a column of plans, also of some of its rows (``recompute of full``), or ``num_layers`` (of
     the model), ``length_share`` (mean of the lengths over the stated ones), ``run_waves`` (requests of a run over those
-    in flight), ``draft_tokens_copies`` (tokens drafted where the attention layers have copies), ``expert_mapping``
+    in flight), ``draft_tokens_copies`` (tokens drafted if the attention layers have copies), ``expert_mapping``
     (what a script spreads over all ranks by itself: experts, ``ranks``, or copies of the attention layers too,
     ``copies``), ``batch_wait_steps`` (steps that a prompt waits for a full pass), ``scheduler_limits`` (of requests and
     tokens). Returns value, "" for none, and reference.
@@ -170,7 +170,7 @@ def stated_settings(kind: str, printed: str) -> dict[str, object]:
     >>> stated_settings("training", "master_weights=none; offload activations=1; compiled=yes")
     {'master_weights': 'none', 'offload_activations': 1.0, 'compiled': 1.0}
 
-    ``kind``: training or inference. ``printed``: ``name=value``, separated by semicolons. Raises Refusal where a name
+    ``kind``: training or inference. ``printed``: ``name=value``, separated by semicolons. Raises Refusal if a name
     is no column of such plans, a column is given twice, or its value is no number or none of its choices.
     """
     columns = {column.name: column for column in table_schema(kind).columns}

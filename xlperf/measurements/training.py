@@ -163,7 +163,7 @@ def recipe_choice(printed: str) -> str:
 def training_plans(published: Published, catalog: Catalog) -> PublishedPlans:
     """Turn published training rows into plans.
 
-    Where a row does not state recomputation, sequence parallelism, interleave, micro-batch or attention kernel, the
+    If a row does not state recomputation, sequence parallelism, interleave, micro-batch or attention kernel, the
     documented default of its software is taken (``published_defaults.csv``) and the note says so.
 
     ``published``: rows of kind ``training``. Returns rows of kind ``memory_ratio`` have a second plan to compare with:

@@ -123,7 +123,7 @@ def prefill_utilization(plans: PublishedPlans) -> Array:
 
     .. math:: u = \frac{b}{t - (o - 1) W / (n B)} \cdot \frac{2 P i + 2 i^2 h l}{n F}
 
-    with the attention of l layers of width h. NaN where a figure is not stated.
+    with the attention of l layers of width h. NaN if a figure is not stated.
     """
     table, catalog, number = plans.plans, plans.catalog, plans.published.number
     models = catalog.rows("models", table.text("model"), table, "model")

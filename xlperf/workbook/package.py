@@ -134,7 +134,7 @@ _FORMULA_CELL = re.compile(r'<c r="([A-Z]+[0-9]+)"([^>]*)><f>(.*?)</f><v\s*(?:/>
 class Formulas:
     """Formulas that were written to a workbook and the values that they have.
 
-    ``values``: by sheet and cell: a number, text, flag or CellError; None where the value is not known.
+    ``values``: by sheet and cell: a number, text, flag or CellError; None if the value is not known.
     """
 
     values: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -32,7 +32,7 @@ from xlperf.workbook.front.plan_card import TIME, letters_from, pulled_cell
 from xlperf.workbook.style import INK, NAVY, RULE
 
 FIRST_CHOICE = ("Llama-3 70B, 64 H100, bf16", "Llama-3 70B, 64 B200, bf16")
-"""What is compared first, where the workbook has these plans."""
+"""What is compared first, if the workbook has these plans."""
 SHOWN = 17
 """Settings that differ, at the most. [-]"""
 _SPARE = 20
@@ -122,7 +122,7 @@ def _names(data: Any, live: Live) -> int:
 
 
 def _numbers(data: Any, kind: str, chosen: Sequence[str], live: Live) -> dict[str, Pair]:
-    """Inputs and results of both plans, where they are of this kind; the cells of each by name."""
+    """Inputs and results of both plans, if they are of this kind; the cells of each by name."""
     first_head, first, second_head, second, differs = letters_from(_BLOCK[kind], 5)
     heads, values = (first_head, second_head), (first, second)
     data[f"{first_head}1"].value = f"{kind}: both plans"

@@ -39,7 +39,7 @@ from xlperf.workbook.front.formulas import Live, worded
 from xlperf.workbook.style import BAD_FILL, BAD_INK, INK, INPUT_INK, MUTED, NAVY, RULE, number_format
 
 FACE = "Calibri"
-"""Its widths equal those of Carlito, which stands for it where it is not installed."""
+"""Its widths equal those of Carlito, which stands for it if it is not installed."""
 CARD, TINT = "F4F6F8", "E8F1F8"
 BLUE, SKY, GREEN, AMBER, ORANGE, GREY = "0072B2", "56B4E9", "009E73", "E69F00", "D55E00", "C3CBD3"
 SHEETS = ("Serve", "Train", "Build a chip", "Compare")
@@ -240,13 +240,13 @@ def beside(sheet: Any, kind: str, live: Live, results: Mapping[str, str]) -> Non
 
 
 def answer(sheet: Any, formula: str, live: Live) -> None:
-    """The sentence that answers, red where there is none."""
+    """The sentence that answers, red if there is none."""
     put(sheet, "F5", formula, "answer", last="R6", live=live)
     in_colour(sheet, "F5:R6", 'LEFT($F$5,3)="No "', BAD_INK, BAD_FILL)
 
 
 def in_colour(sheet: Any, area: str, formula: str, colour: str, fill: str = "") -> None:
-    """Show cells bold in a colour where a formula, written for the first of them, is true."""
+    """Show cells bold in a colour if a formula, written for the first of them, is true."""
     look = DifferentialStyle(
         font=Font(bold=True, color=f"FF{colour}"), fill=PatternFill("solid", bgColor=f"FF{fill}") if fill else None
     )

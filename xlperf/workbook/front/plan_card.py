@@ -101,7 +101,7 @@ _SENTENCE = {
         "cost_per_million_output_tokens_all_in",
     ),
 }
-"""What a card says of a plan, and the cost that it adds where there is one."""
+"""What a card says of a plan, and the cost that it adds if there is one."""
 _PRICED = ", ${{{}:0.00}} per million tokens"
 
 
@@ -135,7 +135,7 @@ def letters_from(first: str, count: int) -> list[str]:
 
 
 def pulled_cell(column: Column, row: str) -> str:
-    """Formula of a cell of a table, in the row that a cell holds: blank where it is blank or the row is 0."""
+    """Formula of a cell of a table, in the row that a cell holds: blank if it is blank or the row is 0."""
     result = f"INDEX({column_reference(column)},{row})"
     return f'=IF({row}=0,"",IF({result}="","",{result}))'
 

@@ -1,4 +1,4 @@
-"""The report workbook: plans, results, where time and memory go, and what it all rests on."""
+"""The report workbook: plans, results, if time and memory go, and what it all rests on."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 Limits = Callable[[Table, "Catalog"], tuple[Table, Table]]
-"""Plans at every load, and their results; none where nothing fits."""
+"""Plans at every load, and their results; none if nothing fits."""
 
 MOST_CURVES = 8
 _TOP = 4
@@ -377,7 +377,7 @@ def _cells(values: Array) -> list[object]:
 
 
 def _deciding(effects: Table, plans: int) -> list[str | None]:
-    """The input with the largest swing of each plan; none where nothing moves its cost."""
+    """The input with the largest swing of each plan; none if nothing moves its cost."""
     each = len(effects) // plans
     inputs, swings = effects["input"][::each], effects["swing"][::each]
     return [str(name) if swing > 0.0 else None for name, swing in zip(inputs, swings, strict=True)]

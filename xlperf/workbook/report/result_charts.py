@@ -28,7 +28,7 @@ _HEADLINES = (
     "step_time", "tpot", "time", "hour_cost", "cost_per_million_tokens", "cost_per_million_output_tokens_all_in",
     "tokens_per_second",
 )  # fmt: skip
-"""Results of plans that a chart shows, the first that a table has, where the command asked for none."""
+"""Results of plans that a chart shows, the first that a table has, if the command asked for none."""
 Rows = Sequence[Sequence[Any]]
 
 
@@ -43,7 +43,7 @@ class Kind:
       tornado; along and up of points.
     - ``within``: only rows that have in this column what the first row has.
     - ``descending``: whether the largest comes first.
-    - ``answer``: what the first row is in words; "" where the lowest and the highest are said.
+    - ``answer``: what the first row is in words; "" if the lowest and the highest are said.
     - ``limit``: column that stacked bars must not pass, drawn as a frame around each.
     """
 
@@ -92,7 +92,7 @@ class Drawing:
     """Numbers of a chart, as its sheet holds them below it.
 
     - ``columns``: what is drawn, one for each list of ``values``.
-    - ``values``: numbers in the unit of their column; None where there is none.
+    - ``values``: numbers in the unit of their column; None if there is none.
     - ``series``: of points and lines the series of each row; empty for bars.
     - ``title``: words of the chart, with what was left out.
     - ``answer``: what the table says, in a line.
@@ -108,7 +108,7 @@ class Drawing:
 
 
 def drawings(name: str, columns: Sequence[Column], rows: Rows, wanted: Sequence[str] = ()) -> list[Drawing]:
-    """Charts of a table of results; none where it has no number to draw.
+    """Charts of a table of results; none if it has no number to draw.
 
     ``name``: of its sheet. ``rows``: values as cells show them. ``wanted``: columns that the command asked for, the
     first ones drawn: objectives, results, what a solution varies.
@@ -181,7 +181,7 @@ def differing(columns: Sequence[Column], rows: Rows) -> list[int]:
 
 
 def _varied_number(columns: Sequence[Column], rows: Rows) -> str:
-    """The one input of numbers that varies within the rows of each name; "" where there is none or several."""
+    """The one input of numbers that varies within the rows of each name; "" if there is none or several."""
     places = [i for i in differing(columns, rows) if all(_number(row[i]) is not None for row in rows)]
     keys = [i for i, column in enumerate(columns) if column.name == "name"]
     if not keys or not places:
@@ -285,7 +285,7 @@ def _answer(
 ) -> str:
     """What a table says: the first row, or the lowest and the highest of its rows, of stacked parts of their sums.
 
-    ``subject``: what the rows are about, where only those of one are drawn.
+    ``subject``: what the rows are about, if only those of one are drawn.
     """
     column = columns[0]
 
@@ -346,7 +346,7 @@ _COLOURS_OF_HOUR = (BLUE, SKY, GREEN, GREY, AMBER, MUTED, ORANGE)
 
 
 def cost_charts(book: Any, live: Live) -> None:
-    """Add a chart below each sheet of :data:`CHARTS` that the workbook has, where it has rows.
+    """Add a chart below each sheet of :data:`CHARTS` that the workbook has, if it has rows.
 
     ``book``: changed in place. ``live``: whose values of formulas are kept as the points of the charts.
     """

@@ -171,7 +171,7 @@ def _chart_height(pairs: int) -> float:
 
 
 def _chart(sheet: Worksheet, group: Plans, row: int, place: int, table: tuple[int, int], height: float) -> None:
-    """Cost of the best plans, model by model, drawn from their table; throughput where there is no cost."""
+    """Cost of the best plans, model by model, drawn from their table; throughput if there is no cost."""
     header, bars = table[0], min(table[1], _BARS)
     names = {str(sheet.cell(header, column).value).split(" (")[0]: column for column in range(1, _LAST + 1)}
     cost = _TABLES[group.kind][1].split()[-1].replace("_", " ")
@@ -219,7 +219,7 @@ def findings(report: Report) -> list[Finding]:
 
 
 def best(group: Plans, name: str, rows: np.ndarray, *, lowest: bool = False) -> int | None:
-    """Row with the highest or lowest value of a result among some rows; None where none has one."""
+    """Row with the highest or lowest value of a result among some rows; None if none has one."""
     values = group.number(name)[rows]
     if not np.isfinite(values).any():
         return None
@@ -231,7 +231,7 @@ def _say(group: Plans, name: str, row: int) -> str:
 
 
 def _plan(group: Plans, row: int) -> str:
-    """A plan in words: its name, and model and machine where the name does not say them."""
+    """A plan in words: its name, and model and machine if the name does not say them."""
     name = group.names[row]
     model, accelerator = group.models[row], group.accelerators[row]
     count = group.plans.number("num_accelerators", 1.0)[row]
@@ -305,7 +305,7 @@ _UNITS = {"training": "USD per million tokens", "inference": "USD per million ou
 
 
 def _late(group: Plans, row: int) -> str:
-    """Words on a first token that comes late; "" where it does not."""
+    """Words on a first token that comes late; "" if it does not."""
     late = group.number("ttft")[row] > _PATIENCE
     return f"; the first token only after {number_words(group.number('ttft')[row] / 1000.0)} s" if late else ""
 
@@ -425,7 +425,7 @@ def _too_large(group: Plans) -> Iterator[Finding]:
 
 
 def needs(group: Plans) -> tuple[np.ndarray, np.ndarray]:
-    """Memory that plans need, with reserves where they are computed, and memory that there is. [GiB]"""
+    """Memory that plans need, with reserves if they are computed, and memory that there is. [GiB]"""
     need = group.number("memory_reserved")
     return np.where(np.isnan(need), group.number("memory"), need), group.number("memory_capacity")
 
