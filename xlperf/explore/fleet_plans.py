@@ -111,9 +111,7 @@ class Probed(NamedTuple):
             return parts[0]
         plans, fleets, needs = zip(*own, strict=True)
         every = Probed(stacked(plans), np.concatenate(fleets), np.concatenate(needs))
-        names = [name for name in DISTINCT if name in every.plans]
-        keys = list(zip(*(every.plans[name].tolist() for name in names), strict=True))
-        return every.take(first_of_keys(np.arange(len(keys)), keys, 1))
+        return every.take(distinct_rows(every.plans))
 
     def near(self) -> Probed:
         """The plans whose fleets or needs are not far beyond the least of all."""
@@ -152,6 +150,12 @@ def crossed(plans: Table, name: str, values: Sequence[object]) -> Table:
     kind = object if plans.schema.by_name[name].is_text else np.float64
     every = np.tile(np.array(values, dtype=kind), len(plans))
     return with_columns(plans.take(np.repeat(np.arange(len(plans)), len(values))), **{name: every})
+
+
+def distinct_rows(plans: Table) -> np.ndarray:
+    """The first rows of plans that are the same."""
+    keys = list(zip(*(plans[name].tolist() for name in DISTINCT if name in plans), strict=True))
+    return first_of_keys(np.arange(len(keys)), keys, 1)
 
 
 def first_of_keys(order: np.ndarray, keys: Sequence[object], each: int) -> np.ndarray:

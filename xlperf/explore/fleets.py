@@ -40,6 +40,7 @@ from xlperf.explore.fleet_plans import (
     Probed,
     crossed,
     degrees_of,
+    distinct_rows,
     first_of_keys,
     replicas_around,
     same_values,
@@ -332,7 +333,7 @@ class FleetSearch:
 
     def probed(self, tried: Mapping[str, Table]) -> dict[str, Probed]:
         """What plans of each part that fit need: all are evaluated together at their largest loads within targets."""
-        plans = {part: self.stated(part, own) for part, own in tried.items()}
+        plans = {part: self.stated(part, own.take(distinct_rows(own))) for part, own in tried.items()}
         some = {part: own for part, own in plans.items() if len(own)}
         if not some:
             return {part: Probed(own, np.zeros(0), np.zeros(0)) for part, own in plans.items()}
