@@ -317,17 +317,17 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
     backward = np.where(rows, shard, 1.0) * np.where(taken_narrow, fused, read)
     backward = gradients * (backward + np.where(rows & (shard < 1.0), written, layouts) * size)
     forward, backward = forward + weights, backward + again * trained * inputs * (read + size) + weights
-    found, start = [], 0
+    casts, start = [], 0
     for place, own in narrow.forward:
         cut = slice(start, start + len(own.names))
-        found.append(("forward", place, "casts", total(forward[:, cut])))
-        found.append(("backward", place, "casts of gradients", total(backward[:, cut])))
+        casts.append(("forward", place, "casts", total(forward[:, cut])))
+        casts.append(("backward", place, "casts of gradients", total(backward[:, cut])))
         start = cut.stop
-    moved = np.maximum(share * side_by_side(*(traffic for *_, traffic in found)), 0.0)
+    moved = np.maximum(share * side_by_side(*(traffic for *_, traffic in casts)), 0.0)
     time = vector_time(setting.device, setting.constants["vector"], moved, 0.0)
     calls = np.where(moved > 0.0, 1.0, 0.0)
     parts = []
-    for column, (phase, place, name, _) in enumerate(found):
+    for column, (phase, place, name, _) in enumerate(casts):
         cut = slice(column, column + 1)
         names = (f"{place} {name}",)
         parts.append(Part(phase, "vector", names, place, calls[:, cut], time[:, cut], None, moved[:, cut], wide=True))
@@ -484,13 +484,13 @@ def _ending(names: tuple[str, ...], word: str) -> np.ndarray:
 def _attention_places(names: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...], slice | list[int]], ...]:
     """Places of the vector kernels of attention, core or projections, with the names and columns of each."""
     core = _starting(names, "softmax", "attention dropout")
-    found = []
+    places = []
     for place, chosen in (("attention", ~core), ("core", core)):
         index = np.flatnonzero(chosen).tolist()
         whole = slice(index[0], index[-1] + 1)
         columns = whole if len(index) == whole.stop - whole.start else index
-        found.append((place, tuple(names[position] for position in index), columns))
-    return tuple(found)
+        places.append((place, tuple(names[position] for position in index), columns))
+    return tuple(places)
 
 
 def kernel_parts(setting: Setting) -> list[Part]:

@@ -128,8 +128,8 @@ def _in_flight(plan: TrainingPlan, single: np.ndarray) -> Array:
     step = np.where(chunks > 1.0, 1.0 / chunks, 1.0)
     second = np.where(plan.gpipe > 0, batches, np.maximum(np.minimum(batches, first - step), 1.0))
     last = np.where(plan.gpipe > 0, batches, np.minimum(batches, ((chunks - 1.0) * stages + 1.0) / chunks))
-    found = side_by_side(first, second, np.where(single, first, last))
-    return np.where(plan.dualpipe[:, None], np.minimum(batches, stages + 1.0)[:, None], found)
+    in_flight = side_by_side(first, second, np.where(single, first, last))
+    return np.where(plan.dualpipe[:, None], np.minimum(batches, stages + 1.0)[:, None], in_flight)
 
 
 def _kept(plan: TrainingPlan, size: LayerActivations, contents: StageContents) -> tuple[Array, Array]:
