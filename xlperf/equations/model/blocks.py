@@ -193,7 +193,7 @@ def _qkv(model: Model, shard: Shard) -> Array:
 PLAIN = Block(
     "attention",
     (
-        Operator("qkv", _qkv, _hidden, lambda m, s: (s.heads + 2.0 * s.groups) * m.head_size),
+        Operator("qkv", _qkv, _hidden, _qkv),
         Operator(
             "attention output",
             _hidden,

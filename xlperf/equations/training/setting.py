@@ -434,8 +434,7 @@ class Setting:
     @derived
     def shard(self) -> Shard:
         """The model on one tensor-parallel rank."""
-        ungated = replace(self.model, attention_gate=0.0 * self.model.attention_gate)
-        return Shard(ungated, self.plan.tensor_parallel, self.plan.expert_tensor_parallel)
+        return Shard(self.model, self.plan.tensor_parallel, self.plan.expert_tensor_parallel)
 
     @property
     def heads(self) -> Array:
