@@ -42,13 +42,12 @@ class Gemms(NamedTuple):
 class Shard:
     """A model on one of ``ranks`` tensor-parallel ranks, (rows,): whole heads, a copy of one where there are too few.
 
-    ``even`` splits heads into equal parts instead; ``expert_ranks`` ranks share each expert.
+    ``expert_ranks`` ranks share each expert.
     """
 
     model: Model
     ranks: Array
     expert_ranks: Array | float = 1.0
-    even: bool = False
 
     @cached_property
     def _shapes(self) -> dict[int, tuple[Array, Array]]:
@@ -64,7 +63,7 @@ class Shard:
 
     def split(self, heads: Array) -> Array:
         """Heads of a rank. [-]"""
-        return np.asarray(heads / self.ranks) if self.even else ceil_div(heads, self.ranks)
+        return ceil_div(heads, self.ranks)
 
     @cached_property
     def heads(self) -> Array:
@@ -79,7 +78,7 @@ class Shard:
     @cached_property
     def output_groups(self) -> Array:
         """Groups of heads with an output projection of their own, or the part of one. [-]"""
-        return np.maximum(self.split(self.model.output_groups), 0.0 if self.even else 1.0)
+        return np.maximum(self.split(self.model.output_groups), 1.0)
 
     @cached_property
     def index_heads(self) -> Array:

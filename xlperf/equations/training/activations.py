@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ones, some
-from xlperf.equations.model.blocks import EXPERTS, LINEAR, MLP, SHARED_EXPERT, Shard, attention_of, saved_elements
+from xlperf.equations.model.blocks import EXPERTS, LINEAR, MLP, SHARED_EXPERT, attention_of, saved_elements
 from xlperf.equations.plan.records import WORD, AdapterModules, ContextMethod, Recompute
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.kernels import CORES, LAYER_PLACES
@@ -178,7 +178,7 @@ class _Widths(NamedTuple):
 
 def _widths(setting: Setting) -> _Widths:
     model, plan = setting.model, setting.plan
-    shard = Shard(model, plan.tensor_parallel, even=True)
+    shard = setting.shard
     scores = (1.0 - plan.flash_attention) * setting.heads * plan.tokens * plan.sequence_length
     output = shard.heads * model.v_head_size
     expanded = shard.heads * (2.0 * model.qk_head_size + model.v_head_size)
@@ -237,7 +237,7 @@ def _saved_attention(setting: Setting, mixers: _Mixers, widths: _Widths) -> Arra
     if some(exchanged):  # the output is saved on both sides of the exchange
         attention = attention + np.where(exchanged, plan.tokens * widths.output * plan.element_size, 0.0)
     if setting.architecture.linear_attention:
-        linear = _block(setting, saved_elements(LINEAR, Shard(model, plan.tensor_parallel, even=True)))
+        linear = _block(setting, saved_elements(LINEAR, setting.shard))
         attention = mixers.attention * attention + np.where(mixers.linear > 0.0, mixers.linear * linear, 0.0)
     return attention
 
@@ -251,7 +251,7 @@ def _score_size(setting: Setting) -> Array:
 def _saved_by_blocks(setting: Setting, mixers: _Mixers, widths: _Widths) -> _Saved:
     """Bytes that blocks save without recomputation."""
     model, plan = setting.model, setting.plan
-    element, shard = plan.element_size, Shard(model, plan.tensor_parallel, plan.expert_tensor_parallel)
+    element, shard = plan.element_size, setting.shard
     attention = _saved_attention(setting, mixers, widths)
     dense = mixture = _block(setting, saved_elements(MLP, shard))
     inner = expert_inner = plan.tokens * model.ffn_hidden_size / plan.tensor_parallel
@@ -310,7 +310,7 @@ def _after_recomputation(setting: Setting, mixers: _Mixers, widths: _Widths, sav
         mixture = np.where(again_moe > 0, stream, mixture - norm * stream - activation * expert_inner * element)
         inputs, outputs = mixers.attention * widths.projected, mixers.attention * widths.output * output_size
         if setting.architecture.linear_attention:
-            shard = Shard(model, plan.tensor_parallel, even=True)
+            shard = setting.shard
             inputs = inputs + mixers.linear * (saved_elements(LINEAR, shard) - shard.linear_values)
             outputs = outputs + mixers.linear * shard.linear_values * element
         output = mixers.each * stream + plan.tokens * outputs

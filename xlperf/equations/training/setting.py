@@ -129,7 +129,7 @@ def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
     [20979712.0, 88080384.0, 262668288.0]
     """
     tensor, hidden = plan.tensor_parallel, model.hidden_size
-    shard = Shard(model, tensor, plan.expert_tensor_parallel, even=True)
+    shard = Shard(model, tensor, plan.expert_tensor_parallel)
     small, router = layer_small_parameters(model), weights(ROUTER, shard)
     table, none = ceil_div(model.vocab_size, tensor) * hidden, np.zeros(tensor.shape)
     linear, linear_small, norm, experts, sparse = none, none, none, none, none
