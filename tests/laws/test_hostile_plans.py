@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from xlperf.catalog import (
+from xlperf.interop import (
     config_rules,
     config_text,
     launch,

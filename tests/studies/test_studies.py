@@ -16,14 +16,6 @@ import pytest
 from conftest import show
 from report_samples import faults_on_paper
 from study_samples import cell, outcome, sheet
-from xlperf.workbook.report.book.book.book import write_study_report
-from xlperf.workbook.report.book.book.studies import (
-    _colours_of_machines,
-    _shades,
-    study_package,
-    study_sheets,
-    write_study,
-)
 
 from xlperf.base.errors import InputError
 from xlperf.catalog.parse import table_from_rows
@@ -34,6 +26,14 @@ from xlperf.studies import outcome as outcome_module
 from xlperf.studies import study as shelved
 from xlperf.studies.inputs import read_inputs, study_workbook
 from xlperf.studies.outcome import IN_SHORT
+from xlperf.workbook.report.book import write_study_report
+from xlperf.workbook.report.studies import (
+    _colours_of_machines,
+    _shades,
+    study_package,
+    study_sheets,
+    write_study,
+)
 from xlperf.workbook.style import add_styles
 
 

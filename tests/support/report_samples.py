@@ -11,7 +11,6 @@ from openpyxl import Workbook
 from openpyxl.utils import column_index_from_string, range_boundaries
 from openpyxl.utils.cell import coordinate_from_string
 from openpyxl.worksheet.worksheet import Worksheet
-from xlperf.workbook.report.book.book.book import report_workbook, write_report
 
 from xlperf.base.units import factor
 from xlperf.catalog.catalog import Catalog
@@ -19,6 +18,7 @@ from xlperf.catalog.schema import results_of, table_schema
 from xlperf.catalog.table import Table
 from xlperf.workbook import style
 from xlperf.workbook.package import table_name
+from xlperf.workbook.report.book import report_workbook, write_report
 
 GIB, TFLOP, TB, GB = factor("GiB"), factor("TFLOP/s"), factor("TB/s"), factor("GB/s")
 BLANK = float("nan")

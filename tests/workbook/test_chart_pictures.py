@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from openpyxl import Workbook
-from xlperf.workbook.report.book.book.studies import study_chart
 
 from xlperf.studies.outcome import Chart, own_column, pivot_of
 from xlperf.workbook.charts import (
@@ -31,6 +30,7 @@ from xlperf.workbook.charts import (
     waterfall,
 )
 from xlperf.workbook.package import save_workbook
+from xlperf.workbook.report.studies import study_chart
 
 MACHINES = ("A100-SXM4-80GB", "H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "GB200-NVL72", "MI300X", "MI355X")
 INK_OF_WATERFALL = ("1B3A57", "D55E00", "009E73")

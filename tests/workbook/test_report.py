@@ -12,8 +12,6 @@ import pytest
 import report_samples as samples
 from openpyxl import Workbook, load_workbook
 from openpyxl.utils import range_boundaries
-from xlperf.workbook.report.book.book.book import report_workbook
-from xlperf.workbook.report.book.book.data import Plans
 
 from xlperf.base.resources import workbook
 from xlperf.base.units import factor
@@ -27,6 +25,8 @@ from xlperf.explore.auto import resolve
 from xlperf.workbook import style
 from xlperf.workbook.data_sheets import DATA_SHEETS
 from xlperf.workbook.package import cell_value
+from xlperf.workbook.report.book import report_workbook
+from xlperf.workbook.report.data import Plans
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ import report_samples as samples
 from conftest import Outcome
 from cost_samples import DESIGN, NODE, PACKAGE, SERVER
 from openpyxl import Workbook, load_workbook
-from xlperf.workbook.report.book.book.book import report_workbook, write_report
 
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_columns
@@ -23,6 +22,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, evaluate_designs, evaluate_ownership, evaluate_servers
 from xlperf.equations.cost.designs import crossover_volume
 from xlperf.workbook.data_sheets import table_of
+from xlperf.workbook.report.book import report_workbook, write_report
 
 H100 = "H100-SXM-80GB"
 SHEETS = ["token cost", "cost bridge", "accelerator cost", "chiplets or one die"]

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import report_samples as samples
-from xlperf.workbook.report.book.book.book import report_workbook
-from xlperf.workbook.report.book.book.data import Plans, Report
-from xlperf.workbook.report.book.book.limits import curves
-from xlperf.workbook.report.book.book.summary import findings
 
 from xlperf.base.errors import InputError, XlperfError
 from xlperf.catalog.table import Table
+from xlperf.workbook.report.book import report_workbook
+from xlperf.workbook.report.data import Plans, Report
+from xlperf.workbook.report.limits import curves
+from xlperf.workbook.report.summary import findings
 
 
 def test_the_summary_counts_no_plans_and_compares_like_with_like() -> None:

@@ -185,7 +185,7 @@ def diagnose(
         write_sheets(kept, [(plan.kind, parts(ran))])
         wrote(kept, 1, "run")
     if output is not None and is_workbook(output):
-        from xlperf.workbook.report.book.book.result_front import write_diagnosis
+        from xlperf.workbook.report.result_front import write_diagnosis
 
         write_diagnosis(output, found, *asked_of(), cure.lines, cure.plan)
         wrote(output, len(found.explanations), "explanation")

@@ -104,7 +104,7 @@ def report(
 
     from xlperf.base.resources import workbook as shipped
     from xlperf.catalog.read import read_plans
-    from xlperf.workbook.report.book.book.book import answers, write_report
+    from xlperf.workbook.report.book import answers, write_report
 
     if study is not None:
         if uncertain:
@@ -134,7 +134,7 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
     from xlperf.studies import NAMES
     from xlperf.studies import study as found
     from xlperf.studies.inputs import read_inputs
-    from xlperf.workbook.report.book.book.book import write_study_report
+    from xlperf.workbook.report.book import write_study_report
 
     if name.strip().casefold() == "list":
         for known in NAMES:

@@ -129,7 +129,7 @@ def new(file: str, whole: bool, empty: bool, small: bool, study: str | None, for
         raise click.UsageError("give one of --all, --empty, --examples and --study")
     if study is not None:
         from xlperf.studies import study as found
-        from xlperf.workbook.report.book.book.studies import write_study
+        from xlperf.workbook.report.studies import write_study
 
         chosen = found(study)
         write_study(file, chosen)

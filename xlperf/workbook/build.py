@@ -31,7 +31,7 @@ from xlperf.workbook.front.plan_card import NUMBERS, plan_cards
 from xlperf.workbook.front.sheets import example_tables, live_cells, numbers_look, question_sheets
 from xlperf.workbook.front.start import CARD_RESULTS, CARDS, card, catalog_kinds, front_sheet, functions_sheet
 from xlperf.workbook.package import Formulas, data_rows, packed, replace_file, save_workbook
-from xlperf.workbook.report.book.book.result_charts import cost_charts
+from xlperf.workbook.report.result_charts import cost_charts
 from xlperf.workbook.style import add_styles, link, page_setup, title
 from xlperf.workbook.tco import tco_sheet
 
@@ -267,7 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif "--rows" in options:
             targets = write_rows(*paths)
         elif "--studies" in options:
-            from xlperf.workbook.report.book.book.studies import build_studies
+            from xlperf.workbook.report.studies import build_studies
 
             targets = build_studies(*paths)
         else:

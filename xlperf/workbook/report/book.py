@@ -22,16 +22,16 @@ from xlperf.catalog.table import Table
 from xlperf.workbook import style
 from xlperf.workbook.data_sheets import DATA_SHEETS, fold
 from xlperf.workbook.package import data_rows, save_workbook, write_table
-from xlperf.workbook.report.book.book.breakdown import inference_time_sheet, memory_sheet, set_paper, step_time_sheet
-from xlperf.workbook.report.book.book.chiplets import basis_of, chiplet_sheet
-from xlperf.workbook.report.book.book.cost import (
+from xlperf.workbook.report.breakdown import inference_time_sheet, memory_sheet, set_paper, step_time_sheet
+from xlperf.workbook.report.chiplets import basis_of, chiplet_sheet
+from xlperf.workbook.report.cost import (
     accelerator_cost_sheet,
     bridge_sheet,
     owned_groups,
     token_cost_sheet,
     used_designs,
 )
-from xlperf.workbook.report.book.book.data import (
+from xlperf.workbook.report.data import (
     GOOD,
     TOO_LARGE,
     Plans,
@@ -42,7 +42,7 @@ from xlperf.workbook.report.book.book.data import (
     reasons_sheet,
     used_rows,
 )
-from xlperf.workbook.report.book.book.limits import (
+from xlperf.workbook.report.limits import (
     Explain,
     Limits,
     curves,
@@ -51,7 +51,7 @@ from xlperf.workbook.report.book.book.limits import (
     roofline_sheet,
     uncertainty_sheet,
 )
-from xlperf.workbook.report.book.book.summary import findings, summary_sheet
+from xlperf.workbook.report.summary import findings, summary_sheet
 from xlperf.workbook.style import add_styles, page_setup
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def write_study_report(
     ``path``: where; an old file is replaced whole. ``inputs``: what it started from. ``outcome``: what it found.
     ``date``: date that the report carries. Raises InputError where there are no plans, or the file cannot be written.
     """
-    from xlperf.workbook.report.book.book.studies import study_sheets
+    from xlperf.workbook.report.studies import study_sheets
 
     plans = [table for table, _ in outcome.plans]
     results = [table for _, table in outcome.plans]

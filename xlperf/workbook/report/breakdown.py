@@ -15,7 +15,7 @@ from xlperf.base.arrays import added
 from xlperf.catalog.schema import Column
 from xlperf.workbook.charts import Cells, Part, bars_in_a_limit, colour, horizontal_bars
 from xlperf.workbook.package import write_table
-from xlperf.workbook.report.book.book.data import GOOD, TOO_LARGE, Plans, extra_column, number_words, plural, short
+from xlperf.workbook.report.data import GOOD, TOO_LARGE, Plans, extra_column, number_words, plural, short
 from xlperf.workbook.style import CM_PER_LETTER, chart_rows, even_rows, page_setup, place_chart, put, width_of
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from xlperf.catalog.table import Table
 from xlperf.equations.cost.designs import crossover_volume
 from xlperf.workbook.charts import SERIES, Cells, Points, curves
 from xlperf.workbook.package import write_table
-from xlperf.workbook.report.book.book.data import Report, extra_column, number_words
+from xlperf.workbook.report.data import Report, extra_column, number_words
 from xlperf.workbook.style import FONT, INK, chart_rows, even_rows, page_setup, put
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from xlperf.workbook.charts import (
     waterfall,
 )
 from xlperf.workbook.package import write_table
-from xlperf.workbook.report.book.book.data import Plans, Report, extra_column, number_words, plural, short
+from xlperf.workbook.report.data import Plans, Report, extra_column, number_words, plural, short
 from xlperf.workbook.style import NAVY, chart_rows, column_widths, even_rows, page_setup, place_chart, put
 
 if TYPE_CHECKING:

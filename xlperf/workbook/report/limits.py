@@ -16,7 +16,7 @@ from xlperf.engine.devices import accelerators_of
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.workbook.charts import SERIES, Cells, Points, log_scatter, tornado
 from xlperf.workbook.package import data_rows, write_table
-from xlperf.workbook.report.book.book.data import (
+from xlperf.workbook.report.data import (
     GOOD,
     TOO_LARGE,
     Plans,

@@ -14,7 +14,7 @@ from xlperf.catalog.schema import grouped
 from xlperf.workbook.data_sheets import BLANK_ROWS, DATA_SHEETS, HEADER_ROW, sheet_columns
 from xlperf.workbook.front.formulas import Live
 from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, GREY, ORANGE, SKY, axis, bars, place
-from xlperf.workbook.report.book.book.data import number_words, short
+from xlperf.workbook.report.data import number_words, short
 from xlperf.workbook.style import MUTED, NAVY, put
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from xlperf.workbook.charts import (
     waterfall,
 )
 from xlperf.workbook.package import data_rows, save_workbook, write_table
-from xlperf.workbook.report.book.book.data import plural
-from xlperf.workbook.report.book.book.result_charts import Drawing, drawings
+from xlperf.workbook.report.data import plural
+from xlperf.workbook.report.result_charts import Drawing, drawings
 from xlperf.workbook.style import (
     NAVY,
     add_styles,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from xlperf.catalog.schema import Column
     from xlperf.catalog.table import Table
-    from xlperf.workbook.report.book.book.result_charts import Rows
+    from xlperf.workbook.report.result_charts import Rows
 
 
 ASKED = "asked"

@@ -44,8 +44,8 @@ from xlperf.workbook.charts import (
 )
 from xlperf.workbook.data_sheets import table_of
 from xlperf.workbook.package import data_rows, replace_file, table_name, workbook_bytes, write_table
-from xlperf.workbook.report.book.book.breakdown import first_rows
-from xlperf.workbook.report.book.book.summary import finding_rows, wide_text
+from xlperf.workbook.report.breakdown import first_rows
+from xlperf.workbook.report.summary import finding_rows, wide_text
 from xlperf.workbook.style import (
     CM_PER_LETTER,
     add_styles,

@@ -16,7 +16,7 @@ from xlperf.studies.outcome import Finding
 from xlperf.workbook import style
 from xlperf.workbook.charts import BLUE, Cells, Part, axis_number, horizontal_bars, log_axis
 from xlperf.workbook.package import write_table
-from xlperf.workbook.report.book.book.data import (
+from xlperf.workbook.report.data import (
     GOOD,
     REFUSED,
     TOO_LARGE,
