@@ -19,11 +19,11 @@ from xlperf.equations.model.parameters import (
     whole_model,
 )
 from xlperf.equations.model.sparse_attention import index_flop, sparse_keys
+from xlperf.equations.plan.dimensions import MESSAGE_PARTS
 from xlperf.equations.plan.records import Recompute
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.adapters import model_adapters
 from xlperf.equations.training.setting import Setting
-from xlperf.equations.training.step import MESSAGE_PARTS
 
 UPPER_TAIL = 0.1
 """Share of the runs that lie above an 80 % band. [-]"""
