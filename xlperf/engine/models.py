@@ -25,11 +25,7 @@ _LINEAR_COLUMNS = {
     "linear_value_size": "linear_value_head_size",
     "linear_convolution": "linear_convolution_size",
 }
-_INDEX_COLUMNS = {
-    "index_heads": "index_num_heads",
-    "index_size": "index_head_size",
-    "index_top_k": "index_top_k",
-}
+_INDEX_COLUMNS = {"index_heads": "index_num_heads", "index_size": "index_head_size", "index_top_k": "index_top_k"}
 
 
 class LayerKinds(NamedTuple):

@@ -18,24 +18,15 @@ from xlperf.base.arrays import Array, ceil_div, divide, ones, side_by_side, some
 from xlperf.equations.hardware.attention import attention_time
 from xlperf.equations.hardware.gemm import gemm_time, product_traffic
 from xlperf.equations.hardware.roofline import linear_attention_time, transfer_time, vector_time
-from xlperf.equations.model.blocks import (
-    MTP,
-    SHARED_EXPERT,
-    Block,
-    Gemms,
-    Tokens,
-    backward_gemms,
-    concatenated,
-    expanded,
-    layer_blocks,
-    products,
-)
+from xlperf.equations.model.blocks import MTP, SHARED_EXPERT, Block, Gemms, Tokens, expanded, layer_blocks, products
 from xlperf.equations.model.linear_attention import chunked_scan, scan_gradient
 from xlperf.equations.model.operators import (
     Between,
     Vectors,
     attention_gemms,
     attention_vectors,
+    backward_gemms,
+    concatenated,
     expert_bias_vectors,
     linear_vectors,
     mlp_vectors,
@@ -399,12 +390,10 @@ def _feed_forward_kernels(setting: Setting, backward: bool) -> Iterator[tuple[st
         yield "moe", expert_bias_vectors(model, biased * copies, ffn, plan.element_size, WORD, backward)
 
 
-def _linear_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, Vectors]]:
+def _other_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, Vectors]]:
+    """Kernels of linear attention and of MTP modules."""
     if setting.architecture.linear_attention:
         yield "linear", linear_vectors(setting.shard, setting.plan.tokens, _between(setting), backward)
-
-
-def _mtp_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, Vectors]]:
     if some(setting.plan.mtp_layers):
         yield "mtp", mtp_vectors(setting.model, _between(setting), backward)
 
@@ -442,7 +431,7 @@ def _outside_layers(setting: Setting) -> Iterator[tuple[str, str, Vectors]]:
     yield "backward", "head", Vectors(("cross-entropy gradient",), (vocab * gradient)[:, None])
 
 
-_LAYER_KERNELS = (_stream_mixing, _attention_kernels, _feed_forward_kernels, _linear_kernels, _mtp_kernels)
+_LAYER_KERNELS = (_stream_mixing, _attention_kernels, _feed_forward_kernels, _other_kernels)
 """Memory-bound kernels of layers and MTP modules in one direction, with their place."""
 
 

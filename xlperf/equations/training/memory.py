@@ -22,12 +22,7 @@ _MTP_STREAMS = 5.0
 
 
 def logits_size(
-    num_logits: Numeric,
-    element_size: Numeric,
-    word_size: Numeric,
-    fused: Numeric,
-    plain: Numeric,
-    split: Numeric = 0.0,
+    num_logits: Numeric, element_size: Numeric, word_size: Numeric, fused: Numeric, plain: Numeric, split: Numeric = 0.0
 ) -> Array:
     r"""Bytes of the logits and their gradients at the peak of the cross-entropy.
 
