@@ -152,7 +152,7 @@ def divide(numerator: Numeric, denominator: Numeric, where_zero: float = 0.0) ->
     return np.asarray(np.where(zero & ~np.isnan(top), where_zero, quotient), dtype=np.float64)
 
 
-def known_or(values: Numeric, other: float) -> Array:
+def known_or(values: Numeric, other: Numeric) -> Array:
     """Values, and another number where they are not known (NaN): a third of the time of ``np.nan_to_num``.
 
     >>> known_or([1.0, np.nan], np.inf).tolist()

@@ -53,6 +53,7 @@ from xlperf.equations.hardware.power import Machine
 from xlperf.equations.hardware.roofline import stack_constants
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.collectives import OPERATIONS
+from xlperf.equations.plan.dimensions import MESSAGE_PARTS
 from xlperf.equations.plan.records import FP4, Remark, broken_rules, remarks_of_rows
 from xlperf.equations.plan.training_plan import (
     ANY_LAYOUT,
@@ -66,7 +67,7 @@ from xlperf.equations.plan.training_rules import TRAINING_RULES
 from xlperf.equations.training import Setting, step
 from xlperf.equations.training.memory import memory_of
 from xlperf.equations.training.rates import causal_ratio, run_results, slow_run_ratio, training_power, training_rates
-from xlperf.equations.training.step import COMPUTE_PARTS, MESSAGE_PARTS, STEP_PARTS
+from xlperf.equations.training.step import COMPUTE_PARTS, STEP_PARTS
 from xlperf.interop.stack_rules import software_default
 
 _KERNELS, _FUSED_KERNELS = ("gemm", "experts", *OPERATIONS), ("vector",)

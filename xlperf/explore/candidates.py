@@ -16,8 +16,8 @@ from xlperf.catalog.schema import auto_columns, canonical, mapping_columns, spli
 from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine import evaluate
 from xlperf.engine.tables import fitting
+from xlperf.equations.plan.dimensions import PLACEHOLDERS, REPLICA
 from xlperf.equations.plan.serving_rules import MODE_RULES, REQUEST_RULES, SERVING_RULES
-from xlperf.equations.plan.training_plan import PLACEHOLDERS
 from xlperf.equations.plan.training_rules import TRAINING_RULES
 from xlperf.explore.mappings import (
     MOST_ACCELERATORS,
@@ -427,7 +427,7 @@ def replicas(plans: Table) -> np.ndarray:
     pools = plans.filled("mode") == "disaggregated"
     apart = np.where(np.isnan(asked), np.floor(0.5 * total), asked) + np.nan_to_num(plans.number("expert_accelerators"))
     decode = np.where(pools, total - apart, total)
-    ranks = plans.filled("tensor_parallel") * plans.filled("context_parallel") * plans.filled("pipeline_parallel")
+    ranks = np.prod([plans.filled(each.size) for each in REPLICA], axis=0)
     return np.asarray(np.maximum(np.floor(decode / ranks), 1.0))
 
 

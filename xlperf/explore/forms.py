@@ -20,6 +20,7 @@ from xlperf.catalog.cells import number_of
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import FORMS, first_words, results_of, table_schema
 from xlperf.catalog.table import Place, Table, nowhere
+from xlperf.equations.plan.dimensions import RANKS
 from xlperf.explore.chips import BESIDE, chip_answers
 from xlperf.explore.facility import most_fed, run_beyond_power
 from xlperf.explore.fleet_plans import with_columns
@@ -336,8 +337,8 @@ def _run(form: Table, searched: Search, catalog: Catalog) -> Answer:
         answer[name] = str(plan.filled(name)[0]) if chosen[name].is_text else float(plan.filled(name)[0])
     answer["recompute_modules"] = answer["recompute_modules"] if answer["recompute"] == "selective" else "none"
     count = float(plan.number("num_accelerators")[0])
-    pieces = plan.filled("tensor_parallel") * plan.filled("pipeline_parallel") * plan.filled("context_parallel")
-    answer |= {"accelerators": count, "data_parallel": count / float(pieces[0])}
+    pieces = np.prod([plan.filled(each.size)[0] for each in RANKS if not each.remainder])
+    answer |= {"accelerators": count, "data_parallel": count / float(pieces)}
     hours = hours_of(form, plan, results, catalog)
     answer |= hours.results | hours.costs("run_cost", answer["run_time"] * count)
     answer |= {"paid_run_cost": answer["run_cost"], "run_cost": float(results.number("run_cost")[0]) * longer}

@@ -13,6 +13,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import MEASURED, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
+from xlperf.equations.plan.dimensions import REPLICA
 from xlperf.explore.causes import with_exact_names
 from xlperf.explore.diagnose import Measured, ratio_band
 from xlperf.explore.fleet_plans import with_columns
@@ -53,7 +54,6 @@ SWITCHES: Mapping[str, Mapping[str, float | str]] = {
 WORTH = 0.005
 """Share by which a setting must be faster to be switched on. [-]"""
 POOLED = "disaggregated"
-_RANKS = ("tensor_parallel", "pipeline_parallel", "context_parallel")
 _ARGUMENT = re.compile(r"-|[\w.+]{1,200}(?:=|: )")
 """An argument among the lines of a launch script: ``--flag``, ``key=value`` or ``key: value``."""
 MOST = 400_000
@@ -257,7 +257,7 @@ def _copies(plan: Table, better: Table) -> Iterator[str]:
     if plan.kind != "inference" or str(plan.filled("mode")[0]) == POOLED:
         return
     old, new = (
-        table.number("num_accelerators")[0] / np.prod([table.filled(name)[0] for name in _RANKS])
+        table.number("num_accelerators")[0] / np.prod([table.filled(each.size)[0] for each in REPLICA])
         for table in (plan, better)
     )
     if old != new:
