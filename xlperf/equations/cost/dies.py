@@ -54,8 +54,7 @@ def dies_per_wafer(
 
     References
     ----------
-    .. [1] D. K. de Vries, "Investigation of gross die per wafer formulas", IEEE Trans. Semicond. Manuf. 18(1), 2005,
-       doi:10.1109/TSM.2004.836656.
+    .. [1] D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
 
     Examples
     --------
@@ -101,8 +100,7 @@ def dies_per_wafer_by_area(
 
     References
     ----------
-    .. [1] D. K. de Vries, "Investigation of gross die per wafer formulas", IEEE Trans. Semicond. Manuf. 18(1), 2005,
-       doi:10.1109/TSM.2004.836656.
+    .. [1] D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
 
     Examples
     --------
@@ -147,8 +145,7 @@ def dies_per_wafer_exponential(
 
     References
     ----------
-    .. [1] A. V. Ferris-Prabhu, "An algebraic expression to count the number of chips on a wafer", IEEE Circuits and
-       Devices Magazine 5(1), 1989, doi:10.1109/101.17236.
+    .. [1] A. V. Ferris-Prabhu, IEEE Circuits and Devices Magazine 5(1), 1989, doi:10.1109/101.17236.
 
     Examples
     --------
@@ -197,8 +194,7 @@ def dies_per_wafer_placed(
 
     References
     ----------
-    .. [1] D. K. de Vries, "Investigation of gross die per wafer formulas", IEEE Trans. Semicond. Manuf. 18(1), 2005,
-       doi:10.1109/TSM.2004.836656.
+    .. [1] D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
 
     Examples
     --------
@@ -255,8 +251,7 @@ def reticle_fields(die_width: Numeric, die_height: Numeric, reticle_width: Numer
 
     References
     ----------
-    .. [1] A. Graening et al., "CATCH: a cost analysis tool for co-optimization of chiplet-based heterogeneous
-       systems", 2025, arXiv:2503.15753.
+    .. [1] A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
 
     Examples
     --------
@@ -288,8 +283,7 @@ def reticle_utilization(die_area: Numeric, reticle_area: Numeric) -> Array:
 
     References
     ----------
-    .. [1] A. Graening et al., "CATCH: a cost analysis tool for co-optimization of chiplet-based heterogeneous
-       systems", 2025, arXiv:2503.15753.
+    .. [1] A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
 
     Examples
     --------
@@ -322,8 +316,7 @@ def lithography_cost_factor(lithography_share: Numeric, reticle_utilization_shar
 
     References
     ----------
-    .. [1] A. Graening et al., "CATCH: a cost analysis tool for co-optimization of chiplet-based heterogeneous
-       systems", 2025, arXiv:2503.15753.
+    .. [1] A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
 
     Examples
     --------
@@ -355,8 +348,7 @@ def raw_die_cost(wafer_price: Numeric, num_dies: Numeric) -> Array:
 
     References
     ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
-       DAC 2022, doi:10.1145/3489517.3530428.
+    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
 
     Examples
     --------
@@ -389,8 +381,7 @@ def good_die_cost(raw_cost: Numeric, sort_cost: Numeric, pass_share: Numeric) ->
 
     References
     ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
-       DAC 2022, doi:10.1145/3489517.3530428.
+    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
 
     Examples
     --------
@@ -421,8 +412,7 @@ def testing_cost(test_time: Numeric, tester_rate: Numeric) -> Array:
 
     References
     ----------
-    .. [1] A. Graening et al., "CATCH: a cost analysis tool for co-optimization of chiplet-based heterogeneous
-       systems", 2025, arXiv:2503.15753.
+    .. [1] A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
 
     Examples
     --------

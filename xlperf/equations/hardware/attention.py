@@ -406,8 +406,7 @@ def softmax_time(softmax_flop: Numeric, vector_flop_rate: Numeric, exponential_r
     References
     ----------
     .. [1] NVIDIA, "CUDA C++ programming guide", throughput of native arithmetic instructions.
-    .. [2] NVIDIA, "Making softmax more efficient with NVIDIA Blackwell Ultra", developer.nvidia.com/blog: units for
-       exponentials of twice the rate.
+    .. [2] NVIDIA, "Making softmax more efficient with NVIDIA Blackwell Ultra", developer.nvidia.com/blog.
     .. [3] AMD, "CDNA 4 architecture", white paper, 2025: transcendental functions at twice the rate.
 
     Examples
@@ -447,48 +446,6 @@ def attention_time(
     .. math::
 
         t = t_0 + \max(t_{memory}, t_{compute}) + s \min(t_{memory}, t_{compute})
-
-    Parameters
-    ----------
-    device : Device
-        Accelerator, (rows, 1).
-    constants : mapping of str to Array
-        Calibration constants of the family attention or attention_backward, (rows, 1).
-    batch : numeric
-        Sequences, (rows, operators). [-]
-    num_heads : numeric
-        Heads of queries on this accelerator, (rows, operators). [-]
-    num_query_groups : numeric
-        Heads of keys and values on this accelerator, (rows, operators). [-]
-    query_length : numeric
-        Queries of one sequence, (rows, operators). [-]
-    key_length : numeric
-        Keys of one sequence, (rows, operators). [-]
-    head_size : numeric
-        Elements of a head, (rows, operators). [-]
-    causal : numeric
-        1 where a query sees the keys up to its own position, 0 where it sees all, (rows, operators). [-]
-    element_size : numeric
-        Size of one element, (rows, operators). [B]
-    direction : {"forward", "backward"}
-        Of the pass.
-
-    Returns
-    -------
-    time : numeric
-        Time of one call, (rows, operators). [s]
-
-    References
-    ----------
-    .. [1] T. Dao, "FlashAttention-2", 2023, arXiv:2307.08691.
-
-    Examples
-    --------
-    10 heads of 100 over 10,240 tokens: 4 x 10 x 100 x 10,240 x 10,240 FLOP at 1 PFLOP/s, longer than 82 MB at 1 TB/s.
-
-    >>> from ideal_machine import constants, device
-    >>> attention_time(device(), constants("attention"), 1, 10, 10, 10240, 10240, 100, 0, 2).tolist()
-    [[0.0004194]]
     """
     num_products, num_passes = (2.0, 1.0) if direction == "forward" else (5.0, 2.0)
     flop = 2.0 * num_products * array(head_size)
@@ -529,44 +486,6 @@ def decode_attention_time(
     .. math::
 
         t = t_0 + \max(t_{compute}, t_{memory})
-
-    Parameters
-    ----------
-    device : Device
-        Accelerator, (rows, 1).
-    constants : mapping of str to Array
-        Calibration constants of the family attention_decode, (rows, 1).
-    batch : numeric
-        Sequences, (rows, operators). [-]
-    num_heads : numeric
-        Heads of queries on this accelerator, (rows, operators). [-]
-    num_query_groups : numeric
-        Heads of keys and values on this accelerator, (rows, operators). [-]
-    key_length : numeric
-        Tokens in the cache, (rows, operators). [-]
-    head_size : numeric
-        Elements of a head, (rows, operators). [-]
-    kv_element_size : numeric
-        Size of one element of the cache, (rows, operators). [B]
-
-    Returns
-    -------
-    time : numeric
-        Time of one call, (rows, operators). [s]
-
-    References
-    ----------
-    .. [1] N. Shazeer, "Fast Transformer Decoding", 2019, arXiv:1911.02150.
-
-    Examples
-    --------
-    2 x 2 x 100 x 5 elements of 2 bytes at 0.5 x 1,000 B/s, 1 s to launch:
-
-    >>> from types import SimpleNamespace
-    >>> device = SimpleNamespace(memory_bandwidth=1000.0, peak_flop_rate=100000.0)
-    >>> constants = {"memory_efficiency": 0.5, "compute_efficiency": 0.5, "launch_time": 1.0}
-    >>> float(decode_attention_time(device, constants, 1.0, 8.0, 2.0, 100.0, 5.0, 2.0))
-    9.0
     """
     traffic = kv_cache_traffic(batch, num_query_groups, key_length, head_size, kv_element_size)
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
@@ -593,44 +512,6 @@ def unshared_decode_attention_time(
     .. math::
 
         t = t_0 + \max\left(\frac{2 b a s d\,e}{B_{L2}}, \frac{4 b a s d}{\eta P_v}\right)
-
-    Parameters
-    ----------
-    device : Device
-        Accelerator, (rows, 1).
-    constants : mapping of str to Array
-        Calibration constants of the family attention_decode, (rows, 1).
-    batch : numeric
-        Sequences b, (rows, operators). [-]
-    num_heads : numeric
-        Heads a of queries on this accelerator, (rows, operators). [-]
-    key_length : numeric
-        Tokens s in the cache, (rows, operators). [-]
-    head_size : numeric
-        Elements d of a head, (rows, operators). [-]
-    kv_element_size : numeric
-        Size e of one element of the cache, (rows, operators). [B]
-
-    Returns
-    -------
-    time : numeric
-        Time of one call, (rows, operators). [s]
-
-    References
-    ----------
-    .. [1] NVIDIA, "New XQA-kernel provides 2.4x more Llama-70B throughput within the same latency budget",
-       TensorRT-LLM blog, 2024.
-    .. [2] vLLM issue 15351, 2025: 8 heads that share keys move 800 MB from the L2 for a cache of 64 MB.
-
-    Examples
-    --------
-    4 x 8 x 100 x 5 operations at 0.1 x 20,000 FLOP/s, 1 s to launch:
-
-    >>> from types import SimpleNamespace
-    >>> device = SimpleNamespace(l2_bandwidth=4000.0, vector_flop_rate=20000.0)
-    >>> constants = {"vector_efficiency": 0.1, "launch_time": 1.0}
-    >>> float(unshared_decode_attention_time(device, constants, 1.0, 8.0, 100.0, 5.0, 2.0))
-    9.0
     """
     traffic = kv_cache_traffic(batch, num_heads, key_length, head_size, kv_element_size)
     cache = transfer_time(traffic, device.l2_bandwidth)
@@ -684,56 +565,6 @@ def engine_decode_attention_time(
     r"""Time of decode attention in an engine: its tiles, or a kernel that does not share keys.
 
     .. math:: t = \max(t_{tiled}, t_{unshared})
-
-    Parameters
-    ----------
-    device : Device
-        Accelerator, (rows, 1).
-    constants : mapping of str to Array
-        Calibration constants of the family attention_decode, (rows, 1).
-    batch : numeric
-        Sequences, (rows, operators). [-]
-    num_heads : numeric
-        Heads of queries on this accelerator, (rows, operators). [-]
-    num_query_groups : numeric
-        Heads of keys and values on this accelerator, (rows, operators). [-]
-    key_length : numeric
-        Tokens in the cache, (rows, operators). [-]
-    head_size : numeric
-        Elements of a head, (rows, operators). [-]
-    kv_element_size : numeric
-        Size of one element of the cache, (rows, operators). [B]
-    tile_rows : numeric
-        Query rows of a tile of a kernel that is stated, (rows, operators); NaN: that of the software, which may have a
-        kernel that does not share keys. [-]
-
-    Returns
-    -------
-    time : numeric
-        Time of one call, (rows, operators). [s]
-
-    References
-    ----------
-    As :func:`tiled_heads` and :func:`unshared_decode_attention_time`.
-
-    Examples
-    --------
-    Tiles of 4 rows for 2 heads of keys compute no more than the 8 heads there are: 5 s, and 1 s to launch:
-
-    >>> from types import SimpleNamespace
-    >>> device = SimpleNamespace(
-    ...     memory_bandwidth=1000.0, peak_flop_rate=6400.0, l2_bandwidth=4000.0, vector_flop_rate=20000.0
-    ... )
-    >>> constants = {"memory_efficiency": 1.0, "compute_efficiency": 0.5, "launch_time": 1.0, "tile_rows": 4.0}
-    >>> constants |= {"shared_keys": 1.0, "vector_efficiency": 0.1}
-    >>> float(engine_decode_attention_time(device, constants, 1.0, 8.0, 2.0, 100.0, 5.0, 2.0, np.nan))
-    6.0
-
-    A kernel without shared keys takes 8 s on the vector units, and one that is stated does not:
-
-    >>> constants["shared_keys"] = 0.0
-    >>> engine_decode_attention_time(device, constants, 1.0, 8.0, 2.0, 100.0, 5.0, 2.0, [np.nan, 4.0]).tolist()
-    [9.0, 6.0]
     """
     stated = ~np.isnan(array(tile_rows))
     rows = np.where(stated, array(tile_rows), constants["tile_rows"])

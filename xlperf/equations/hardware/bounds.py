@@ -21,24 +21,12 @@ _TWICE, WITHOUT_LIMIT = 2.0, 2.0**40
 
 
 class Faster(NamedTuple):
-    """Factors of the speed of a machine's resources, of one for all plans or of each, (rows, 1).
+    """Factors of the speed of a machine's resources, of one for all plans or of each, (rows, 1)."""
 
-    Attributes
-    ----------
-    compute : numeric
-        Of the matrix, vector and exponential units and of the power that they may draw. [-]
-    memory : numeric
-        Of the bandwidths of the main memory and of the last-level cache. [-]
-    network : numeric
-        Of the bandwidth of links. [-]
-    power : numeric
-        Of the power limit alone. [-]
-    """
-
-    compute: float | Array = 1.0
-    memory: float | Array = 1.0
-    network: float | Array = 1.0
-    power: float | Array = 1.0
+    compute: float | Array = 1.0  # Of the matrix, vector and exponential units and of the power that they may draw [-]
+    memory: float | Array = 1.0  # Of the bandwidths of the main memory and of the last-level cache [-]
+    network: float | Array = 1.0  # Of the bandwidth of links [-]
+    power: float | Array = 1.0  # Of the power limit alone [-]
 
     def device(self, device: Device) -> Device:
         """An accelerator with such units and memory."""
@@ -60,28 +48,6 @@ def limiting_resources(times: Callable[[Faster], Sequence[Array]], network: bool
     """What limits each of several groups of times: the resource whose doubling shortens a time most.
 
     Overhead counts as half of the time that is left when nothing has a limit. Heuristic, this work.
-
-    Parameters
-    ----------
-    times : callable
-        Times of each group on a machine that is faster by some factors. [s]
-    network : bool, default False
-        Whether messages are part of any time: else links are not tried.
-
-    Returns
-    -------
-    list of np.ndarray
-        Positions in :data:`RESOURCES` in the shape of each group.
-
-    Examples
-    --------
-    3 s of arithmetic beside 2 s of traffic; then 5 s that nothing shortens after them:
-
-    >>> def times(faster):
-    ...     busy = np.maximum(3.0 / faster.compute, 2.0 / faster.memory)
-    ...     return [np.array([busy, 5.0 + busy])]
-    >>> [RESOURCES[code] for code in limiting_resources(times)[0]]
-    ['compute', 'overhead']
     """
     tried = [Faster(), Faster(compute=_TWICE), Faster(memory=_TWICE)]
     tried += [Faster(network=_TWICE)] if network else []
@@ -91,41 +57,13 @@ def limiting_resources(times: Callable[[Faster], Sequence[Array]], network: bool
 
 
 def most_saved(*saved: Array) -> np.ndarray:
-    """Position in :data:`RESOURCES` of the largest of the times saved; the last one is that of overhead.
-
-    Parameters
-    ----------
-    *saved : Array
-        Time that twice of each resource saves, from the first on, and half of what none shortens. [s]
-
-    Returns
-    -------
-    np.ndarray
-        In the shape of the arguments.
-
-    >>> most_saved(np.array([1.0]), np.array([2.0]), np.array([3.0])).tolist()
-    [3]
-    """
+    """Position in :data:`RESOURCES` of the largest of the times saved; the last one is that of overhead."""
     most = np.argmax(np.stack([np.nan_to_num(one) for one in saved], axis=-1), axis=-1)
     return np.asarray(np.where(most == len(saved) - 1, len(RESOURCES) - 1, most))
 
 
 def ideal_constants(constants: Mapping[str, Array]) -> dict[str, Array]:
-    """Constants of a kernel that reaches the rates of the datasheet, with the tiles that its library has.
-
-    Parameters
-    ----------
-    constants : mapping of str to Array
-        Calibration constants of one family.
-
-    Returns
-    -------
-    dict of str to Array
-        Efficiencies and slowdowns 1, times and shares that do not overlap 0; the rest as it is.
-
-    >>> ideal_constants({"memory_efficiency": 0.9, "launch_time": 3.0, "largest_tile_rows": 512.0})
-    {'memory_efficiency': 1.0, 'launch_time': 0.0, 'largest_tile_rows': 512.0}
-    """
+    """Constants of a kernel that reaches the rates of the datasheet, with the tiles that its library has."""
     found = {}
     for name, values in constants.items():
         one = name.endswith(("_efficiency", "_slowdown"))

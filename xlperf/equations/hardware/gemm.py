@@ -217,10 +217,8 @@ def product_memory_traffic(
     References
     ----------
     .. [1] J.-W. Hong and H. T. Kung, "I/O complexity: the red-blue pebble game", STOC 1981, doi:10.1145/800076.802486.
-    .. [2] T. M. Smith, B. Lowery, J. Langou and R. A. van de Geijn, "A tight I/O lower bound for matrix
-       multiplication", 2019, arXiv:1702.02017.
-    .. [3] K. Goto and R. van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34(3), 2008,
-       doi:10.1145/1356052.1356053.
+    .. [2] T. M. Smith et al., "A tight I/O lower bound for matrix multiplication", 2019, arXiv:1702.02017.
+    .. [3] K. Goto and R. van de Geijn, ACM TOMS 34(3), 2008, doi:10.1145/1356052.1356053.
 
     Examples
     --------
@@ -404,10 +402,8 @@ def few_rows_time(
 
     References
     ----------
-    .. [1] NVIDIA, "Parallel Thread Execution ISA", section "Asynchronous warpgroup level matrix instructions": shapes
-       m64nNk16 with N any multiple of 8.
-    .. [2] NVIDIA, "CUTLASS: efficient GEMM in CUDA", github.com/NVIDIA/cutlass, media/docs/efficient_gemm.md, section
-       "Parallelized reductions" (split-K).
+    .. [1] NVIDIA, "Parallel Thread Execution ISA": warpgroup shapes m64nNk16 with N any multiple of 8.
+    .. [2] NVIDIA, "CUTLASS: efficient GEMM in CUDA", section "Parallelized reductions" (split-K).
 
     Examples
     --------
@@ -529,46 +525,6 @@ def gemm_time(
     .. math::
 
         t = t_0 + \frac{c\,b m k}{B} + \max(t_{compute}, t_{memory}) + s \min(t_{compute}, t_{memory})
-
-    Parameters
-    ----------
-    device : Device
-        Accelerator, (rows, 1).
-    constants : mapping of str to Array
-        Calibration constants of the family gemm, (rows, 1).
-    m : numeric
-        Rows of the first matrix, (rows, operators). [-]
-    n : numeric
-        Columns of the second matrix, (rows, operators). [-]
-    k : numeric
-        Depth, (rows, operators). [-]
-    batch : numeric
-        Equal products in one call, (rows, operators). [-]
-    element_size : numeric
-        Size of one element of the inputs, (rows, operators). [B]
-    output_element_size : numeric
-        Size of one element of the output, (rows, operators). [B]
-    stack : {"training", "serving"}
-        Whose tiles: engines also have narrow ones, for batches of few rows.
-
-    Returns
-    -------
-    time : numeric
-        Time of one call, (rows, operators). [s]
-
-    References
-    ----------
-    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
-       doi:10.1145/1498765.1498785.
-
-    Examples
-    --------
-    2 x 8,192 x 8,192 x 8,192 FLOP at 80 % of 1 PFLOP/s and 5 us for the launch; 403 MB at 1 TB/s take less.
-
-    >>> from ideal_machine import constants, device
-    >>> own = constants("gemm", compute_efficiency=0.8, launch_time=5e-6)
-    >>> gemm_time(device(), own, 8192, 8192, 8192, 1, 2, 2).tolist()
-    [[0.001379]]
     """
     few = array(m) <= FEW_ROWS
     units = device

@@ -69,8 +69,7 @@ def resident_share(working_set: Numeric, cache_capacity: Numeric) -> Array:
 
     References
     ----------
-    .. [1] P. J. Denning, "The working set model for program behavior", Commun. ACM 11(5), 1968,
-       doi:10.1145/363095.363141.
+    .. [1] P. J. Denning, "The working set model", Commun. ACM 11(5), 1968, doi:10.1145/363095.363141.
 
     Examples
     --------
@@ -140,8 +139,7 @@ def exposed_offload_time(size: Numeric, bandwidth: Numeric, computing_time: Nume
 
     References
     ----------
-    .. [1] M. Isaev et al., "Calculon: a methodology and tool for high-level co-design of systems and large language
-       models", SC 2023, doi:10.1145/3581784.3607102, section 3 (tensor offloading).
+    .. [1] M. Isaev et al., "Calculon", SC 2023, doi:10.1145/3581784.3607102, section 3 (tensor offloading).
 
     3 s of transfer behind 2 s of computation:
 
@@ -192,10 +190,8 @@ def host_update_time(
 
     References
     ----------
-    .. [1] J. Ren et al., "ZeRO-Offload: democratizing billion-scale model training", 2021, arXiv:2101.06840,
-       section 4.
-    .. [2] S. Rajbhandari et al., "ZeRO-Infinity: breaking the GPU memory wall for extreme scale deep learning", 2021,
-       arXiv:2104.07857, section 5.
+    .. [1] J. Ren et al., "ZeRO-Offload", 2021, arXiv:2101.06840, section 4.
+    .. [2] S. Rajbhandari et al., "ZeRO-Infinity", 2021, arXiv:2104.07857, section 5.
 
     A billion parameters: 28 GB at 70 GB/s and 2 GB at 50 GB/s.
 
