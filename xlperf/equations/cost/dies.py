@@ -36,16 +36,12 @@ def dies_per_wafer(
 
     Parameters
     ----------
-    die_width : numeric
-        Width w of the die. [mm]
-    die_height : numeric
-        Height h of the die. [mm]
+    die_width, die_height : numeric
+        Width w and height h of the die. [mm]
     wafer_diameter : numeric
         Diameter D of the wafer. [mm]
-    edge_exclusion : numeric, default 0.0
-        Rim e that holds no good die. [mm]
-    scribe_width : numeric, default 0.0
-        Lane s between dies. [mm]
+    edge_exclusion, scribe_width : numeric, default 0.0
+        Rim e without good dies, and lane s between dies. [mm]
 
     Returns
     -------
@@ -82,16 +78,12 @@ def dies_per_wafer_by_area(
 
     Parameters
     ----------
-    die_width : numeric
-        Width w of the die. [mm]
-    die_height : numeric
-        Height h of the die. [mm]
+    die_width, die_height : numeric
+        Width w and height h of the die. [mm]
     wafer_diameter : numeric
         Diameter D of the wafer. [mm]
-    edge_exclusion : numeric, default 0.0
-        Rim e that holds no good die. [mm]
-    scribe_width : numeric, default 0.0
-        Lane s between dies. [mm]
+    edge_exclusion, scribe_width : numeric, default 0.0
+        Rim e without good dies, and lane s between dies. [mm]
 
     Returns
     -------
@@ -127,16 +119,12 @@ def dies_per_wafer_exponential(
 
     Parameters
     ----------
-    die_width : numeric
-        Width w of the die. [mm]
-    die_height : numeric
-        Height h of the die. [mm]
+    die_width, die_height : numeric
+        Width w and height h of the die. [mm]
     wafer_diameter : numeric
         Diameter D of the wafer. [mm]
-    edge_exclusion : numeric, default 0.0
-        Rim e that holds no good die. [mm]
-    scribe_width : numeric, default 0.0
-        Lane s between dies. [mm]
+    edge_exclusion, scribe_width : numeric, default 0.0
+        Rim e without good dies, and lane s between dies. [mm]
 
     Returns
     -------
@@ -176,16 +164,12 @@ def dies_per_wafer_placed(
 
     Parameters
     ----------
-    die_width : numeric
-        Width of the die. [mm]
-    die_height : numeric
-        Height of the die. [mm]
+    die_width, die_height : numeric
+        Width w and height h of the die. [mm]
     wafer_diameter : numeric
         Diameter of the wafer. [mm]
-    edge_exclusion : numeric, default 0.0
-        Rim that holds no good die. [mm]
-    scribe_width : numeric, default 0.0
-        Lane between dies. [mm]
+    edge_exclusion, scribe_width : numeric, default 0.0
+        Rim e without good dies, and lane s between dies. [mm]
 
     Returns
     -------
@@ -235,14 +219,10 @@ def reticle_fields(die_width: Numeric, die_height: Numeric, reticle_width: Numer
 
     Parameters
     ----------
-    die_width : numeric
-        Width w of the die or interposer. [mm]
-    die_height : numeric
-        Height h of the die or interposer. [mm]
-    reticle_width : numeric
-        Width W of the field. [mm]
-    reticle_height : numeric
-        Height H of the field. [mm]
+    die_width, die_height : numeric
+        Width w and height h of the die. [mm]
+    reticle_width, reticle_height : numeric
+        Width W and height H of the field. [mm]
 
     Returns
     -------

@@ -98,14 +98,8 @@ def key_passes(
 
     Parameters
     ----------
-    num_heads : numeric
-        Heads of queries. [-]
-    num_query_groups : numeric
-        Heads of keys and values. [-]
-    query_length : numeric
-        Queries of one sequence. [-]
-    key_length : numeric
-        Keys of one sequence. [-]
+    num_heads, num_query_groups, query_length, key_length : numeric
+        Heads of queries, heads of keys and values; queries and keys of one sequence. [-]
     head_size : numeric
         Elements of a head. [-]
     element_size : numeric
@@ -148,10 +142,8 @@ def visible_pairs(query_length: Numeric, key_length: Numeric, causal: Numeric) -
 
     Parameters
     ----------
-    query_length : numeric
-        Queries of one sequence. [-]
-    key_length : numeric
-        Keys of one sequence. [-]
+    query_length, key_length : numeric
+        Queries and keys of one sequence. [-]
     causal : numeric
         1 where a query sees the keys up to its own position, 0 where it sees all. [-]
 
@@ -235,10 +227,8 @@ def flash_compute_time(
     ----------
     num_heads : numeric
         Heads of all sequences together. [-]
-    query_length : numeric
-        Queries of one sequence. [-]
-    key_length : numeric
-        Keys of one sequence. [-]
+    query_length, key_length : numeric
+        Queries and keys of one sequence. [-]
     causal : numeric
         1 where a query sees the keys up to its own position, 0 where it sees all. [-]
     query_tile : numeric
@@ -301,14 +291,8 @@ def flash_traffic(
     ----------
     batch : numeric
         Sequences. [-]
-    num_heads : numeric
-        Heads of queries. [-]
-    num_query_groups : numeric
-        Heads of keys and values. [-]
-    query_length : numeric
-        Queries of one sequence. [-]
-    key_length : numeric
-        Keys of one sequence. [-]
+    num_heads, num_query_groups, query_length, key_length : numeric
+        Heads of queries, heads of keys and values; queries and keys of one sequence. [-]
     head_size : numeric
         Elements of a head. [-]
     element_size : numeric
@@ -527,10 +511,8 @@ def tiled_heads(num_heads: Numeric, num_query_groups: Numeric, tile_rows: Numeri
 
     Parameters
     ----------
-    num_heads : numeric
-        Heads a of queries on this accelerator. [-]
-    num_query_groups : numeric
-        Heads g of keys and values on this accelerator. [-]
+    num_heads, num_query_groups : numeric
+        Heads a of queries, and g of keys and values, on this accelerator. [-]
     tile_rows : numeric
         Query rows r of a tile. [-]
 

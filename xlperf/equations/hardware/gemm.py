@@ -69,10 +69,8 @@ def tile_memory(
 
     Parameters
     ----------
-    tile_rows : numeric
-        Rows of outputs of a tile. [-]
-    tile_columns : numeric
-        Columns of outputs of a tile. [-]
+    tile_rows, tile_columns : numeric
+        Rows and columns of outputs of one tile. [-]
     stage_depth : numeric, default 128.0
         Depth d of a stage of operands, per row and column of a tile. [B]
     sum_size : numeric, default 4.0
@@ -110,18 +108,10 @@ def product_traffic(
 
     Parameters
     ----------
-    m : numeric
-        Rows of the first matrix. [-]
-    n : numeric
-        Columns of the second matrix. [-]
-    k : numeric
-        Depth. [-]
-    batch : numeric
-        Equal products in the call. [-]
-    element_size : numeric
-        Size of one element of the inputs. [B]
-    output_element_size : numeric
-        Size of one element of the output. [B]
+    m, n, k, batch : numeric
+        Rows of the first and columns of the second matrix, depth; equal products in the call. [-]
+    element_size, output_element_size : numeric
+        Size of one element of the inputs, and of the output. [B]
 
     Returns
     -------
@@ -184,22 +174,12 @@ def product_memory_traffic(
 
     Parameters
     ----------
-    m : numeric
-        Rows of the first matrix. [-]
-    n : numeric
-        Columns of the second matrix. [-]
-    k : numeric
-        Depth. [-]
-    batch : numeric
-        Equal products in the call. [-]
-    element_size : numeric
-        Size of one element of the inputs. [B]
-    output_element_size : numeric
-        Size of one element of the output. [B]
-    tile_rows : numeric
-        Rows of outputs of the largest tile that fits. [-]
-    tile_columns : numeric
-        Columns of outputs of it. [-]
+    m, n, k, batch : numeric
+        Rows of the first and columns of the second matrix, depth; equal products in the call. [-]
+    element_size, output_element_size : numeric
+        Size of one element of the inputs, and of the output. [B]
+    tile_rows, tile_columns : numeric
+        Rows and columns of outputs of one tile. [-]
     tiles_at_once : numeric
         Multiprocessors; NaN: all tiles run at the same time. [-]
     cache_capacity : numeric
@@ -288,20 +268,12 @@ def tiled_product_time(
 
     Parameters
     ----------
-    m : numeric
-        Rows of the first matrix. [-]
-    n : numeric
-        Columns of the second matrix. [-]
-    k : numeric
-        Depth: columns of the first, rows of the second matrix. [-]
-    batch : numeric
-        Equal products in the call. [-]
+    m, n, k, batch : numeric
+        Rows of the first and columns of the second matrix, depth; equal products in the call. [-]
     element_size : numeric
         Size of one element of the inputs. [B]
-    tile_rows : numeric
-        Rows of outputs of one tile. [-]
-    tile_columns : numeric
-        Columns of outputs of one tile. [-]
+    tile_rows, tile_columns : numeric
+        Rows and columns of outputs of one tile. [-]
     num_splits : numeric
         Pieces that the depth is cut into; their sums are put together at the end. [-]
     peak_flop_rate : numeric
@@ -376,14 +348,8 @@ def few_rows_time(
 
     Parameters
     ----------
-    m : numeric
-        Rows of the first matrix. [-]
-    n : numeric
-        Columns of the second matrix. [-]
-    k : numeric
-        Depth. [-]
-    batch : numeric
-        Equal products in the call. [-]
+    m, n, k, batch : numeric
+        Rows of the first and columns of the second matrix, depth; equal products in the call. [-]
     peak_flop_rate : numeric
         Dense peak of the whole accelerator. [FLOP/s]
     compute_efficiency : numeric, default 1.0

@@ -95,14 +95,10 @@ def dragonfly_hops(group_size: Numeric, distance: Numeric, first_length: Numeric
 
     Parameters
     ----------
-    group_size : numeric
-        Members of the group. [-]
-    distance : numeric
-        Ranks from one member to the next. [-]
-    first_length : numeric
-        Accelerators of one router. [-]
-    second_length : numeric
-        Routers of one group. [-]
+    group_size, distance : numeric
+        Members n of the group; ranks from one member to the next. [-]
+    first_length, second_length : numeric
+        Accelerators of one router, routers of one group. [-]
 
     Returns
     -------
@@ -147,16 +143,10 @@ def dragonfly_neighbour_load(
 
     Parameters
     ----------
-    group_size : numeric
-        Members of the group. [-]
-    distance : numeric
-        Ranks from one member to the next. [-]
-    first_length : numeric
-        Accelerators p of one router. [-]
-    second_length : numeric
-        Routers a of one group. [-]
-    third_length : numeric
-        Groups g of the machine. [-]
+    group_size, distance : numeric
+        Members n of the group; ranks from one member to the next. [-]
+    first_length, second_length, third_length : numeric
+        Accelerators p of a router, routers a of a group, groups g of the machine. [-]
     num_links : numeric
         Global links h of one router. [-]
 
@@ -207,16 +197,10 @@ def dragonfly_exchange_load(
 
     Parameters
     ----------
-    group_size : numeric
-        Members n of the group. [-]
-    distance : numeric
-        Ranks from one member to the next. [-]
-    first_length : numeric
-        Accelerators p of one router. [-]
-    second_length : numeric
-        Routers a of one group. [-]
-    third_length : numeric
-        Groups g of the machine. [-]
+    group_size, distance : numeric
+        Members n of the group; ranks from one member to the next. [-]
+    first_length, second_length, third_length : numeric
+        Accelerators p of a router, routers a of a group, groups g of the machine. [-]
     num_links : numeric
         Global links h of one router. [-]
 

@@ -106,16 +106,10 @@ def torus_steps(
 
     Parameters
     ----------
-    group_size : numeric
-        Members of the group. [-]
-    distance : numeric
-        Ranks from one member to the next. [-]
-    first_length : numeric
-        Places along the first axis. [-]
-    second_length : numeric
-        Places along the second axis. [-]
-    third_length : numeric
-        Places along the third axis. [-]
+    group_size, distance : numeric
+        Members of the group; ranks from one member to the next. [-]
+    first_length, second_length, third_length : numeric
+        Places along each axis. [-]
     num_rings : numeric
         Axes, from the first on, whose ends are joined. [-]
 
@@ -163,16 +157,10 @@ def torus_gather_load(
 
     Parameters
     ----------
-    group_size : numeric
-        Members of the group. [-]
-    distance : numeric
-        Ranks from one member to the next. [-]
-    first_length : numeric
-        Places along the first axis. [-]
-    second_length : numeric
-        Places along the second axis. [-]
-    third_length : numeric
-        Places along the third axis. [-]
+    group_size, distance : numeric
+        Members of the group; ranks from one member to the next. [-]
+    first_length, second_length, third_length : numeric
+        Places along each axis. [-]
     num_rings : numeric
         Axes, from the first on, whose ends are joined. [-]
     num_links : numeric
@@ -247,16 +235,10 @@ def torus_exchange_load(
 
     Parameters
     ----------
-    group_size : numeric
-        Members of the group. [-]
-    distance : numeric
-        Ranks from one member to the next. [-]
-    first_length : numeric
-        Places along the first axis. [-]
-    second_length : numeric
-        Places along the second axis. [-]
-    third_length : numeric
-        Places along the third axis. [-]
+    group_size, distance : numeric
+        Members of the group; ranks from one member to the next. [-]
+    first_length, second_length, third_length : numeric
+        Places along each axis. [-]
     num_rings : numeric
         Axes, from the first on, whose ends are joined. [-]
     num_links : numeric
@@ -298,12 +280,8 @@ def torus_distances(
     ----------
     distance : numeric
         Ranks from one to the other. [-]
-    first_length : numeric
-        Places along the first axis. [-]
-    second_length : numeric
-        Places along the second axis. [-]
-    third_length : numeric
-        Places along the third axis. [-]
+    first_length, second_length, third_length : numeric
+        Places along each axis. [-]
     num_rings : numeric
         Axes, from the first on, whose ends are joined. [-]
 
