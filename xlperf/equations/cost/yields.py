@@ -256,7 +256,7 @@ def negative_binomial_yield(defects: Numeric, clustering: Numeric) -> Array:
 
     References
     ----------
-    .. [1] C. H. Stapper et al., "Integrated circuit yield statistics", Proc. IEEE 71(4), 1983, doi:10.1109/PROC.1983.12619.
+    .. [1] C. H. Stapper et al., "Integrated circuit yield", Proc. IEEE 71(4), 1983, doi:10.1109/PROC.1983.12619.
 
     Examples
     --------
