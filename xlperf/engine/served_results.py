@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from xlperf.engine.notes import (
     unpriced_notes,
 )
 from xlperf.engine.own_runs import Corrections, narrowed, own_runs_note, source_width
+from xlperf.engine.served import Served, ServingSetting
 from xlperf.engine.trust import NOT_SHOWN, band_ends, ends_together
 from xlperf.equations.cost.tokens import (
     ALL_IN,
@@ -37,9 +37,6 @@ from xlperf.equations.plan.serving_rules import WARNINGS
 from xlperf.equations.serving import BOUNDS, memory_of
 from xlperf.equations.serving.energy import ServedWork, expert_pool_power, results_at_rate, serving_power
 from xlperf.equations.serving.results import band_of_time, full_cache
-
-if TYPE_CHECKING:
-    from xlperf.engine.inference import Served, ServingSetting
 
 # States of an accelerator and the parts of a decode step in which it is in them
 _STATES = {
