@@ -1,4 +1,4 @@
-"""Inference plans evaluated: joined to the catalog, legality, results by mode, costs and notes."""
+"""Inference plans evaluated: legality, results by mode, costs and notes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _TIMES = (
     *("queue_time", "running_batch", "max_request_rate", "prefill_time", "decode_time", "prefill_share"),
     *("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead"),
 )
-# Results by the equations that they take alone; cost, energy, bands, badges and notes take all of them
+# Results by the only group of equations that they need; cost, energy, bands, badges and notes need all groups
 _GROUPS = {
     **dict.fromkeys(_TIMES, "times"),
     **dict.fromkeys(("fits", "max_batch_size"), "memory"),
@@ -73,62 +73,57 @@ _GROUPS = {
 
 
 def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] | None = None) -> dict[str, np.ndarray]:
-    """Results of a block of inference plans.
+    """Results of a block of inference plans: the columns of ``inference_results`` in internal units.
 
-    ``results``: columns that are asked for: equations that they do not take are left out. All by default. Returns every
-    column of ``inference_results``, in the units used inside; or those asked for and what comes with them, and a
-    ``reason`` that says why a plan is illegal but has no notes.
+    With ``results``, only the equations of these columns run; further columns may come along, and ``reason`` gives the
+    broken rules of illegal plans without notes.
     """
     named = named_rows(plans, catalog)
     codes = _codes(plans, catalog, named)
     rated = None if "request_rate" not in plans else ~np.isnan(plans["request_rate"])
     groups = groups_of(results, _GROUPS)
 
-    def evaluated(some: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
-        served, mode = _served(some, catalog, rows, code)
+    def evaluated(block: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
+        served, mode = _served(block, catalog, rows, code)
         with np.errstate(all="ignore"):
-            found = _results(served, mode) if groups is None else _asked_for(served, mode, groups)
-            illegal, reason = remarks_of_rows(_broken(served, found), len(some))
-            found = {**dict.fromkeys((*_AT_TARGETS, *_OF_EXPERTS), np.full(len(some), np.nan)), **found}
+            columns = _results(served, mode) if groups is None else _selected(served, mode, groups)
+            illegal, reason = remarks_of_rows(_broken(served, columns), len(block))
+            columns = {**dict.fromkeys((*_AT_TARGETS, *_OF_EXPERTS), np.full(len(block), np.nan)), **columns}
             if groups is not None:
                 if "memory" in groups:
-                    found["fits"] = fitting_rows(served, found, illegal)
+                    columns["fits"] = fitting_rows(served, columns, illegal)
                 names = [name for name, group in _GROUPS.items() if group in groups]
-                return {**{name: np.where(illegal, np.nan, found[name]) for name in names}, "reason": reason}
-            at = coordinates(some, found)
-            stack, conditions = software_words(some), format_and_load(some)
+                return {**{name: np.where(illegal, np.nan, columns[name]) for name in names}, "reason": reason}
+            at = coordinates(block, columns)
+            stack, conditions = software_words(block), format_and_load(block)
             known = trust("inference", catalog, rows.models, rows.accelerators, stack, conditions, at)
             add_notes(reason, _refused(served, stack, illegal))
-            numbers = reported(served, catalog, mode, found, illegal, reason, known)
-            add_notes(numbers["reason"], name_notes(some, catalog, illegal))
-            if "load_by_hour" in some:
-                met = load_carbon_share(some, catalog, rows.accelerators)
-                numbers["carbon_per_million_tokens"] = met * numbers["carbon_per_million_tokens"]
+            numbers = reported(served, catalog, mode, columns, illegal, reason, known)
+            add_notes(numbers["reason"], name_notes(block, catalog, illegal))
+            if "load_by_hour" in block:
+                share = load_carbon_share(block, catalog, rows.accelerators)
+                numbers["carbon_per_million_tokens"] = share * numbers["carbon_per_million_tokens"]
             return numbers
 
     return in_batches(plans, catalog, named, codes, evaluated, rated)
 
 
 def power_at_rates(plans: Table, catalog: Catalog, rates: Array) -> Array:
-    """Mean power of an accelerator of plans were the same work done at given rates of tokens, (rows,). [W]
-
-    ``plans``: inference plans without expert pools. ``rates``: tokens per second of the deployments, (rows,). NaN where
-    a plan is illegal.
-    """
+    """Mean power of an accelerator at given token rates (rows,), for plans without expert pools; NaN if illegal. [W]"""
     named = named_rows(plans, catalog)
-    codes, found = _codes(plans, catalog, named), np.full(len(plans), np.nan)
+    codes, power = _codes(plans, catalog, named), np.full(len(plans), np.nan)
     for code in sorted(set(codes.tolist())):
         rows = np.flatnonzero(codes == code)
         served, mode = _served(plans.take(rows), catalog, named.take(rows), code)
         with np.errstate(all="ignore"):
             results = _results(served, mode)
             illegal, _ = remarks_of_rows(_broken(served, results), len(rows))
-            found[rows] = np.where(illegal, np.nan, power_at_rate(served, results, rates[rows]))
-    return found
+            power[rows] = np.where(illegal, np.nan, power_at_rate(served, results, rates[rows]))
+    return power
 
 
 def _codes(plans: Table, catalog: Catalog, named: Named) -> np.ndarray:
-    """Architecture and mode of plans: rows of one code are evaluated together."""
+    """Codes of architecture and mode: plans of one code are evaluated together."""
     codes = architecture_codes(named, catalog) * len(_MODES)
     return np.asarray(codes + plans.codes("mode", {mode: code for code, mode in enumerate(_MODES)}))
 
@@ -140,23 +135,22 @@ def _served(plans: Table, catalog: Catalog, named: Named, code: int) -> tuple[Se
 
 
 def serving_memory(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
-    """Memory of a block of inference plans without their times: a small part of the work of evaluating them.
+    """Memory of inference plans without a request rate, much faster than their times.
 
-    ``plans``: inference plans without a rate of requests. Returns ``max_batch_size`` as in their results, NaN where a
-    plan is illegal; ``fits`` 0 where it does not fit, NaN where it is illegal, 1 where it fits or where its load alone
-    can tell.
+    ``max_batch_size`` as in the results; ``fits``: 0 if memory does not suffice, 1 if it does or if only the load can
+    decide. Both are NaN for illegal plans.
     """
     named = named_rows(plans, catalog)
 
-    def evaluated(some: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
-        served, mode = _served(some, catalog, rows, code)
+    def evaluated(block: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
+        served, mode = _served(block, catalog, rows, code)
         deployment = served.setting.deployment
         with np.errstate(all="ignore"):
             memory = memory_of(deployment)
-            one = np.ones(len(some))
-            held = memory.with_batch(deployment.plan if mode == "static" else deployment.with_batch(one, one).plan)
-            lacking = held.used > held.usable
-            if mode != "static":  # no more requests run than have room
+            one = np.ones(len(block))
+            batch = memory.with_batch(deployment.plan if mode == "static" else deployment.with_batch(one, one).plan)
+            lacking = batch.used > batch.usable
+            if mode != "static":  # the scheduler admits only requests that fit
                 lacking &= memory.max_batch_size < 1.0
             if served.prefilling is not None:
                 lacking |= prompt_memory(served.prefilling)[1]
@@ -164,7 +158,7 @@ def serving_memory(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
                 experts = expert_pool_memory(served.experts.deployment, np.ones(len(served.split)))
                 lacking[served.split] |= experts.used > experts.usable
             most = memory.max_batch_size
-            legal = np.ones(len(some), dtype=bool)
+            legal = np.ones(len(block), dtype=bool)
             for remark in _broken(served, {"max_request_rate": one, "ttft": one}):
                 legal &= ~remark.rows
         fits = np.where(lacking, 0.0, 1.0)
@@ -174,12 +168,12 @@ def serving_memory(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
 
 
 def _times(served: Served, mode: str) -> dict[str, Array]:
-    """Times and rates of plans of one mode; memory too where they depend on it."""
+    """Times and rates of plans of one mode, with their memory if they depend on it."""
     return serving_times(served.setting.deployment) if mode == "static" else _loaded(served)[0]
 
 
 def _loaded(served: Served) -> tuple[dict[str, Array], Operation | Pools]:
-    """Results under a stream of requests of plans of one mode, and the steady state that they are of."""
+    """Results under a stream of requests, and the steady state behind them."""
     deployment = served.setting.deployment
     pools = served.pools()
     if pools is not None and served.requests is not None:
@@ -188,22 +182,22 @@ def _loaded(served: Served) -> tuple[dict[str, Array], Operation | Pools]:
     return loaded_results(deployment, operation), operation
 
 
-def _asked_for(served: Served, mode: str, groups: frozenset[str]) -> dict[str, Array]:
-    """Results of plans of one mode that some groups of equations give, and what legality reads of them."""
-    alone, static = groups == {"targets"}, mode == "static"
-    if alone and not static and np.isnan(served.stated.request_rate).all():
+def _selected(served: Served, mode: str, groups: frozenset[str]) -> dict[str, Array]:
+    """Results of some groups of equations, and the columns that legality needs."""
+    static = mode == "static"
+    if groups == {"targets"} and not static and np.isnan(served.stated.request_rate).all():
         deployment, pools = served.setting.deployment, served.pools()
         if pools is not None:
-            found = pooled_target_results(pools)
+            columns = pooled_target_results(pools)
         else:
             most = most_running(deployment.plan, memory_of(deployment).max_batch_size)
-            found = target_results(deployment, most, BatchTimes.of(deployment))
-        return found | {"ttft": np.zeros(len(served.stated))}
+            columns = target_results(deployment, most, BatchTimes.of(deployment))
+        return columns | {"ttft": np.zeros(len(served.stated))}
     return _results(served, mode) if "targets" in groups or (static and "memory" in groups) else _times(served, mode)
 
 
 def _results(served: Served, mode: str) -> dict[str, Array]:
-    """Times, rates and memory of plans of one mode, and the largest load under targets of time where there are any."""
+    """Times, rates and memory of plans of one mode, and the largest load under latency targets, if any."""
     deployment = served.setting.deployment
     plan = deployment.plan
     searched = not (np.isnan(plan.ttft_target) & np.isnan(plan.tpot_target)).all()
@@ -219,8 +213,8 @@ def _results(served: Served, mode: str) -> dict[str, Array]:
     return results | target_results(deployment, most_running(plan, results["max_batch_size"]), times)
 
 
-def _said(setting: ServingSetting) -> list[Remark]:
-    """Remarks of the catalog on plans; without a peak rate for narrow products, the products that the machine has."""
+def _catalog_remarks(setting: ServingSetting) -> list[Remark]:
+    """Remarks of the catalog, with a remedy for matrix units without GEMMs of the narrow precision."""
     narrow, wide = setting.deployment.device.peak_flop_rate, setting.deployment.wide_device.peak_flop_rate
     lacks = (np.isnan(narrow) & ~np.isnan(wide))[:, 0]
     remedy = "give activation precision bf16: the weights alone are then narrow"
@@ -228,17 +222,17 @@ def _said(setting: ServingSetting) -> list[Remark]:
 
 
 def _refused(served: Served, stack: Words, illegal: np.ndarray) -> list[Remark]:
-    """Which legal plans, or prefill pools of theirs, their engine does not start."""
+    """Legal plans, or prefill pools, that their engine does not start."""
     setting, pool = served.setting, served.prefilling
-    found = refusals("inference", setting.plan, setting.deployment.model, stack, illegal)
-    if pool is None:
-        return found
-    own = refusals("inference", pool.plan, pool.deployment.model, stack, illegal)
-    return [*found, *(Remark(each.rows, f"prefill pool: {each.sentence}", each.values) for each in own)]
+    remarks = refusals("inference", setting.plan, setting.deployment.model, stack, illegal)
+    if pool is not None:
+        of_pool = refusals("inference", pool.plan, pool.deployment.model, stack, illegal)
+        remarks += [Remark(each.rows, f"prefill pool: {each.sentence}", each.values) for each in of_pool]
+    return remarks
 
 
 def _broken(served: Served, results: Mapping[str, Array]) -> list[Remark]:
-    """The rules that plans break, in the order in which they are said."""
+    """Rules that plans break, in the order of the reasons."""
     stated, setting, pool = served.stated, served.setting, served.prefilling
     model, remarks = setting.deployment.model, []
     if pool is not None:
@@ -246,12 +240,13 @@ def _broken(served: Served, results: Mapping[str, Array]) -> list[Remark]:
             decode_pool_size=setting.plan.num_accelerators, prefill_pool_size=pool.plan.num_accelerators
         )
         remarks += broken_rules(POOL_RULES, sizes, model)
-        of_pool = (*_said(pool), *broken_rules(SERVING_RULES, pool.plan, pool.deployment.model))
+        of_pool = (*_catalog_remarks(pool), *broken_rules(SERVING_RULES, pool.plan, pool.deployment.model))
         remarks += [Remark(each.rows, f"prefill pool: {each.sentence}", each.values) for each in of_pool]
     if served.experts is not None:
         experts = served.experts
-        own = (*_said(experts), *broken_rules(EXPERT_POOL_RULES, experts.plan, experts.deployment.model))
-        remarks += [each.of_rows(served.split, len(stated), "expert pool: ") for each in own]
+        broken = broken_rules(EXPERT_POOL_RULES, experts.plan, experts.deployment.model)
+        of_experts = (*_catalog_remarks(experts), *broken)
+        remarks += [each.of_rows(served.split, len(stated), "expert pool: ") for each in of_experts]
     loaded = stated
     if np.isinf(results["ttft"]).any():
         loaded = stated.replaced(
@@ -262,7 +257,7 @@ def _broken(served: Served, results: Mapping[str, Array]) -> list[Remark]:
     return [
         *remarks,
         *broken_rules(MODE_RULES, stated, model),
-        *_said(setting),
+        *_catalog_remarks(setting),
         *broken_rules(REQUEST_RULES, stated, model),
         *broken_rules(SERVING_RULES, setting.plan, model),
         *(broken_rules(CAPACITY_RULES, loaded, model) if loaded is not stated else ()),

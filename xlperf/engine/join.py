@@ -288,7 +288,7 @@ def _capped(
 
 
 def _most_energy(catalog: Catalog, families: Sequence[tuple[str, Keys]], sizes: Array) -> Array:
-    """Largest energy of an operation over kernels of a precision, (rows, 1) [J/FLOP]; the clock must suit all of them."""
+    """Largest energy per operation of the kernels of a precision, which the clock must suit, (rows, 1). [J/FLOP]"""
     energy = narrow_energy(PRODUCT_ENERGY, sizes)[:, None]
     for family, keys in families:
         energy = np.maximum(energy, constants_of(catalog.calibration, family, keys)[0]["energy_per_flop"])

@@ -28,20 +28,9 @@ _EXPERTS = ("all_to_all", "reduce_scatter")
 _KERNELS = ("gemm", "vector", "engine_all_reduce", *(name for name in OPERATIONS if name not in _EXPERTS))
 _ATTENTION = {False: ("attention", "attention_decode"), True: ("attention", "attention_latent")}
 _LINEAR = ("linear_attention",)
-# Constants that stand beside those of their engine or kernel, which say whether a plan is extrapolated.
-_BESIDE_OTHERS = (
-    "gemm_wide",
-    "serving_eager",
-    "serving_memory",
-    "engine_all_reduce",
-    "serving_load",
-    "serving_host",
-    "serving_attention",
-    "serving_experts",
-    "attention_latent",
-    "linear_attention",
-    "power",
-)
+# Families that never mark a plan as extrapolated; the family of their engine or kernel does
+_BESIDE_OTHERS = ("gemm_wide", "serving_eager", "serving_memory", "engine_all_reduce", "serving_load", "serving_host",
+                  "serving_attention", "serving_experts", "attention_latent", "linear_attention", "power")  # fmt: skip
 _BANDS = ("serving_band", "capacity_band")
 _POWER = "power"
 _SOFTWARE = ("serving_software", "serving_memory", "serving_load", "serving_host", "serving_attention", *_BANDS)
@@ -52,14 +41,14 @@ class ServingSetting:
     """A block of served plans with their model, accelerators, calibration, prices and limits, (rows,)."""
 
     deployment: Deployment
-    bands: Mapping[str, Mapping[str, Array]]
-    power: Mapping[str, Array]
-    extrapolated: list[tuple[str, np.ndarray]]
-    remarks: list[Remark]
-    max_sequence_length: Array
-    accelerators: np.ndarray
-    terms: Terms
-    rented: np.ndarray
+    bands: Mapping[str, Mapping[str, Array]]  # calibrated bands by family
+    power: Mapping[str, Array]  # calibrated power constants
+    extrapolated: list[tuple[str, np.ndarray]]  # family, and rows without constants of their own
+    remarks: list[Remark]  # rules that need the catalog
+    max_sequence_length: Array  # of the model [token]
+    accelerators: np.ndarray  # rows of the sheet accelerators
+    terms: Terms  # prices and power
+    rented: np.ndarray  # whether the price is a rent
     limits: PowerLimits
 
     @property
@@ -68,7 +57,7 @@ class ServingSetting:
         return self.deployment.plan
 
     def take(self, rows: slice) -> ServingSetting:
-        """The setting of some of the plans; of their columns the numbers alone."""
+        """Select rows; of plan columns the numbers alone."""
         return ServingSetting(
             self.deployment.take(rows),
             {family: {name: v[rows] for name, v in constants.items()} for family, constants in self.bands.items()},
@@ -85,33 +74,29 @@ class ServingSetting:
 
 @dataclass(frozen=True)
 class Served:
-    """Plans of one mode: as the sheet has them, and the setting of their replicas or of each of their pools.
+    """Plans of one mode with the settings of their replicas or pools."""
 
-    Of separate pools ``setting`` is that of the pools that decode, (rows,), ``prefilling`` of those that prefill,
-    (rows,), ``experts`` of the expert pools of the plans ``split``, and ``every`` of all of them one after the other.
-    """
-
-    stated: InferencePlan
-    setting: ServingSetting
-    every: ServingSetting | None = None
-    prefilling: ServingSetting | None = None
-    experts: ServingSetting | None = None
-    split: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    requests: Array | None = None
-    own: Corrections | None = None
+    stated: InferencePlan  # as in the sheet
+    setting: ServingSetting  # of replicas or decode pools, (rows,)
+    all_pools: ServingSetting | None = None  # decode, prefill and expert pools, one after the other
+    prefilling: ServingSetting | None = None  # of prefill pools, (rows,)
+    experts: ServingSetting | None = None  # of expert pools, (expert pools,)
+    split: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # row of each expert pool
+    requests: Array | None = None  # in flight over all pools
+    corrections: Corrections | None = None  # by the user's runs
 
     def pools(self) -> Pools | None:
-        """The separate pools of the plans, if they have any."""
-        if self.every is None or self.requests is None:
+        """Pools of disaggregated plans, else None."""
+        if self.all_pools is None or self.requests is None:
             return None
-        return pools_of(self.every.deployment, self.requests, self.split)
+        return pools_of(self.all_pools.deployment, self.requests, self.split)
 
 
 def _constants(
     calibration: Calibration, joined: Joined, plan: InferencePlan, architecture: Architecture
 ) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
     eager = ("serving_eager",) if (plan.graphs == 0.0).any() else ()
-    # Matrix units without FP4 widen FP4 weights by the kernels of INT4 weights: measured runs of MXFP4 count as those.
+    # Matrix units without FP4 run MXFP4 weights with the kernels of INT4 weights.
     widened = (plan.stored_in_table == FP4) & np.isnan(joined.peaks[:, FP4])
     stored = np.where(widened, PRECISION_CODES["int4"], plan.stored_in_table)
     wanted = (
@@ -136,29 +121,27 @@ def serving_setting(
     bands = {family: constants.pop(family) for family in _BANDS}
     power = constants.pop(_POWER)
     kernels, software = engine_constants(constants, architecture)
-    peak = joined.peak_for(plan.attention_in_table)
-    whole = with_defaults(plan)
+    peak, complete = joined.peak_for(plan.attention_in_table), with_defaults(plan)
     deployment = Deployment(
-        with_copied_groups(joined.model, whole, software["ranks"][:, 0]),
-        joined.device,
-        replace(joined.device, peak_flop_rate=peak[:, None]),
-        joined.wide_device,
-        joined.network,
-        whole,
-        kernels,
-        software,
-        joined.reserved_memory,
-        architecture,
+        model=with_copied_groups(joined.model, complete, software["ranks"][:, 0]),
+        device=joined.device,
+        attention_device=replace(joined.device, peak_flop_rate=peak[:, None]),
+        wide_device=joined.wide_device,
+        network=joined.network,
+        plan=complete,
+        kernels=kernels,
+        software=software,
+        reserved_memory=joined.reserved_memory,
+        architecture=architecture,
     )
     facts = joined.max_sequence_length, joined.accelerators, joined.terms, joined.rented, joined.power
     return ServingSetting(deployment, bands, power, extrapolated, joined.rules, *facts)
 
 
 def as_published(plans: Table, catalog: Catalog, named: Named) -> Table:
-    """Plans whose FP8 is that of the published checkpoint: scaled by blocks where the sheet models says so.
+    """Plans with precision fp8-block instead of fp8 for models whose published checkpoint has block scales.
 
-    ``plans``: inference plans. Returns the same with precision fp8-block in place of fp8 for these models; an
-    activation precision of fp8 is then that of the weights, as where it is blank.
+    An activation precision of fp8 is then blank: the precision of the weights.
     """
     models = catalog.tables["models"]
     if "fp8_blocks" not in models or "precision" not in plans:
@@ -169,64 +152,63 @@ def as_published(plans: Table, catalog: Catalog, named: Named) -> Table:
         return plans
     columns = {**plans.columns, "precision": np.where(blocks, "fp8-block", stated)}
     if "activation_precision" in plans:
-        written = plans.filled("activation_precision")
-        columns["activation_precision"] = np.where(blocks & (written == "fp8"), "", written)
+        activations = plans.filled("activation_precision")
+        columns["activation_precision"] = np.where(blocks & (activations == "fp8"), "", activations)
     return replace(plans, columns=columns)
 
 
 def served_plans(plans: Table, catalog: Catalog, named: Named, architecture: Architecture, mode: str) -> Served:
-    """Plans of one mode with the setting of their replicas or pools.
-
-    ``plans``: inference plans of one mode. ``mode``: static, continuous or disaggregated.
-    """
+    """Plans of one ``mode`` (static, continuous, disaggregated) with the settings of their replicas or pools."""
     plans = as_published(plans, catalog, named)
     stated = plan_columns(plans, InferencePlan)
     if mode != "disaggregated":
         served = Served(stated, serving_setting(plans, stated, catalog, named, architecture))
         return _corrected(served, plans, catalog, named, mode)
+    # One table of all pools: decode, prefill, expert.
     pools, requests, split = pool_plans(stated)
     number, rows = len(plans), np.arange(len(plans))
-    every = np.concatenate([rows, rows, split])
+    rows = np.concatenate([rows, rows, split])
 
-    def of_pools(own: np.ndarray, prefill: np.ndarray, experts: np.ndarray) -> np.ndarray:
-        return np.concatenate([own, prefill, experts[split]])
+    def of_pools(decode: np.ndarray, prefill: np.ndarray, experts: np.ndarray) -> np.ndarray:
+        return np.concatenate([decode, prefill, experts[split]])
 
     accelerators, networks = (
-        of_pools(own, *(pool_rows(plans, catalog, own, column, pool) for pool in POOLS))
-        for own, column in ((named.accelerators, "accelerator"), (named.networks, "network"))
+        of_pools(decode, *(pool_rows(plans, catalog, decode, column, pool) for pool in POOLS))
+        for decode, column in ((named.accelerators, "accelerator"), (named.networks, "network"))
     )
-    every_plans = plans.take(every)
-    columns = {**every_plans.columns, "num_accelerators": pools.num_accelerators}
-    given = [f"{pool}_accelerator" for pool in POOLS]
-    if any(name in plans for name in given):
-        own = plans.text("accelerator")
-        words = (plans.text(name) for name in given)
-        columns["accelerator"] = of_pools(own, *(np.where(word == "", own, word) for word in words))
-    every_named = Named(named.models[every], accelerators, networks)
-    setting = serving_setting(replace(every_plans, columns=columns), pools, catalog, every_named, architecture)
-    first, second = setting.take(slice(0, number)), setting.take(slice(number, 2 * number))
+    pool_table = plans.take(rows)
+    columns = {**pool_table.columns, "num_accelerators": pools.num_accelerators}
+    names = [f"{pool}_accelerator" for pool in POOLS]
+    if any(name in plans for name in names):
+        decode = plans.text("accelerator")
+        words = (plans.text(name) for name in names)
+        columns["accelerator"] = of_pools(decode, *(np.where(word == "", decode, word) for word in words))
+    pool_names = Named(named.models[rows], accelerators, networks)
+    setting = serving_setting(replace(pool_table, columns=columns), pools, catalog, pool_names, architecture)
+    decoding, prefilling = setting.take(slice(0, number)), setting.take(slice(number, 2 * number))
     experts = setting.take(slice(2 * number, None)) if len(split) else None
-    return _corrected(Served(stated, first, setting, second, experts, split, requests), plans, catalog, named, mode)
+    served = Served(stated, decoding, setting, prefilling, experts, split, requests)
+    return _corrected(served, plans, catalog, named, mode)
 
 
 def _corrected(served: Served, plans: Table, catalog: Catalog, named: Named, mode: str) -> Served:
-    """Served plans whose passes take longer or shorter by what runs of the user's own cluster say."""
+    """Served plans whose pass times are scaled by runs of the user's own cluster."""
     if not len(catalog.tables[SHEET]):
         return served
     band = band_of_mode(mode, full=False)
     ends = served.setting.bands[BAND_FAMILIES[band]]
     widths = [ends[f"log_{first}{band}_high"][:, 0] for first in ("", "first_")]
-    own = corrections(plans, catalog, named.models, named.accelerators, *widths)
+    factors = corrections(plans, catalog, named.models, named.accelerators, *widths)
 
     def scaled(setting: ServingSetting) -> ServingSetting:
         rows = np.arange(len(plans))
         rows = np.concatenate([rows, rows, served.split])[: len(setting.deployment.plan)]
         rows = served.split if setting is served.experts else rows
-        scales = {"time_scale": own.time, "prefill_scale": own.first_token}
+        scales = {"time_scale": factors.time, "prefill_scale": factors.first_token}
         columns = {name: values[rows][:, None] for name, values in scales.items()}
         software = {**setting.deployment.software, **columns}
         return replace(setting, deployment=replace(setting.deployment, software=software))
 
-    others = served.every, served.prefilling, served.experts
-    every, prefilling, experts = (None if each is None else scaled(each) for each in others)
-    return replace(served, setting=scaled(served.setting), every=every, prefilling=prefilling, experts=experts, own=own)
+    pools = {name: getattr(served, name) for name in ("all_pools", "prefilling", "experts")}
+    pools = {name: None if setting is None else scaled(setting) for name, setting in pools.items()}
+    return replace(served, setting=scaled(served.setting), corrections=factors, **pools)
