@@ -49,8 +49,7 @@ _NOT_SHOWN = ("memory_usable", "request_cache", "expert_memory_usable", "needed_
 
 
 def prompt_memory(pool: ServingSetting) -> tuple[tuple[Array, Array, Array], np.ndarray]:
-    """Memory of one prompt in a prefill pool (needed, usable, capacity) [B], and whether it exceeds the usable memory.
-    """
+    """Memory of one prompt in a prefill pool (needed, usable, capacity) [B], and whether it exceeds the usable part."""
     prompt = pool.plan.replaced(output_length=np.ones(len(pool.plan)))
     memory = memory_of(replace(pool.deployment, plan=prompt))
     batch = memory.with_batch(prompt)
