@@ -7,20 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.options import (
-    RESULTS,
-    Chosen,
-    Command,
-    InputFile,
-    OutputFile,
-    bounds_options,
-    catalog_for,
-    catalog_option,
-    chosen_options,
-    examples,
-    read_one,
-    without_auto,
-)
+from xlperf.cli.command import Chosen, command
+from xlperf.cli.options import catalog_for, read_one, without_auto
 from xlperf.cli.output import asked_of, deliver, is_json, is_workbook, parts, progress, say, write_sheets, wrote
 
 if TYPE_CHECKING:
@@ -30,90 +18,16 @@ if TYPE_CHECKING:
     from xlperf.explore.causes import Change
 
 
-@click.command(
-    cls=Command,
-    short_help="Rank what would explain that a run is slower or faster than its plan.",
-    epilog=examples(
-        "xlperf diagnose study.xlsx --name 'Llama-3 70B, 64 H100, bf16' --measured 'step time=20 s'",
-        "xlperf diagnose plans.csv --measured 'step time=38' --measured 'memory=61 GiB'",
-        "xlperf diagnose plans.csv --measured 'step time=38' --before 'step time=31'",
-        "xlperf diagnose plans.csv --log train.log --log-before yesterday.log",
-        "xlperf diagnose plans.csv --log train.log --profile trace.json",
-        "xlperf diagnose plans.csv --measured 'tpot=25 ms' --measured 'ttft=900 ms' -o why.xlsx",
-        "xlperf diagnose plans.csv --log train.log -o better.csv",
-    ),
+@command(
+    "Rank what would explain that a run is slower or faster than its plan.",
+    "xlperf diagnose study.xlsx --name 'Llama-3 70B, 64 H100, bf16' --measured 'step time=20 s'",
+    "xlperf diagnose plans.csv --measured 'step time=38' --measured 'memory=61 GiB'",
+    "xlperf diagnose plans.csv --measured 'step time=38' --before 'step time=31'",
+    "xlperf diagnose plans.csv --log train.log --log-before yesterday.log",
+    "xlperf diagnose plans.csv --log train.log --profile trace.json",
+    "xlperf diagnose plans.csv --measured 'tpot=25 ms' --measured 'ttft=900 ms' -o why.xlsx",
+    "xlperf diagnose plans.csv --log train.log -o better.csv",
 )
-@click.argument("plans", type=InputFile())
-@click.option(
-    "--measured",
-    "measured",
-    multiple=True,
-    metavar="'RESULT=NUMBER'",
-    help="What was measured, in the unit of the result or with one: step time, ttft, tpot, tokens per second, memory, "
-    "time optimizer ... May be repeated: each narrows the causes down. Remainder and waterfall are of the first "
-    "outside its band. Without it: the columns of the plan that are so named, measured step time (s) ...",
-)
-@click.option(
-    "--log",
-    "logs",
-    multiple=True,
-    type=InputFile(),
-    metavar="FILE",
-    help="Take what was measured from a training log (Megatron-LM with its timers, NeMo, torchtitan, nanotron, "
-    "MaxText) or a benchmark result (vLLM, SGLang, TensorRT-LLM, genai-perf, InferenceX; text or JSON): medians of "
-    "steps without the warm-up; power from nvidia-smi --query-gpu=timestamp,power.draw --format=csv. May be repeated.",
-)
-@click.option(
-    "--log-before",
-    "logs_before",
-    multiple=True,
-    type=InputFile(),
-    metavar="FILE",
-    help="The same of a run before something changed.",
-)
-@click.option(
-    "--profile",
-    type=InputFile(),
-    metavar="FILE",
-    help="A Chrome or Kineto trace of one accelerator, or its times by class of kernels (CSV, JSON: class and ms a "
-    "step): shown beside what is predicted, and used as measured.",
-)
-@click.option("--profile-before", type=InputFile(), metavar="FILE", help="The same of a run before something changed.")
-@click.option(
-    "--profile-steps",
-    type=click.IntRange(min=1),
-    help="Steps that the traces cover; default: their ProfilerStep annotations.",
-)
-@click.option(
-    "--before",
-    "before",
-    multiple=True,
-    metavar="'RESULT=NUMBER'",
-    help="The same of a run before something changed: predictions are scaled to it, and their band is narrower.",
-)
-@click.option(
-    "--top", type=click.IntRange(min=1), default=8, show_default=True, help="Number of explanations at the most."
-)
-@click.option(
-    "--mine",
-    "kept",
-    metavar="RUNS.csv",
-    type=OutputFile(".csv"),
-    help="Write the plan as it was found to run, with what was measured, as a row for xlperf calibrate --mine: what "
-    "remains then moves the predictions of plans like it.",
-)
-@click.option("--all", "every", is_flag=True, help="Rank causes even where all that was measured is inside the band.")
-@chosen_options("the first")
-@click.option(
-    "-o",
-    "--output",
-    metavar="OUT",
-    type=RESULTS,
-    help="Write the better plan of the remedy, or the plan itself if none is better, as a row of .csv or .parquet (- "
-    "for CSV on standard output); or the explanations as .json, or as .xlsx with a waterfall and the better plan.",
-)
-@bounds_options
-@catalog_option
 def diagnose(
     plans: str,
     measured: tuple[str, ...],

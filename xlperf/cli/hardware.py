@@ -10,23 +10,8 @@ import click
 
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.schema import table_schema
-from xlperf.cli.options import (
-    Chosen,
-    Command,
-    InputFile,
-    OutputFile,
-    bounds_options,
-    catalog_for,
-    catalog_of,
-    catalog_option,
-    chosen_options,
-    examples,
-    note_names,
-    output_option,
-    read_one,
-    results_option,
-    without_auto,
-)
+from xlperf.cli.command import Chosen, command
+from xlperf.cli.options import catalog_for, catalog_of, note_names, read_one, without_auto
 from xlperf.cli.output import deliver, is_workbook, parts, progress, say, text_table, write_sheets, wrote
 
 if TYPE_CHECKING:
@@ -55,24 +40,12 @@ OPERATIONS = table_schema("operations").by_name["operation"].choices
 _SIZE = re.compile(r"\s*([-+.\d]+(?:[eE][-+]?\d+)?)\s*(?![eE][-+]?\d+\s*$)([A-Za-z]\S*)\s*")
 
 
-@click.command(
-    cls=Command,
-    short_help="Derive accelerators from a logic node, budgets and shares.",
-    epilog=examples(
-        "xlperf chip --devices study.xlsx",
-        "xlperf chip --devices study.xlsx --compare",
-        "xlperf chip --devices devices.csv -o results.xlsx --catalog study.xlsx",
-    ),
+@command(
+    "Derive accelerators from a logic node, budgets and shares.",
+    "xlperf chip --devices study.xlsx",
+    "xlperf chip --devices study.xlsx --compare",
+    "xlperf chip --devices devices.csv -o results.xlsx --catalog study.xlsx",
 )
-@click.argument("devices", type=InputFile())
-@results_option
-@click.option(
-    "--compare",
-    is_flag=True,
-    help="Compare the devices that name an accelerator in the column compared with to what that states; exit code 1 "
-    "where one differs by more than 20 %.",
-)
-@catalog_option
 def device(devices: str, output: str | None, compare: bool, catalog: str | None) -> int:
     """Derive every row of DEVICES, a CSV or Parquet file, a workbook, or - for CSV on standard input.
 
@@ -111,37 +84,11 @@ def device(devices: str, output: str | None, compare: bool, catalog: str | None)
     return 0
 
 
-@click.command(
-    cls=Command,
-    short_help="Find the shares of a device that make time, cost or energy of a plan smallest.",
-    epilog=examples(
-        "xlperf search --shares plans.csv --objective step-time          plans.csv: a plan on '2 nm HBM4e (derived)'",
-        "xlperf search --shares plans.csv --row 2 --objective cost --catalog study.xlsx -o best.xlsx",
-    ),
+@command(
+    "Find the shares of a device that make time, cost or energy of a plan smallest.",
+    "xlperf search --shares plans.csv --objective step-time          plans.csv: a plan on '2 nm HBM4e (derived)'",
+    "xlperf search --shares plans.csv --row 2 --objective cost --catalog study.xlsx -o best.xlsx",
 )
-@click.argument("plans", type=InputFile())
-@chosen_options("the first")
-@click.option(
-    "--objective",
-    type=click.Choice(_OBJECTIVES),
-    default=None,
-    help="What to make smallest: step-time, cost or energy of training (default: step-time); latency, ttft, tpot, "
-    "cost or energy of inference (default: latency). Cost and energy are per token.",
-)
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed: the same one, the same result."
-)
-@click.option(
-    "--generations", type=click.IntRange(min=1), default=16, show_default=True, help="Generations of the search."
-)
-@click.option(
-    "-o",
-    "--output",
-    metavar="OUT.xlsx",
-    type=OutputFile(".xlsx"),
-    help="Write the device, what it becomes, its plan and results.",
-)
-@catalog_option
 def optimise(
     plans: str,
     chosen: Chosen,
@@ -227,26 +174,17 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.command(
-    "time",
-    cls=Command,
-    short_help="Time one collective or kernel by itself, as plans do.",
-    epilog=examples(
-        "xlperf explain --operation all-reduce --accelerator H100-SXM-80GB --group 8 --size '1 MiB,64 MiB,1 GiB'",
-        "xlperf explain --operation all-to-all --accelerator H100-SXM-80GB --group 64 --size 32 "
-        "--network DGX-H100-rails",
-        "xlperf explain --operation gemm --accelerator B200-SXM-180GB -m 8192 -n 8192 -k 8192 --precision fp8",
-        "xlperf explain --operation prefill-attention --accelerator H200-SXM-141GB --num-attention-heads 64 "
-        "--query-length 8192",
-        "xlperf explain --operation decode-attention --accelerator H200-SXM-141GB --num-attention-heads 64 "
-        "--num-query-groups 8 --key-length 4096 --batch 64",
-    ),
+@command(
+    "Time one collective or kernel by itself, as plans do.",
+    "xlperf explain --operation all-reduce --accelerator H100-SXM-80GB --group 8 --size '1 MiB,64 MiB,1 GiB'",
+    "xlperf explain --operation all-to-all --accelerator H100-SXM-80GB --group 64 --size 32 --network DGX-H100-rails",
+    "xlperf explain --operation gemm --accelerator B200-SXM-180GB -m 8192 -n 8192 -k 8192 --precision fp8",
+    "xlperf explain --operation prefill-attention --accelerator H200-SXM-141GB --num-attention-heads 64 "
+    "--query-length 8192",
+    "xlperf explain --operation decode-attention --accelerator H200-SXM-141GB --num-attention-heads 64 "
+    "--num-query-groups 8 --key-length 4096 --batch 64",
+    columns=_options,
 )
-@click.argument("operation", type=click.Choice(OPERATIONS))
-@click.option("--accelerator", required=True, metavar="NAME", help="Accelerator of the catalog; may be several.")
-@_options
-@output_option
-@catalog_option
 def time(operation: str, accelerator: str, output: str | None, catalog: str | None, **given: str | None) -> None:
     """Time OPERATION by itself with the code and the calibration of plans: the number that xlperf explain shows.
 
@@ -309,53 +247,15 @@ _PLANS = ("training", "inference")
 _WORDS = {"chiplets": "design", "servers": "server", "training": "plan", "inference": "plan"}
 
 
-@click.command(
-    cls=Command,
-    short_help="Cost of chiplet designs, or of servers per accelerator-hour.",
-    epilog=examples(
-        "xlperf cost designs.csv -o results.csv",
-        "xlperf cost study.xlsx -o results.xlsx --case high",
-        "xlperf cost servers.csv",
-        "xlperf cost study.xlsx --sheet training --owner neocloud -o owned.xlsx",
-        "xlperf cost plans.csv --bridge -o bridge.csv",
-        "xlperf cost study.xlsx --sheet servers --tornado 'cost rate'",
-    ),
+@command(
+    "Cost of chiplet designs, or of servers per accelerator-hour.",
+    "xlperf cost designs.csv -o results.csv",
+    "xlperf cost study.xlsx -o results.xlsx --case high",
+    "xlperf cost servers.csv",
+    "xlperf cost study.xlsx --sheet training --owner neocloud -o owned.xlsx",
+    "xlperf cost plans.csv --bridge -o bridge.csv",
+    "xlperf cost study.xlsx --sheet servers --tornado 'cost rate'",
 )
-@click.argument("designs", type=InputFile())
-@results_option
-@click.option(
-    "--case",
-    type=click.Choice(["low", "base", "high"]),
-    default="base",
-    show_default=True,
-    help="Which of the prices, yields and lives that have a low and a high value.",
-)
-@click.option("--placed", is_flag=True, help="Count whole dies on a grid instead of the closed formula; slower.")
-@click.option(
-    "--tornado",
-    metavar="RESULT",
-    help="Instead of the results: what the low and the high value of each uncertain input makes of one RESULT, such "
-    "as 'bill of materials' or 'cost rate'; the input that moves it most first.",
-)
-@click.option(
-    "--sheet",
-    type=click.Choice(["chiplets", "servers", "training", "inference"]),
-    help="Which sheet of a workbook; by default chiplets where it has rows.",
-)
-@click.option(
-    "--owner",
-    metavar="WORD",
-    help="Plans only: a word in the name of the server, such as neocloud, where servers has several rows of an "
-    "accelerator; without it the first.",
-)
-@click.option(
-    "--bridge",
-    is_flag=True,
-    help="Plans only: instead of the results, line by line from the cost and energy of a token at the sheet prices "
-    "(rented, or owned at its terms) to those of the owner.",
-)
-@bounds_options
-@catalog_option
 def cost(
     designs: str,
     output: str | None,

@@ -8,26 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.cli.options import (
-    Chosen,
-    Command,
-    InputFile,
-    Machines,
-    OutputFile,
-    bounds_options,
-    catalog_for,
-    catalog_of,
-    catalog_option,
-    chosen_options,
-    examples,
-    machines_options,
-    note_unread,
-    output_option,
-    read_one,
-    results_option,
-    varied,
-    without_auto,
-)
+from xlperf.cli.command import Chosen, Machines, command
+from xlperf.cli.options import catalog_for, catalog_of, note_unread, read_one, varied, without_auto
 from xlperf.cli.output import (
     AS_JSON,
     NONE_COUNTED,
@@ -55,35 +37,12 @@ if TYPE_CHECKING:
 BLOCK = 32_768  # rows that are evaluated and written at a time: bounds the memory of a table of any length
 
 
-@click.command(
-    cls=Command,
-    short_help="Compute the plans of a workbook and write the report workbook.",
-    epilog=examples(
-        "xlperf report -o report.xlsx                the shipped workbook",
-        "xlperf report study.xlsx -o study-report.xlsx",
-        "xlperf report --study recompute -o recompute.xlsx",
-    ),
+@command(
+    "Compute the plans of a workbook and write the report workbook.",
+    "xlperf report -o report.xlsx                the shipped workbook",
+    "xlperf report study.xlsx -o study-report.xlsx",
+    "xlperf report --study recompute -o recompute.xlsx",
 )
-@click.argument("workbook", required=False, type=InputFile())
-@click.option(
-    "-o",
-    "--output",
-    default="report.xlsx",
-    show_default=True,
-    metavar="OUT.xlsx",
-    type=OutputFile(".xlsx"),
-    help="Report to write.",
-)
-@click.option("--study", metavar="NAME", help="Answer the question of a study instead; --study list names them.")
-@click.option("--full", is_flag=True, help="The long run of a study that has one.")
-@click.option(
-    "--uncertain",
-    is_flag=True,
-    help="Add a sheet with the 5th, 50th and 95th percentile of times and costs, drawn within the low and high values "
-    "of the sheets and the bands of the calibration.",
-)
-@bounds_options
-@catalog_option
 def report(
     workbook: str | None,
     output: str,
@@ -155,21 +114,12 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
     wrote(output, len(outcome.findings), "finding")
 
 
-@click.command(
-    cls=Command,
-    short_help="Compute plans and write results to .xlsx, .csv or .parquet.",
-    epilog=examples(
-        "xlperf evaluate study.xlsx -o results.xlsx",
-        "xlperf evaluate plans.csv -o results.parquet --catalog study.xlsx",
-        "cat plans.csv | xlperf evaluate - | head",
-    ),
+@command(
+    "Compute plans and write results to .xlsx, .csv or .parquet.",
+    "xlperf evaluate study.xlsx -o results.xlsx",
+    "xlperf evaluate plans.csv -o results.parquet --catalog study.xlsx",
+    "cat plans.csv | xlperf evaluate - | head",
 )
-@click.argument("plans", type=InputFile())
-@results_option
-@click.option("--sheet", metavar="NAME", help="Sheet of the workbook; default: training and inference.")
-@machines_options
-@bounds_options
-@catalog_option
 def evaluate(
     plans: str, output: str | None, sheet: str | None, machines: Machines, bounds: Bounds, catalog: str | None
 ) -> int:
@@ -246,20 +196,12 @@ def _seen(plans: Table, results: Table) -> list[Part]:
     return [*inputs, *shown, *reason]
 
 
-@click.command(
-    cls=Command,
-    short_help="Show the operators of one plan with FLOP, bytes, time and what limits them.",
-    epilog=examples(
-        "xlperf explain study.xlsx --name 'Llama-3 70B, 64 H100, bf16'",
-        "xlperf explain study.xlsx --sheet inference --row 3",
-        "xlperf explain plans.csv -o operators.csv",
-    ),
+@command(
+    "Show the operators of one plan with FLOP, bytes, time and what limits them.",
+    "xlperf explain study.xlsx --name 'Llama-3 70B, 64 H100, bf16'",
+    "xlperf explain study.xlsx --sheet inference --row 3",
+    "xlperf explain plans.csv -o operators.csv",
 )
-@click.argument("plans", type=InputFile())
-@chosen_options("the first")
-@output_option
-@bounds_options
-@catalog_option
 def explain(plans: str, chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None) -> None:
     """Show where the time of one plan of PLANS goes: a line for each operator of a layer, a pass and a step.
 
@@ -304,36 +246,12 @@ def _show_memory(results: Table) -> None:
     show_stacked("Memory by stage (GiB)", list(known), shares)
 
 
-@click.command(
-    cls=Command,
-    short_help="Show throughput against speed per user, over loads and a grid of plans.",
-    epilog=examples(
-        "xlperf search --frontier study.xlsx",
-        "xlperf search --frontier plans.csv --vary 'tensor parallel=1,2,4,8' --vary precision=bf16,fp8",
-        "xlperf search --frontier plans.csv --vary concurrency=1,8,64,512 --all -o points.csv",
-    ),
+@command(
+    "Show throughput against speed per user, over loads and a grid of plans.",
+    "xlperf search --frontier study.xlsx",
+    "xlperf search --frontier plans.csv --vary 'tensor parallel=1,2,4,8' --vary precision=bf16,fp8",
+    "xlperf search --frontier plans.csv --vary concurrency=1,8,64,512 --all -o points.csv",
 )
-@click.argument("plans", type=InputFile())
-@click.option(
-    "--vary",
-    multiple=True,
-    metavar="COLUMN=VALUES",
-    help="Values to try for a column of the plans, with commas between, 1..8 for all whole numbers between, or auto; "
-    "may be repeated, all combinations are tried. "
-    "Without concurrency, batch size or request rate among them loads are chosen up to full memory.",
-)
-@click.option(
-    "--points",
-    type=click.IntRange(min=2, max=10_000),
-    default=24,
-    show_default=True,
-    help="Loads of each plan where they are chosen.",
-)
-@click.option("--all", "every", is_flag=True, help="Every point that fits and keeps the targets, in order of the grid.")
-@click.option("--sheet", metavar="NAME", help="Sheet of the workbook; default: inference.")
-@output_option
-@bounds_options
-@catalog_option
 def frontier(
     plans: str,
     vary: tuple[str, ...],

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import click
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.cli.options import Command, EditedFile, InputFile, OutputFile, catalog_of, catalog_option, examples
+from xlperf.cli.command import command
+from xlperf.cli.options import catalog_of
 from xlperf.cli.output import STANDARD, parts, progress, say, standard_output, text_table, write_sheets, wrote
 
 if TYPE_CHECKING:
@@ -22,96 +23,21 @@ if TYPE_CHECKING:
 _CALIBRATION_SHOWN = "family generation precision software constant value unit num_rows error kind".split()
 
 
-@click.command(
-    cls=Command,
-    short_help="Compare predictions with published measurements.",
-    epilog=examples(
-        "xlperf validate                                  the shipped rows, held to their tolerances",
-        "xlperf validate training_published.csv -o errors.csv",
-        "xlperf validate --leave-out blackwell            refit without a generation and predict it",
-        "xlperf validate --leave-out MI300X --leave-out llm_foundry   likewise a machine, then the rows of a source",
-        "xlperf validate --cross-validate                 errors and bands of models left out of the fit",
-        "xlperf validate --kernels                        errors of held-out kernel shapes",
-        "xlperf validate --machines                       machines beyond NVIDIA, sources left out of the fit",
-        "xlperf validate --conditions                     formats, layers, engines, sources left out beside models",
-        "xlperf validate --choice                         is the plan ranked first the right one, as measured",
-        "xlperf validate --deployments                    published fleets beside the answers of xlperf serve",
-        "xlperf validate --pairs                          two engines of one publisher: predicted and measured ratio",
-        "xlperf validate --baseline                       beside one constant MFU per accelerator and precision",
-    ),
+@command(
+    "Compare predictions with published measurements.",
+    "xlperf validate                                  the shipped rows, held to their tolerances",
+    "xlperf validate training_published.csv -o errors.csv",
+    "xlperf validate --leave-out blackwell            refit without a generation and predict it",
+    "xlperf validate --leave-out MI300X --leave-out llm_foundry   likewise a machine, then the rows of a source",
+    "xlperf validate --cross-validate                 errors and bands of models left out of the fit",
+    "xlperf validate --kernels                        errors of held-out kernel shapes",
+    "xlperf validate --machines                       machines beyond NVIDIA, sources left out of the fit",
+    "xlperf validate --conditions                     formats, layers, engines, sources left out beside models",
+    "xlperf validate --choice                         is the plan ranked first the right one, as measured",
+    "xlperf validate --deployments                    published fleets beside the answers of xlperf serve",
+    "xlperf validate --pairs                          two engines of one publisher: predicted and measured ratio",
+    "xlperf validate --baseline                       beside one constant MFU per accelerator and precision",
 )
-@click.argument("files", nargs=-1, metavar="[FILE ...]", type=InputFile())
-@click.option(
-    "-o",
-    "--output",
-    metavar="OUT.csv",
-    type=OutputFile(".csv", STANDARD),
-    help="Write a line per row and metric; - is standard output.",
-)
-@click.option(
-    "--leave-out",
-    metavar="NAME",
-    multiple=True,
-    help="Refit the calibration without this accelerator or generation of them, this software, or this source (a "
-    "source_id of published rows, or the beginning of several up to a _), and predict its rows; may be given several "
-    "times, each is left out alone. With --kernels: refit only the kernels.",
-)
-@click.option(
-    "--cross-validate",
-    is_flag=True,
-    help="Models left out of the fit one by one: the errors of their rows, by configuration (software, model, "
-    "accelerator), and the share in an 80 % band made from other models. Kernel constants are not refitted.",
-)
-@click.option(
-    "--kernels",
-    is_flag=True,
-    help="Show the errors on held-out kernel shapes, which are in no fit. Exit code 1 where an operation misses its "
-    "target.",
-)
-@click.option(
-    "--machines",
-    is_flag=True,
-    help="AMD, TPU, Gaudi and Trainium machines with half of the sources of published runs left out of the fit at "
-    "a time: errors by line of machines, bias, and the share in the 80 % band.",
-)
-@click.option(
-    "--conditions",
-    is_flag=True,
-    help="Serving: formats, generations, kinds of layers and of load, engines and sources left out of the fit beside "
-    "the model of each row: how far errors go beyond a band made from other models, and the share in that band and in "
-    "the wider one of such plans.",
-)
-@click.option(
-    "--choice",
-    is_flag=True,
-    help="Instead of errors: in groups of measured alternatives (mappings, engines, most throughput under a limit of "
-    "TPOT), how much slower than the best the plan ranked first is, and how often a limit is broken; -o writes a line "
-    "per choice.",
-)
-@click.option(
-    "--pairs",
-    is_flag=True,
-    help="Instead of errors: pairs of runs of one publisher that differ only in the engine, or in one pool against "
-    "separate ones: the error of the predicted ratio, and how often the faster one is named; -o writes a line per "
-    "pair and number.",
-)
-@click.option(
-    "--deployments",
-    is_flag=True,
-    help="Instead of errors: published deployments, and the fleet that xlperf serve answers for the same load.",
-)
-@click.option(
-    "--baseline",
-    is_flag=True,
-    help="Show, as a baseline, the error of one constant MFU per accelerator and precision, fitted on the same rows.",
-)
-@click.option(
-    "--readme",
-    metavar="FILE",
-    type=EditedFile(),
-    help="Replace the table that is shown between its markers in FILE.",
-)
-@catalog_option
 def validate(
     files: tuple[str, ...],
     output: str | None,
@@ -193,63 +119,16 @@ def validate(
     return report.exit_code
 
 
-@click.command(
-    cls=Command,
-    short_help="Show the calibration, or fit it to measured kernels and published runs.",
-    epilog=examples(
-        "xlperf calibrate                                 the constants in use, with their error",
-        "xlperf calibrate --fit                           fitted anew, shown",
-        "xlperf calibrate --fit -o study.xlsx             a workbook with the new sheet",
-        "xlperf calibrate --fit --values-only -o study.xlsx    the same constants, their values fitted anew",
-        "xlperf calibrate --fit --machines -o study.xlsx  only those of AMD, TPU, Gaudi and Trainium machines",
-        "xlperf calibrate --fit --measurements mine.xlsx -o calibration.csv",
-        "xlperf calibrate --mine runs.csv -o study.xlsx   predictions moved by measured runs of your own cluster",
-    ),
+@command(
+    "Show the calibration, or fit it to measured kernels and published runs.",
+    "xlperf calibrate                                 the constants in use, with their error",
+    "xlperf calibrate --fit                           fitted anew, shown",
+    "xlperf calibrate --fit -o study.xlsx             a workbook with the new sheet",
+    "xlperf calibrate --fit --values-only -o study.xlsx    the same constants, their values fitted anew",
+    "xlperf calibrate --fit --machines -o study.xlsx  only those of AMD, TPU, Gaudi and Trainium machines",
+    "xlperf calibrate --fit --measurements mine.xlsx -o calibration.csv",
+    "xlperf calibrate --mine runs.csv -o study.xlsx   predictions moved by measured runs of your own cluster",
 )
-@click.option(
-    "--fit",
-    is_flag=True,
-    help="Fit the constants (robust pooled least squares); the same measurements give the same constants.",
-)
-@click.option(
-    "--values-only",
-    is_flag=True,
-    help="With --fit: keep the constants that each training stack has and refit their values; no selection.",
-)
-@click.option(
-    "--machines",
-    is_flag=True,
-    help="With --fit: only the constants and bands of AMD, TPU, Gaudi and Trainium machines; all others stay.",
-)
-@click.option(
-    "--measurements",
-    metavar="WORKBOOK",
-    type=InputFile(),
-    help="Workbook with the sheets kernels, training and inference; default: the shipped validation.xlsx.",
-)
-@click.option(
-    "--mine",
-    multiple=True,
-    metavar="FILE",
-    type=InputFile(),
-    help="Plans with measured columns (measured step time (s), measured tpot (ms) ...), one row or many: predictions "
-    "of plans near them are moved towards what was measured, weighted by the spread of residuals and the noise, and "
-    "their bands narrow. -o writes a workbook with the sheet my_cluster, for --catalog, or its rows. May be "
-    "repeated.",
-)
-@click.option(
-    "--date",
-    type=click.DateTime(["%Y-%m-%d"]),
-    help="Date that the fitted rows carry; default: today.",
-)
-@click.option(
-    "-o",
-    "--output",
-    metavar="OUT",
-    type=OutputFile(".xlsx", ".csv", ".parquet"),
-    help="Write a workbook (.xlsx: the sheets of the catalog and this calibration), or the rows (.csv, .parquet).",
-)
-@catalog_option
 def calibrate(
     fit: bool,
     values_only: bool,

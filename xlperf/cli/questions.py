@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from xlperf.catalog.schema import Column, first_words, results_of, table_schema
-from xlperf.cli.options import Command, catalog_of, catalog_option, examples, output_option
+from xlperf.cli.command import command
+from xlperf.cli.options import catalog_of
 from xlperf.cli.output import Front, deliver, is_json, is_workbook, parts, rounded, say, took
 
 if TYPE_CHECKING:
@@ -86,11 +88,8 @@ def _question(kind: str, short: str, words: str, *lines: str) -> click.Command:
     def asked(output: str | None, catalog: str | None, **given: str | None) -> int:
         return _answered(kind, given, output, catalog)
 
-    function = form_options(kind, output_option(catalog_option(asked)))
-    found: click.Command = click.command(kind, cls=Command, short_help=short, help=words, epilog=examples(*lines))(
-        function
-    )
-    return found
+    asked.__doc__ = words
+    return command(short, *lines, name=kind, entries=partial(form_options, kind))(asked)
 
 
 def _answered(kind: str, given: Words, output: str | None, catalog: str | None) -> int:

@@ -12,19 +12,8 @@ import click
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import factor
-from xlperf.cli.options import (
-    Chosen,
-    Command,
-    EditedFile,
-    InputFile,
-    catalog_for,
-    catalog_of,
-    catalog_option,
-    chosen_options,
-    examples,
-    read_one,
-    results_option,
-)
+from xlperf.cli.command import Chosen, EditedFile, command
+from xlperf.cli.options import catalog_for, catalog_of, read_one
 from xlperf.cli.output import STANDARD, deliver, parts, rounded, say, working
 
 if TYPE_CHECKING:
@@ -43,34 +32,22 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print the row as J
 _name = click.option("--name", help="Name of the row; default: that of the folder or the file.")
 
 
-@click.command(
-    cls=Command,
-    short_help="A model or an accelerator of your own: a row made from a file.",
-    epilog=examples(
-        "xlperf add model Qwen3-8B/ -o models.csv        a Hugging Face configuration",
-        "xlperf add accelerator h200.txt -o study.xlsx   a datasheet's card",
-    ),
+@command(
+    "A model or an accelerator of your own: a row made from a file.",
+    "xlperf add model Qwen3-8B/ -o models.csv        a Hugging Face configuration",
+    "xlperf add accelerator h200.txt -o study.xlsx   a datasheet's card",
 )
-@click.argument("kind", type=click.Choice(["model", "accelerator"]))
 def add(kind: str) -> None:
     """Turn a file into a row of the sheet models or accelerators."""
     raise click.UsageError(f"{kind} comes first: xlperf add {kind} FILE")
 
 
-@click.command(
-    cls=Command,
-    short_help="A model of your own: a row of models from a Hugging Face configuration.",
-    epilog=examples(
-        "xlperf add model Qwen3-8B/                          the folder of a download",
-        "xlperf add model config.json --name mine --parameters 8.2 -o study.xlsx",
-        "xlperf add model config.json -o models.csv          then: xlperf evaluate plans.csv --catalog models.csv",
-    ),
+@command(
+    "A model of your own: a row of models from a Hugging Face configuration.",
+    "xlperf add model Qwen3-8B/                          the folder of a download",
+    "xlperf add model config.json --name mine --parameters 8.2 -o study.xlsx",
+    "xlperf add model config.json -o models.csv          then: xlperf evaluate plans.csv --catalog models.csv",
 )
-@click.argument("config", type=InputFile())
-@click.option("--parameters", type=float, metavar="G", help="Parameters as published, in billions, to check the row.")
-@_name
-@_output
-@_json
 def model(config: str, parameters: float | None, name: str | None, output: str | None, as_json: bool) -> int:
     """Turn CONFIG, a config.json or a folder that holds one, into a row of the sheet models, and check it.
 
@@ -144,19 +121,11 @@ def _active(table: Table, active: float) -> str:
     return f"{words}, {(active - matrix) / billion:.4g} without input and output embeddings"
 
 
-@click.command(
-    cls=Command,
-    short_help="An accelerator of your own: a row of accelerators from a datasheet's card.",
-    epilog=examples(
-        "xlperf add accelerator h200.txt -o study.xlsx        lines such as  memory bandwidth: 4.8 TB/s",
-        "xlperf add accelerator card.csv --like H200-SXM-141GB -o accelerators.csv",
-    ),
+@command(
+    "An accelerator of your own: a row of accelerators from a datasheet's card.",
+    "xlperf add accelerator h200.txt -o study.xlsx        lines such as  memory bandwidth: 4.8 TB/s",
+    "xlperf add accelerator card.csv --like H200-SXM-141GB -o accelerators.csv",
 )
-@click.argument("card", type=InputFile())
-@click.option("--like", metavar="NAME", help="Known accelerator that gives generation and network where CARD does not.")
-@_name
-@_output
-@_json
 def accelerator(card: str, like: str | None, name: str | None, output: str | None, as_json: bool) -> int:
     """Turn CARD, lines of a name and a value (.txt, .csv, .json), into a row of the sheet accelerators, and check it.
 
@@ -246,18 +215,11 @@ _STACKS = click.Choice(_WRITTEN)
 _READ = click.Choice([*_WRITTEN, "nanotron", "maxtext", "automodel", "llama-factory", "axolotl", "deepspeed", "bridge"])
 
 
-@click.command(
-    cls=Command,
-    short_help="Print the arguments that start a plan in a training or serving stack.",
-    epilog=examples(
-        "xlperf launch study.xlsx --name 'Llama-3 70B, 64 H100, bf16' --for megatron",
-        "xlperf launch plans.csv --row 2 --for vllm > serve.sh",
-    ),
+@command(
+    "Print the arguments that start a plan in a training or serving stack.",
+    "xlperf launch study.xlsx --name 'Llama-3 70B, 64 H100, bf16' --for megatron",
+    "xlperf launch plans.csv --row 2 --for vllm > serve.sh",
 )
-@click.argument("plans", type=InputFile())
-@click.option("--for", "stack", type=_STACKS, help="Whose arguments; default: the software of the plan.")
-@chosen_options("the first")
-@catalog_option
 def launch(plans: str, stack: str | None, chosen: Chosen, catalog: str | None) -> None:
     """Print the commands that start one plan of PLANS in a stack, an argument per line.
 
@@ -298,36 +260,14 @@ def _stack_of(plan: Table) -> str:
     return stack
 
 
-@click.command(
-    cls=Command,
-    short_help="Read the plan of a launch line, script, YAML or TOML file, or log.",
-    epilog=examples(
-        "xlperf launch --read serve.sh --set accelerator=H200-SXM-141GB --set TP=8",
-        "xlperf launch --read train.sh --for megatron -o plans.csv",
-        "xlperf launch --read train.log --set accelerator=H100-SXM-80GB",
-        "xlperf launch --read train_config.toml --set accelerator=H100-SXM-80GB --set 'num accelerators=64'",
-        "xlperf launch plans.csv --for megatron | xlperf launch --read - | xlperf evaluate -",
-    ),
+@command(
+    "Read the plan of a launch line, script, YAML or TOML file, or log.",
+    "xlperf launch --read serve.sh --set accelerator=H200-SXM-141GB --set TP=8",
+    "xlperf launch --read train.sh --for megatron -o plans.csv",
+    "xlperf launch --read train.log --set accelerator=H100-SXM-80GB",
+    "xlperf launch --read train_config.toml --set accelerator=H100-SXM-80GB --set 'num accelerators=64'",
+    "xlperf launch plans.csv --for megatron | xlperf launch --read - | xlperf evaluate -",
 )
-@click.argument("file", type=InputFile())
-@click.option(
-    "--for",
-    "stack",
-    type=_READ,
-    help="Whose arguments; default: the stack that recognises FILE, or that most flags are of.",
-)
-@click.option(
-    "--set",
-    "given",
-    multiple=True,
-    metavar="'NAME=VALUE'",
-    help="A column of the plan that FILE does not say, or a variable of its script. May be repeated.",
-)
-@click.option(
-    "--partial", is_flag=True, help="Read FILE although settings that move a result are not read; they are listed."
-)
-@results_option
-@catalog_option
 def plan(file: str, stack: str | None, given: tuple[str, ...], partial: bool, output: str, catalog: str | None) -> None:
     """Read the arguments in FILE, or - for standard input, as a plan.
 

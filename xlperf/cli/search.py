@@ -9,25 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.cli.options import (
-    TOP,
-    VARY,
-    Chosen,
-    Command,
-    InputFile,
-    bounds_options,
-    catalog_for,
-    catalog_option,
-    chosen_options,
-    examples,
-    output_option,
-    plan_name,
-    processes_option,
-    read_chosen,
-    read_one_kind,
-    varied,
-    vary_line,
-)
+from xlperf.cli.command import Chosen, command, packed
+from xlperf.cli.options import catalog_for, plan_name, read_chosen, read_one_kind, varied, vary_line
 from xlperf.cli.output import (
     Front,
     deliver,
@@ -39,7 +22,8 @@ from xlperf.cli.output import (
     write_sheets,
     wrote,
 )
-from xlperf.cli.sweep import Doubts, doubts_options, probability_option
+from xlperf.cli.sweep import Doubts
+from xlperf.cli.sweep import doubts as read_doubts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,62 +38,21 @@ if TYPE_CHECKING:
     from xlperf.explore.vary import Varied
 
 
-@click.command(
-    cls=Command,
-    short_help="Find the best of all plans that cells with auto stand for.",
-    epilog=examples(
-        "xlperf search plans.csv -o best.csv                    best 10 plans for each row with auto",
-        "xlperf search study.xlsx --name mine --mapping         the whole mapping of one plan",
-        "xlperf search plans.csv --vary 'tensor parallel=auto' --vary 'micro batch size=1,2,4'",
-        "xlperf search plans.csv --objective cost --limit 'memory<=70' --top 3",
-        "xlperf search plans.csv --mapping --objective 'step time' --objective memory     what nothing beats in both",
-        "xlperf search plans.csv --mapping --robust regret --uncertain 'networks.link bandwidth=x0.7..x1'",
-        "xlperf search plans.csv --vary accelerator=H100-SXM-80GB,H200-SXM-141GB --all -o all.parquet",
-        "xlperf search plans.csv --mapping --vary 'num accelerators=auto' --objective 'run cost' "
-        "--limit 'run time within 30 days'      cheapest cluster that trains this in 30 days",
-        "xlperf search plans.csv --mapping --vary 'num accelerators=auto' --objective 'num accelerators' "
-        "--probability 0.9      fewest that keep the targets with 90 % probability",
-    ),
+@command(
+    "Find the best of all plans that cells with auto stand for.",
+    "xlperf search plans.csv -o best.csv                    best 10 plans for each row with auto",
+    "xlperf search study.xlsx --name mine --mapping         the whole mapping of one plan",
+    "xlperf search plans.csv --vary 'tensor parallel=auto' --vary 'micro batch size=1,2,4'",
+    "xlperf search plans.csv --objective cost --limit 'memory<=70' --top 3",
+    "xlperf search plans.csv --mapping --objective 'step time' --objective memory     what nothing beats in both",
+    "xlperf search plans.csv --mapping --robust regret --uncertain 'networks.link bandwidth=x0.7..x1'",
+    "xlperf search plans.csv --vary accelerator=H100-SXM-80GB,H200-SXM-141GB --all -o all.parquet",
+    "xlperf search plans.csv --mapping --vary 'num accelerators=auto' --objective 'run cost' "
+    "--limit 'run time within 30 days'      cheapest cluster that trains this in 30 days",
+    "xlperf search plans.csv --mapping --vary 'num accelerators=auto' --objective 'num accelerators' "
+    "--probability 0.9      fewest that keep the targets with 90 % probability",
+    doubts=packed("doubts", read_doubts),
 )
-@click.argument("plans", type=InputFile())
-@click.option(
-    "--objective",
-    "objectives",
-    metavar="RESULT",
-    multiple=True,
-    help="Result to make best: any in numbers, or cost, owned cost, energy, throughput, or num accelerators for the "
-    "fewest. "
-    "Two or three of them: every plan that no other beats in all. Default: see above.",
-)
-@click.option(
-    "--limit",
-    "limits",
-    multiple=True,
-    metavar="'RESULT<=NUMBER'",
-    help="What a plan must keep (<=, >=, < or >, or in words: 'run time within 30 days'), in the unit of the result or "
-    "with one: 'ttft<=0.5 s'. May be repeated.",
-)
-@click.option(
-    "--vary",
-    multiple=True,
-    metavar="COLUMN=VALUES",
-    help=f"{VARY} Of a catalog sheet each value is searched by itself. May be repeated.",
-)
-@click.option(
-    "--mapping",
-    is_flag=True,
-    help="Choose the whole mapping, as if auto stood wherever the plan leaves it blank: parallel degrees, and micro "
-    "batch, virtual pipeline, ZeRO stage, sequence parallel and recompute, or the load.",
-)
-@click.option("--top", type=click.IntRange(min=1), default=TOP, show_default=True, help="Plans to show for each row.")
-@click.option("--all", "every", is_flag=True, help="Every plan that fits and keeps the limits, the best first.")
-@probability_option
-@doubts_options
-@processes_option
-@chosen_options("all with auto", "training and inference")
-@output_option
-@bounds_options
-@catalog_option
 def search(
     plans: str,
     output: str | None,
@@ -280,48 +223,15 @@ def _write(found: list[Robust], kinds: list[str], output: str | None, said: list
         wrote(output, sum(len(plans) for _, _, plans, _, _ in sheets), "plan")
 
 
-@click.command(
-    cls=Command,
-    short_help="Find the fewest accelerators, or the least of a number, that reach a target.",
-    epilog=examples(
-        "xlperf search plans.csv --vary 'num accelerators=1..64' --target 'tpot<=20'",
-        "xlperf search plans.csv --vary 'num accelerators=auto' --with-auto 'tensor parallel' --target 'step time<=10'",
-        "xlperf search plans.csv --vary 'accelerators.memory bandwidth=1..16' --target 'tpot<=20'",
-        "xlperf search plans.csv --vary 'prompt length=1000,4000,16000' --largest --target 'ttft<=500'",
-        "xlperf search plans.csv --vary 'request rate=1..100' --largest --limit 'ttft<=500' --limit 'tpot<=20'",
-        "xlperf search plans.csv --vary 'num accelerators=1..64' --target 'tpot<=20' --probability 0.9",
-    ),
+@command(
+    "Find the fewest accelerators, or the least of a number, that reach a target.",
+    "xlperf search plans.csv --vary 'num accelerators=1..64' --target 'tpot<=20'",
+    "xlperf search plans.csv --vary 'num accelerators=auto' --with-auto 'tensor parallel' --target 'step time<=10'",
+    "xlperf search plans.csv --vary 'accelerators.memory bandwidth=1..16' --target 'tpot<=20'",
+    "xlperf search plans.csv --vary 'prompt length=1000,4000,16000' --largest --target 'ttft<=500'",
+    "xlperf search plans.csv --vary 'request rate=1..100' --largest --limit 'ttft<=500' --limit 'tpot<=20'",
+    "xlperf search plans.csv --vary 'num accelerators=1..64' --target 'tpot<=20' --probability 0.9",
 )
-@click.argument("plans", type=InputFile())
-@click.option(
-    "--vary",
-    required=True,
-    multiple=True,
-    metavar="COLUMN=VALUES",
-    help=f"{VARY} Of a catalog sheet, or of a number of the plans that is not whole, also two ends, 1..16 or "
-    "x0.5..x8, between which the answer is found.",
-)
-@click.option(
-    "--target",
-    "--limit",
-    "targets",
-    multiple=True,
-    metavar="'RESULT<=NUMBER'",
-    help="What a plan must reach, as of xlperf search. May be repeated; a plan's own ttft target and tpot target count "
-    "too. Fitting in memory always does.",
-)
-@click.option("--mapping", is_flag=True, help="Choose the whole mapping with it, as xlperf search does.")
-@click.option(
-    "--largest/--least", default=False, help="Find the largest value that reaches the target instead of the least."
-)
-@click.option("--with-auto", "autos", multiple=True, metavar="COLUMN", help="Columns to choose with it, as if auto.")
-@click.option("--objective", metavar="RESULT", default="", help="What decides among plans of the same value.")
-@probability_option
-@processes_option
-@chosen_options("all")
-@output_option
-@bounds_options
-@catalog_option
 def solve(
     plans: str,
     vary: tuple[str, ...],

@@ -1,16 +1,18 @@
-"""Commands on workbooks and spreadsheet programs: ``check``, ``show``, ``new``, ``functions``, ``install``..."""
+"""Commands on workbooks, spreadsheet programs and the guide: ``check``, ``new``, ``install``, ``guide`` ..."""
 
 from __future__ import annotations
 
 import shlex
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 
 import click
 
+from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError
-from xlperf.cli.options import Command, InputFile, OutputFile, examples
+from xlperf.cli.command import command
 from xlperf.cli.output import say, working
 
 _HOSTS = {"libreoffice": "xlperf.addin.libreoffice", "excel": "xlperf.addin.excel"}
@@ -18,12 +20,11 @@ _HOSTS = {"libreoffice": "xlperf.addin.libreoffice", "excel": "xlperf.addin.exce
 _INSTALLED = (*_HOSTS, "lite")
 
 
-@click.command(
-    cls=Command,
-    short_help="Check a workbook: every fault of its sheets, and what looks doubtful.",
-    epilog=examples("xlperf check study.xlsx", "xlperf check          the shipped workbook"),
+@command(
+    "Check a workbook: every fault of its sheets, and what looks doubtful.",
+    "xlperf check study.xlsx",
+    "xlperf check          the shipped workbook",
 )
-@click.argument("workbook", required=False, type=InputFile())
 def check(workbook: str | None) -> int:
     """Read all sheets of WORKBOOK and say what is wrong with them, a line per fault with sheet and cell.
 
@@ -41,16 +42,12 @@ def check(workbook: str | None) -> int:
     return 0 if found.ok else 1
 
 
-@click.command(
-    cls=Command,
-    short_help="List the worksheet functions: arguments, units, meaning.",
-    epilog=examples(
-        "xlperf install --list              a line for each",
-        "xlperf install --list step_time    what XLPERF_STEP_TIME takes, with an example",
-        "xlperf install --list memory       those with memory in their name",
-    ),
+@command(
+    "List the worksheet functions: arguments, units, meaning.",
+    "xlperf install --list              a line for each",
+    "xlperf install --list step_time    what XLPERF_STEP_TIME takes, with an example",
+    "xlperf install --list memory       those with memory in their name",
 )
-@click.argument("name", required=False)
 def functions(name: str | None) -> None:
     """List the XLPERF_ functions; with NAME the one of that name, else those that have it in theirs, with what each
     argument is and an example that works.
@@ -80,15 +77,11 @@ def functions(name: str | None) -> None:
         say("")
 
 
-@click.command(
-    cls=Command,
-    short_help="Print a workbook as text, for git diff and grep.",
-    epilog=examples(
-        "xlperf check --text study.xlsx",
-        "git config diff.xlperf.textconv 'xlperf check --text'      then git diff shows what changed in a cell",
-    ),
+@command(
+    "Print a workbook as text, for git diff and grep.",
+    "xlperf check --text study.xlsx",
+    "git config diff.xlperf.textconv 'xlperf check --text'      then git diff shows what changed in a cell",
 )
-@click.argument("file", type=InputFile())
 def show(file: str) -> None:
     """Print the sheets of FILE as text: one line per row of data, headers and formulas as they stand."""
     from xlperf.catalog.xlsx import shown_lines
@@ -97,24 +90,13 @@ def show(file: str) -> None:
         say(line)
 
 
-@click.command(
-    cls=Command,
-    short_help="Make a workbook of your own to edit.",
-    epilog=examples(
-        "xlperf new study.xlsx                     one plan of each kind, and what it refers to",
-        "xlperf new all.xlsx --all                 all plans, models and hardware that xlperf ships",
-        "xlperf new mine.xlsx --empty              sheets without rows",
-        "xlperf new mine.xlsx --study recompute    a study, to change and run again",
-    ),
+@command(
+    "Make a workbook of your own to edit.",
+    "xlperf new study.xlsx                     one plan of each kind, and what it refers to",
+    "xlperf new all.xlsx --all                 all plans, models and hardware that xlperf ships",
+    "xlperf new mine.xlsx --empty              sheets without rows",
+    "xlperf new mine.xlsx --study recompute    a study, to change and run again",
 )
-@click.argument("file", type=OutputFile(".xlsx"))
-@click.option("--all", "whole", is_flag=True, help="All plans, models and hardware that xlperf ships.")
-@click.option("--empty", is_flag=True, help="Leave all sheets but the calibration empty, for a catalog of your own.")
-@click.option(
-    "--examples", "small", is_flag=True, help="One plan of each kind and the rows that it refers to: the default."
-)
-@click.option("--study", metavar="NAME", help="The settings and plans of a study of xlperf report --study instead.")
-@click.option("--force", is_flag=True, help="Replace FILE where it exists.")
 def new(file: str, whole: bool, empty: bool, small: bool, study: str | None, force: bool) -> None:
     """Write FILE, a workbook of your own: front sheets, plans and catalog with drop-downs, comments, live formulas.
 
@@ -147,24 +129,13 @@ def _quoted(name: str) -> str:
     return shlex.quote(name)
 
 
-@click.command(
-    cls=Command,
-    short_help="Add the XLPERF_ functions to a spreadsheet program.",
-    epilog=examples(
-        "xlperf install libreoffice",
-        "xlperf install excel                       Excel for Windows; then restart it",
-        "xlperf install excel --check               what is installed, and what is wrong with it",
-        "xlperf install excel --output xlperf.bas   where no add-in is let in: text to import",
-        "xlperf install lite FOLDER                 Excel on the web or on a Mac: texts for xlwings Lite",
-    ),
-)
-@click.argument("host", type=click.Choice(_INSTALLED))
-@click.argument("folder", metavar="[FOLDER | FILE]", required=False)
-@click.option("--output", metavar="FILE", type=OutputFile(".xlam", ".bas"), help="excel: build the add-in file there.")
-@click.option("--check", "checked", is_flag=True, help="excel: say what is installed, or what FILE is.")
-@click.option("--python", metavar="PATH", help="excel: the interpreter to compute with, on the machine of FILE.")
-@click.option(
-    "--wheel", metavar="URL", help="lite: where xlwings Lite gets xlperf from, https or a file; else the package index."
+@command(
+    "Add the XLPERF_ functions to a spreadsheet program.",
+    "xlperf install libreoffice",
+    "xlperf install excel                       Excel for Windows; then restart it",
+    "xlperf install excel --check               what is installed, and what is wrong with it",
+    "xlperf install excel --output xlperf.bas   where no add-in is let in: text to import",
+    "xlperf install lite FOLDER                 Excel on the web or on a Mac: texts for xlwings Lite",
 )
 def install(
     host: str, folder: str | None, output: str | None, checked: bool, python: str | None, wheel: str | None
@@ -228,12 +199,37 @@ def install(
     return 0
 
 
-@click.command(
-    cls=Command,
-    short_help="Remove the XLPERF_ functions from a spreadsheet program.",
-    epilog=examples("xlperf uninstall libreoffice", "xlperf uninstall excel"),
+@command(
+    "Remove the XLPERF_ functions from a spreadsheet program.",
+    "xlperf uninstall libreoffice",
+    "xlperf uninstall excel",
 )
-@click.argument("host", type=click.Choice(list(_HOSTS)))
 def uninstall(host: str) -> None:
     """Remove the worksheet functions from HOST."""
     say(import_module(_HOSTS[host]).uninstall())
+
+
+_TOPICS = ("planner", "engineer", "architect")
+
+
+@command(
+    "Read the guide: the first hour of a planner, an engineer, an architect.",
+    "xlperf guide",
+    "xlperf guide planner",
+)
+def guide(topic: str | None) -> None:
+    """Print a page of the guide; without TOPIC, the title of each page."""
+    if topic is None:
+        wide = max(map(len, _TOPICS))
+        say(*(f"xlperf guide {name.ljust(wide)}  {_page(name)[0].removeprefix('# ')}" for name in _TOPICS))
+        return
+    name = topic.casefold()
+    if name not in _TOPICS:
+        near = get_close_matches(name, _TOPICS, 1)
+        hint = f"; did you mean {near[0]}?" if near else f"; choose from {', '.join(_TOPICS)}"
+        raise InputError(Fault("guide", f"no page {topic}{hint}"))
+    say(*_page(name))
+
+
+def _page(topic: str) -> list[str]:
+    return resources.table(f"guide/{topic}.md").read_text(encoding="utf-8").splitlines()

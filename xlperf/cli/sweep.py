@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.cli.options import (
-    TOP,
-    VARY,
-    Chosen,
-    Command,
-    InputFile,
-    Machines,
-    bounds_options,
-    catalog_for,
-    catalog_option,
-    chosen_options,
-    examples,
-    machines_options,
-    output_option,
-    processes_option,
-    read_one_kind,
-    vary_line,
-    without_auto,
-)
+from xlperf.cli.command import Chosen, Machines, command
+from xlperf.cli.options import TOP, catalog_for, read_one_kind, vary_line, without_auto
 from xlperf.cli.output import (
     STANDARD,
     WORKBOOK_ROWS,
@@ -52,55 +33,14 @@ if TYPE_CHECKING:
     from xlperf.explore.uncertainty import Robust
 
 
-@click.command(
-    cls=Command,
-    short_help="Compute plans over a grid of values of their columns and of the catalog's.",
-    epilog=examples(
-        "xlperf evaluate plans.csv --vary 'tensor parallel=1,2,4,8' --vary precision=bf16,fp8 -o grid.csv",
-        "xlperf evaluate study.xlsx --sheet inference --vary 'accelerators.memory bandwidth=2,4,8' -o grid.xlsx",
-        "xlperf evaluate plans.csv --vary 'networks.link bandwidth=x0.5,x1,x2' --vary 'global batch size=256,512'",
-        "xlperf evaluate plans.csv --vary 'accelerators.memory bandwidth=2..16' --samples 10000000 "
-        "--result cost -o samples.parquet",
-    ),
+@command(
+    "Compute plans over a grid of values of their columns and of the catalog's.",
+    "xlperf evaluate plans.csv --vary 'tensor parallel=1,2,4,8' --vary precision=bf16,fp8 -o grid.csv",
+    "xlperf evaluate study.xlsx --sheet inference --vary 'accelerators.memory bandwidth=2,4,8' -o grid.xlsx",
+    "xlperf evaluate plans.csv --vary 'networks.link bandwidth=x0.5,x1,x2' --vary 'global batch size=256,512'",
+    "xlperf evaluate plans.csv --vary 'accelerators.memory bandwidth=2..16' --samples 10000000 "
+    "--result cost -o samples.parquet",
 )
-@click.argument("plans", type=InputFile())
-@click.option("--vary", multiple=True, required=True, metavar="COLUMN=VALUES", help=f"{VARY} May be repeated.")
-@click.option(
-    "--samples",
-    type=click.IntRange(min=1),
-    help="Draw so many samples for each plan instead of all combinations; a range is then drawn from evenly.",
-)
-@click.option(
-    "--sampling",
-    type=click.Choice(["random", "latin-hypercube"]),
-    default="latin-hypercube",
-    show_default=True,
-    help="How --samples are drawn.",
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of --samples.")
-@click.option(
-    "--result",
-    "wanted",
-    multiple=True,
-    metavar="RESULT",
-    help="Results to write, beside the name and what varies; may be repeated. Default: all, and every column of PLANS.",
-)
-@click.option("--objective", metavar="RESULT", help="Keep only the best plans: as of xlperf search.")
-@click.option(
-    "--limit",
-    "limits",
-    multiple=True,
-    metavar="'RESULT<=NUMBER'",
-    help="Keep only the best plans of those that keep it, as of xlperf search. May be repeated.",
-)
-@click.option(
-    "--top", type=click.IntRange(min=1), help="Keep only so many of the best plans; with --objective or --limit 10."
-)
-@machines_options
-@chosen_options("all")
-@output_option
-@bounds_options
-@catalog_option
 def sweep(
     plans: str,
     vary: tuple[str, ...],
@@ -234,54 +174,12 @@ def _best_words(best: Best, found: Swept) -> str:
     return f"{best.objective.words}: the best {len(found.plans):,} that fit{kept}; {len(best.sweep):,} plans computed"
 
 
-@click.command(
-    cls=Command,
-    short_help="Say how sure a result is, which plan is likely better, and which input decides.",
-    epilog=examples(
-        "xlperf uncertainty plans.csv --result cost --vary 'prices.rental price=x0.7..x1..x1.5'",
-        "xlperf uncertainty plans.csv --result 'step time' --vary 'networks.link bandwidth=normal:x1:0.1' --sobol 1024",
-        "xlperf uncertainty plans.csv --result tpot --no-band --vary 'accelerators.memory bandwidth=3..3.5' -o u.xlsx",
-    ),
+@command(
+    "Say how sure a result is, which plan is likely better, and which input decides.",
+    "xlperf uncertainty plans.csv --result cost --vary 'prices.rental price=x0.7..x1..x1.5'",
+    "xlperf uncertainty plans.csv --result 'step time' --vary 'networks.link bandwidth=normal:x1:0.1' --sobol 1024",
+    "xlperf uncertainty plans.csv --result tpot --no-band --vary 'accelerators.memory bandwidth=3..3.5' -o u.xlsx",
 )
-@click.argument("plans", type=InputFile())
-@click.option("--result", required=True, metavar="RESULT", help="Any in numbers, or cost, energy or throughput.")
-@click.option(
-    "--vary",
-    multiple=True,
-    metavar="COLUMN=RANGE",
-    help="An uncertain number of the plans, or of a catalog sheet for the rows that they name: 2..4 even, 2..3..4 "
-    "least, likeliest and largest, normal:3:0.2 mean and standard deviation, lognormal:3:0.1 median and standard "
-    "deviation of the logarithm; x before numbers makes them factors: x0.8..x1..x1.3, normal:x1:0.1. Values with "
-    "commas between are equally likely. May be repeated.",
-)
-@click.option(
-    "--band/--no-band", default=True, show_default=True, help="Draw times within the calibration's 80 % band."
-)
-@click.option(
-    "--ranges/--no-ranges",
-    default=True,
-    show_default=True,
-    help="Draw the numbers of catalog rows that have a low and a high value, unless --vary has them.",
-)
-@click.option("--draws", type=click.IntRange(min=1), default=10_000, show_default=True, help="Draws of each plan.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the draws.")
-@click.option(
-    "--limit",
-    "limits",
-    multiple=True,
-    metavar="'RESULT<=NUMBER'",
-    help="As of xlperf search: a plan counts as one that fits in the draws in which it keeps it. May be repeated.",
-)
-@click.option(
-    "--sobol",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Base samples, a power of two, of the Sobol indices of each input (needs scipy); 0: none.",
-)
-@processes_option
-@chosen_options("all")
-@output_option
-@catalog_option
 def uncertainty(
     plans: str,
     result: str,
@@ -343,40 +241,14 @@ def uncertainty(
         wrote(output, len(table), "plan")
 
 
-@click.command(
-    cls=Command,
-    short_help="Say what one more TB/s, GiB, TFLOP/s, mm2, W, GB/s, MW or ms of target is worth per accelerator.",
-    epilog=examples(
-        "xlperf worth plans.csv                                 one per cent more of each, one plan after the other",
-        "xlperf worth plans.csv --mapping --name 'my plan'      with the mapping chosen anew",
-        "xlperf worth plans.csv --mapping --against B200-SXM-180GB      its break-even price per hour",
-        "xlperf worth plans.csv --vary 'accelerators.memory capacity=x1.25,x1.5,x2' --limit 'ttft<=500'",
-        "xlperf worth plans.csv --mapping --limit 'grid power<=0.5'      and what one more MW is worth",
-    ),
+@command(
+    "Say what one more TB/s, GiB, TFLOP/s, mm2, W, GB/s, MW or ms of target is worth per accelerator.",
+    "xlperf worth plans.csv                                 one per cent more of each, one plan after the other",
+    "xlperf worth plans.csv --mapping --name 'my plan'      with the mapping chosen anew",
+    "xlperf worth plans.csv --mapping --against B200-SXM-180GB      its break-even price per hour",
+    "xlperf worth plans.csv --vary 'accelerators.memory capacity=x1.25,x1.5,x2' --limit 'ttft<=500'",
+    "xlperf worth plans.csv --mapping --limit 'grid power<=0.5'      and what one more MW is worth",
 )
-@click.argument("plans", type=InputFile())
-@click.option(
-    "--vary",
-    multiple=True,
-    metavar="COLUMN=VALUES",
-    help="A number of the plans or of a catalog sheet and what it changes to, as 'accelerators.memory bandwidth=x1.1'. "
-    "May be repeated. Default: 1 % more memory bandwidth, memory, peak rate, die area, power, link bandwidth, targets, "
-    "and of every --limit.",
-)
-@click.option("--limit", "limits", multiple=True, metavar="'RESULT<=NUMBER'", help="As of xlperf search.")
-@click.option("--mapping", is_flag=True, help="Choose the whole mapping anew, as xlperf search does.")
-@click.option(
-    "--against",
-    multiple=True,
-    metavar="ACCELERATOR",
-    help="Show instead at which cost of an hour this accelerator makes tokens as cheaply as the plan's, each with "
-    "its best plan. May be repeated.",
-)
-@processes_option
-@chosen_options("all")
-@output_option
-@bounds_options
-@catalog_option
 def worth(
     plans: str,
     vary: tuple[str, ...],
@@ -447,40 +319,8 @@ class Doubts(NamedTuple):
         return one._replace(words=f"{one.words}; {found.words}")
 
 
-def doubts_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of a robust choice, as its argument ``doubts``."""
-
-    @wraps(command)
-    def called(robust: str | None, uncertain: tuple[str, ...], draws: int, seed: int, **given: Any) -> Any:
-        if uncertain and robust is None:
-            raise click.UsageError("--uncertain goes with --robust average, p90 or regret")
-        return command(doubts=Doubts(robust, uncertain, draws, seed), **given)
-
-    called = click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the draws of --robust.")(called)
-    called = click.option(
-        "--draws", type=click.IntRange(min=10), default=1_000, show_default=True, help="Draws of each plan of --robust."
-    )(called)
-    called = click.option(
-        "--uncertain",
-        multiple=True,
-        metavar="COLUMN=RANGE",
-        help="Uncertain number of the plans or of a catalog sheet, as of xlperf uncertainty, drawn for --robust beside "
-        "the bands of the calibration. May be repeated.",
-    )(called)
-    return click.option(
-        "--robust",
-        type=click.Choice(["average", "p90", "regret"]),
-        help="Order the 5,000 best plans by what they are in draws of uncertain inputs and of the calibration's bands: "
-        "on average, in nine draws of ten, or by least regret.",
-    )(called)
-
-
-def probability_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command ``--probability``."""
-    return click.option(
-        "--probability",
-        type=click.FloatRange(0.5, 1.0, max_open=True),
-        default=0.5,
-        help="With which probability the bounds are kept, by the bands of the calibration: 0.9. Default: by the "
-        "prediction.",
-    )(command)
+def doubts(robust: str | None, uncertain: tuple[str, ...], draws: int, seed: int) -> Doubts:
+    """The options of a robust choice in one."""
+    if uncertain and robust is None:
+        raise click.UsageError("--uncertain goes with --robust average, p90 or regret")
+    return Doubts(robust, uncertain, draws, seed)
