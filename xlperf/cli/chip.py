@@ -46,14 +46,14 @@ _SHOWN = (
     entries=partial(form_options, "chip"),
 )
 def chip(output: str | None, catalog: str | None, vary: tuple[str, ...], limits: tuple[str, ...], **given: Any) -> int:
-    """An accelerator from node, dies, cache, memory and budgets: peak rates, cost, power, what it serves beside a
-    B200, and what the next mm2, stack, W and MB are worth. The sheet Build a chip in a line; what is not given is
-    as there and listed below the answer. auto says what it chose. More cache takes area from the cores.
+    """An accelerator from node, dies, cache, memory and budgets: peak rates, cost, power, serving performance beside a
+    B200, and the worth of the next mm2, stack, W and MB. The sheet Build a chip in a line; entries that are not given
+    have the values of the sheet and are listed below the answer, and so is the choice for auto. More cache takes area
+    from the cores.
 
-    --vary makes a table of chips and marks those that no other beats in tokens per second and cost of a unit. -o
-    chip.csv writes the chip as a row of accelerators, -o chip.xlsx with its device, by which it has a cost:
-    --catalog takes both. Exit code 1: a budget or a limit is missed; the answer says which, by how much and what
-    would help.
+    --vary makes a table of chips and marks each that no other beats in tokens per second and cost of a unit. -o
+    chip.csv writes the chip as a row of accelerators, -o chip.xlsx adds its device, which gives it a cost: --catalog
+    takes both. Exit code 1: a budget or a limit is missed; the answer names it, the gap, and a remedy.
     """
     from xlperf.catalog.schema import first_words
     from xlperf.explore.forms import form_of
@@ -89,7 +89,7 @@ def _one(form: dict[str, str], table: Table, limits: list[Limit], output: str | 
         own = [part for part in parts(table) if part[0].name not in results]
         nested: dict[str, list[Part]] = {} if worth is None else {"worth": parts(worth)}
         nested |= {} if refused else {"accelerator": parts(chip_row(table, catalog)[0])}
-        front = Front(said=[str(answer["answer"])], nested=nested)
+        front = Front(answers=[str(answer["answer"])], nested=nested)
         deliver(output, "chip", [*own, *parts(results)], "answer", front=front)
     else:
         _write_row(output, table, results, worth, answer, catalog)
@@ -101,7 +101,7 @@ def _one(form: dict[str, str], table: Table, limits: list[Limit], output: str | 
 def _write_row(
     output: str, table: Table, results: Table, worth: Table | None, answer: Answer, catalog: Catalog
 ) -> None:
-    """Write a chip as rows of the catalog; a workbook has its device, its answer and what more is worth as well."""
+    """Write a chip as rows of the catalog; a workbook adds its device, its answer and the worth of more."""
     from xlperf.explore.chips import chip_row
 
     row, device = chip_row(table, catalog, derived=is_workbook(output))
@@ -111,7 +111,7 @@ def _write_row(
     own = [part for part in parts(table) if part[0].name not in results]
     sheets = [("accelerators", parts(row)), ("devices", parts(device)), ("chip", [*own, *parts(results)])]
     write_sheets(output, sheets + [("worth", parts(one)) for one in (worth,) if one is not None],
-                 Front(said=[str(answer["answer"])]))  # fmt: skip
+                 Front(answers=[str(answer["answer"])]))  # fmt: skip
     wrote(output, 1, "accelerator")
 
 
@@ -160,17 +160,17 @@ def _varied(table: Table, vary: tuple[str, ...], limits: list[Limit], output: st
     shown.sort(key=lambda part: _SHOWN.index(part[0].name))
     reason = [part for part in reached if part[0].name == "reason"]
     number = int(np.nansum(marked[1]))
-    said = f"{number:,} of {len(rows):,} chips are beaten by no other in tokens/s and cost of a unit"
-    front = Front([RATE, "unit_cost"], [said])
+    words = f"{number:,} of {len(rows):,} chips are beaten by no other in tokens/s and cost of a unit"
+    front = Front([RATE, "unit_cost"], [words])
     deliver(
         output, "chips", [*entries, *given, *reached, marked], "chip", [*entries, *shown, marked, *reason], None, front
     )
-    say(said, err=True)
+    say(words, err=True)
     return 0 if kept.any() else 1
 
 
 def _entry(part: Part, results: Table) -> Part:
-    """An entry that varies, with the value that was chosen where it says ``auto``."""
+    """A varied entry, with the chosen value for ``auto``."""
     import numpy as np
 
     column, values = part

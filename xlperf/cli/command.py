@@ -1,8 +1,8 @@
-"""What all commands share: their options from a table, their files, their tasks.
+"""Shared parts of commands: options from a table, files, tasks.
 
-A parameter that names a file has a type that says so: :class:`InputFile`, :class:`OutputFile` or :class:`EditedFile`.
-:class:`Command` checks all of them before the work starts: no input is ever an output, however its name is spelled
-(another path, a link, a hard link, the redirected standard input), and no output is a file that xlperf ships.
+A parameter that names a file has the type :class:`InputFile`, :class:`OutputFile` or :class:`EditedFile`.
+:class:`Command` checks all of them before the work starts: no input is an output under any spelling (another path, a
+link, a hard link, the redirected standard input), and no output is a file that xlperf ships.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ else:
 
 
 class InputFile(_FileType):
-    """Name of a file that is read, or ``-`` for standard input where the command takes it."""
+    """Name of an input file, or ``-`` for standard input if the command reads it."""
 
     name = "input file"
 
@@ -95,11 +95,7 @@ class Command(click.Command):
 
 
 def check_files(command: click.Command, values: dict[str, Any]) -> None:
-    """Refuse outputs that cannot be written, that are inputs, or that are named twice.
-
-    ``command``: whose parameters they are. ``values``: what the command was given, by parameter. Raises InputError: one
-    line with what would do.
-    """
+    """Refuse outputs that cannot be written, that are inputs, or that are named twice."""
     inputs, outputs = _named(command, values, InputFile), [(STANDARD, _identity(STANDARD, reading=False))]
     for kind in (OutputFile, EditedFile):
         for path, type_ in _named(command, values, kind):
@@ -122,16 +118,16 @@ def check_files(command: click.Command, values: dict[str, Any]) -> None:
 
 def _named(command: click.Command, values: dict[str, Any], kind: type[_FileType]) -> list[tuple[str, Any]]:
     """Files of one kind that a command was given, with the type of their parameters."""
-    found = []
+    files = []
     for parameter in command.params:
         value = values.get(parameter.name or "")
         if isinstance(parameter.type, kind) and value is not None:
-            found += [(path, parameter.type) for path in (value if isinstance(value, (tuple, list)) else (value,))]
-    return found
+            files += [(path, parameter.type) for path in (value if isinstance(value, (tuple, list)) else (value,))]
+    return files
 
 
 def _identity(path: str | Path, reading: bool = True) -> Identity | None:
-    """What a file is, whatever name leads to it; None where there is none, or where a stream is no file."""
+    """Device and inode of a file under any name; None if there is no file."""
     try:
         if str(path) == STANDARD:
             stream = sys.stdin if reading else sys.stdout
@@ -326,7 +322,7 @@ _JSON = "xlperf.json"
 
 
 def _table_output(metavar: str, words: str, default: Callable[[], str | None]) -> Callable[[Any], Any]:
-    """The options -o and --json of a command that puts out a table; ``default`` says where to without them."""
+    """Options -o and --json of a command with a table as output; ``default`` gives the output without them."""
 
     def chosen(context: click.Context, _: click.Parameter, value: str | None) -> str | None:
         if not context.meta.get(_JSON):
@@ -361,7 +357,7 @@ def _table_output(metavar: str, words: str, default: Callable[[], str | None]) -
 
 
 def _piped() -> str | None:
-    """CSV where standard output is a file or a pipe; a table where somebody reads it."""
+    """CSV if standard output is a file or a pipe, a table on a terminal."""
     return None if sys.stdout.isatty() else STANDARD
 
 

@@ -45,29 +45,29 @@ def diagnose(
     bounds: Bounds,
     catalog: str | None,
 ) -> None:
-    """Rank the changes of one plan of PLANS, one or two at a time, that would explain what was measured.
+    """Rank the changes of one plan of PLANS, one or two at a time, that would explain a measurement.
 
-    Tried are, among others, recomputation, sequence parallelism, interleaving, overlap, precision, graphs, attention
-    kernels, slow links and accelerators, power caps, host and data loading, imbalance of experts; of serving engines
-    also batch, prefix cache, KV cache and speculative decoding. Each has its predicted value, its probability and what
-    to look at or set. A measurement inside the 80 % band of the prediction needs no explanation, unless an end of the
-    band lies more than 1.5 times away from the prediction: such a band explains nothing.
+    The candidates include recomputation, sequence parallelism, interleaving, overlap, precision, graphs, attention
+    kernels, slow links and accelerators, power caps, host and data loading, imbalance of experts; for serving engines
+    also batch, prefix cache, KV cache and speculative decoding. Each has its predicted value, its probability and
+    advice. A measurement inside the 80 % band of the prediction needs no explanation, unless an end of the band lies
+    more than 1.5 times away from the prediction: such a band explains nothing.
 
-    The probability is how common a cause is, times how well it fits within the band. How common: of a setting, a tenth
-    of its share of 115 public launch scripts; of faults and fall-backs, which nobody counts in public, 3 % each. With a
-    run before the change the band is that of a ratio of two runs: repeatability where a change alters nothing, and a
-    quarter of what it alters. The likeliest comes first, unless it leaves 5 % or more of the first measurement and one
-    of the next two, at least a third as likely, adds a cause to it and leaves less.
+    The probability is the prior of a cause times its likelihood within the band. Prior: for a setting, a tenth of its
+    share of 115 public launch scripts; for faults and fall-backs, which nobody counts in public, 3 % each. With a run
+    before the change the band describes the ratio of two runs: repeatability if a change alters nothing, and a quarter
+    of the change otherwise. The likeliest comes first, unless it leaves 5 % or more of the first measurement and one of
+    the next two, at least a third as likely, adds a cause to it and leaves less.
 
-    A cause that is not in the list competes with all of them: probabilities add up to less than 1 where none fits well.
-    A log whose settings, model or FLOP per token contradict the plan is reported. Causes that the arguments of the log
-    exclude are not tried.
+    An unlisted cause competes with all candidates: probabilities add up to less than 1 if none fits well. A log whose
+    settings, model or FLOP per token contradict the plan is reported. Causes that the arguments of the log exclude are
+    not tried.
 
     The last lines are a remedy: the best mapping of the same model on the same accelerators, with the same batch or
     load and precision, that the stack starts, and settings that were off. Its gain is the ratio of two predictions;
-    flags that change are listed.
+    changed flags are listed.
 
-    Exit code 1 if nothing that is tried comes near the measurement: the first explanation leaves it outside its band.
+    Exit code 1 if no candidate comes near the measurement: the first explanation leaves it outside its band.
     """
     from xlperf.explore.diagnose import diagnose as diagnosed
     from xlperf.explore.diagnose import measured_of, read_measured
@@ -87,34 +87,34 @@ def diagnose(
     if not readings:
         raise click.UsageError("give --measured 'step time=38', or a column measured step time in the plan")
     with progress(0, "variants of the plan") as done:
-        found = diagnosed(plan, known, readings, top, done, every, excluded)
-        cure = remedy(plan, known, readings if found.near else ())
+        diagnosis = diagnosed(plan, known, readings, top, done, every, excluded)
+        cure = remedy(plan, known, readings if diagnosis.near else ())
     say(*remarks, err=True)
-    for reading in found.readings:
+    for reading in diagnosis.readings:
         say(reading.words, err=output is not None)
     if kept is not None:
         from xlperf.explore.diagnose import as_it_ran
 
-        ran = as_it_ran(plan, found)
+        ran = as_it_ran(plan, diagnosis)
         write_sheets(kept, [(plan.kind, parts(ran))])
         wrote(kept, 1, "run")
     if output is not None and is_workbook(output):
         from xlperf.workbook.result_front import write_diagnosis
 
-        write_diagnosis(output, found, *asked_of(), cure.lines, cure.plan)
-        wrote(output, len(found.explanations), "explanation")
+        write_diagnosis(output, diagnosis, *asked_of(), cure.lines, cure.plan)
+        wrote(output, len(diagnosis.explanations), "explanation")
     elif output is not None and not is_json(output):
         deliver(output, cure.plan.kind, parts(cure.plan, cure.results), "plan")
-    elif output is not None or len(found.explanations):
-        whole = parts(found.explanations)
+    elif output is not None or len(diagnosis.explanations):
+        whole = parts(diagnosis.explanations)
         deliver(output, "diagnosis", whole, "explanation", [part for part in whole if part[0].name not in _AT_LENGTH])
     if output is None:
-        for rank, advice in enumerate(found.explanations["advice"].tolist(), 1):
+        for rank, advice in enumerate(diagnosis.explanations["advice"].tolist(), 1):
             say(f"{rank}: {advice}")
-        say(*(words for words in (found.unexplained, found.telling) if words))
+        say(*(words for words in (diagnosis.unexplained, diagnosis.telling) if words))
     say(*cure.lines, err=output is not None)
-    if not found.near:
-        rest = f": the first leaves {found.remainder:+.1%}" if len(found.explanations) else ""
+    if not diagnosis.near:
+        rest = f": the first leaves {diagnosis.remainder:+.1%}" if len(diagnosis.explanations) else ""
         say(f"{NOTHING_NEAR}{rest}", err=True)
         raise click.exceptions.Exit(1)
 
@@ -156,15 +156,15 @@ def _stated(paths: tuple[str, ...], plan: Table, catalog: Catalog) -> tuple[list
 
 
 def _profiled(path: str, steps: int | None, plan: Table, catalog: Catalog | None) -> tuple[str, ...]:
-    """What a profile says, as --measured takes it; with a catalog also beside what is predicted, class by class."""
+    """Results of a profile for --measured; with a catalog, print them beside the prediction by kernel class."""
     from xlperf.catalog.logs import read_profile
     from xlperf.explore.causes import by_class, measured_texts
 
-    found = read_profile(path, steps)
+    profile = read_profile(path, steps)
     if catalog is not None:
-        for line in by_class(plan, catalog, found):
+        for line in by_class(plan, catalog, profile):
             say(line, err=True)
-    return tuple(measured_texts(plan.kind, found))
+    return tuple(measured_texts(plan.kind, profile))
 
 
 _AT_LENGTH = ("advice", "change")

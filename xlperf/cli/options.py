@@ -24,11 +24,10 @@ TOP = 10
 
 
 def catalog_of(given: str | None, source: str | None) -> Catalog:
-    """The catalog of ``--catalog``, else of the workbook that holds the rows, else the shipped one.
+    """The catalog of ``--catalog``, else of the workbook ``source`` with the plans, else the shipped one.
 
-    ``given``: workbook that ``--catalog`` names. ``source``: file of the rows, whether a workbook or not. Rows that
-    name what no table has are named on standard error and left out. Raises InputError with every fault of the
-    workbook; where the one that was asked for has no sheet of a catalog.
+    Rows that refer to unknown names are listed on standard error and left out. Raises InputError with every fault of
+    the workbook, or if the workbook of ``--catalog`` has no catalog sheet.
     """
     from xlperf.catalog.catalog import load_catalog
     from xlperf.catalog.read import is_workbook
@@ -43,10 +42,9 @@ def catalog_of(given: str | None, source: str | None) -> Catalog:
 
 
 def note_unread(given: str | None, own: str | None) -> None:
-    """Name sheets on standard error that are not read, but look as if they should be.
+    """Name on standard error each sheet that looks like a catalog sheet but is not read.
 
-    ``given``: workbook that ``--catalog`` names; it must have at least one sheet of a catalog. ``own``: workbook of the
-    rows. Raises InputError where a workbook cannot be read, or the one that was given has no sheet of a catalog.
+    Raises InputError if a workbook cannot be read, or the one of ``--catalog`` has no catalog sheet.
     """
     from xlperf.catalog.ods import open_workbook
     from xlperf.catalog.read import is_table_file, unread_sheets
@@ -74,36 +72,34 @@ def vary_line(text: str) -> tuple[str, list[str]]:
 def varied(
     table: Table, vary: Sequence[str], of_catalog: bool = False
 ) -> tuple[Table, dict[str, np.ndarray], tuple[Varied, ...]]:
-    """Plans whose columns of ``--vary COLUMN=auto`` say so, values of the other ones, and what is searched one by one.
+    """Plans with ``auto`` from ``--vary COLUMN=auto``, values of other columns, and numbers that are searched one by
+    one.
 
-    The latter, with ``of_catalog``: values of the catalog, factors of columns of the plans, and targets.
+    With ``of_catalog`` these numbers are values of the catalog, factors of columns of the plans, and targets.
     """
     from xlperf.explore.candidates import with_auto
     from xlperf.explore.objectives import TARGETS
     from xlperf.explore.vary import Varied, read_variation
 
-    found = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
-    for one in found.varied:
-        if one.shape:
-            raise InputError(Fault("--vary", f"{one.column.name}: a search needs values, not a range"))
+    asked = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
+    for number in asked.varied:
+        if number.shape:
+            raise InputError(Fault("--vary", f"{number.column.name}: a search needs values, not a range"))
         if not of_catalog:
-            what = (
-                f"a factor of {one.name.replace('_', ' ')}"
-                if one.sheet == table.kind
-                else f"{one.column.name}, of the catalog"
-            )
-            problem = f"a frontier takes no {what}; xlperf evaluate --vary and a search without --frontier do"
+            factor = f"factor of {number.name.replace('_', ' ')}"
+            refused = factor if number.sheet == table.kind else f"{number.column.name}, of the catalog"
+            problem = f"a frontier takes no {refused}; xlperf evaluate --vary and a search without --frontier do"
             raise InputError(Fault("--vary", problem))
-    targets = [name for name in found.values if of_catalog and name in TARGETS.values()]
-    alone = [Varied(table.kind, name, found.values[name], False) for name in targets]
-    values = {name: tried for name, tried in found.values.items() if name not in targets}
-    return with_auto(table, found.auto, "--vary"), values, (*alone, *found.varied)
+    targets = [name for name in asked.values if of_catalog and name in TARGETS.values()]
+    alone = [Varied(table.kind, name, asked.values[name], False) for name in targets]
+    values = {name: tried for name, tried in asked.values.items() if name not in targets}
+    return with_auto(table, asked.auto, "--vary"), values, (*alone, *asked.varied)
 
 
 def catalog_for(given: str | None, plans: str, tables: list[Table]) -> Catalog:
-    """The catalog of plans; names that it lacks are refused for all plans at once, before any is evaluated.
+    """The catalog of plans. Unknown names of all plans are refused at once, before any plan is evaluated.
 
-    Names that it spells otherwise are said on standard error.
+    Corrected spellings are listed on standard error.
     """
     from xlperf.catalog.check import name_faults
 
@@ -125,26 +121,26 @@ def note_own(headers: Iterable[str]) -> None:
 
 
 def note_names(tables: Sequence[Table], catalog: Catalog) -> None:
-    """Say on standard error which names of rows were taken for others; they were looked up before."""
+    """List on standard error the names that were corrected to a known spelling."""
     from xlperf.catalog.check import taken_names
 
     say(*(f"note: {words}" for words in taken_names(tables, catalog)), err=True)
 
 
 def without_auto(plans: Table, catalog: Catalog, bounds: Bounds) -> Table:
-    """Plans with a value in the place of every ``auto``; what was chosen is said on standard error."""
+    """Plans with every ``auto`` resolved; standard error lists the choices."""
     if not plans.auto:
         return plans
     from xlperf.explore.auto import resolve
 
-    found = resolve(plans, catalog, **bounds)
-    for row, words in found.notes.items():
+    resolved = resolve(plans, catalog, **bounds)
+    for row, words in resolved.notes.items():
         say(f"{plan_name(plans, row)}: {words}", err=True)
-    return found.plans
+    return resolved.plans
 
 
 def plan_name(plans: Table, row: int = 0) -> str:
-    """Name of a plan; where it stands if it has none."""
+    """Name of a plan, or its place if it has none."""
     return str(plans.text("name")[row]) or plans.place(row, "name")
 
 
@@ -165,7 +161,7 @@ def read_one_kind(plans: str, chosen: Chosen) -> Table:
 
 
 def read_one(plans: str, chosen: Chosen) -> Table:
-    """The one plan of a file that is meant; the first where none is named."""
+    """The chosen plan of a file, the first by default."""
     tables = read_chosen(plans, chosen)
     return tables[0] if chosen.is_one else _picked(tables, plans, chosen)
 
@@ -179,13 +175,13 @@ def _picked(tables: list[Table], plans: str, chosen: Chosen) -> Table:
             problem = f"--row {row} is beyond the last of {len(tables[0])} {tables[0].kind} plans"
             raise InputError(Fault(plans, problem))
         return tables[0].take([index])
-    names = [(table, index, str(own)) for table in tables for index, own in enumerate(table.text("name").tolist())]
-    found = [(table, index) for table, index, own in names if own.casefold() == name.strip().casefold()]
-    if len(found) > 1:
-        places = " and ".join(own.place(index, "name") for own, index in found[:2])
-        raise InputError(Fault(plans, f'{len(found)} plans are named "{name}", at {places}; give --sheet and --row'))
-    if not found:
-        hint = nearest(name, [own for _, _, own in names if own])
+    rows = [(table, index, str(text)) for table in tables for index, text in enumerate(table.text("name").tolist())]
+    matches = [(table, index) for table, index, text in rows if text.casefold() == name.strip().casefold()]
+    if len(matches) > 1:
+        places = " and ".join(table.place(index, "name") for table, index in matches[:2])
+        raise InputError(Fault(plans, f'{len(matches)} plans are named "{name}", at {places}; give --sheet and --row'))
+    if not matches:
+        hint = nearest(name, [text for *_, text in rows if text])
         raise InputError(Fault(plans, f'no plan is named "{name}"; {hint}'))
-    table, index = found[0]
+    table, index = matches[0]
     return table.take([index])

@@ -53,14 +53,14 @@ def validate(
     readme: str | None,
     catalog: str | None,
 ) -> int:
-    """Predict published runs and show the error per group, source, accelerator and metric, and what is not covered.
+    """Predict published runs; show the error per group, source, accelerator and metric, and the rows without coverage.
 
     FILE is a workbook or a CSV file with the columns of published training or inference runs (row_id, gpu, tp, gbs,
-    iter_time_s, tpot_ms ...), or with plans as xlperf evaluate takes them beside columns of what was measured:
-    measured step time (s), measured memory (GiB), measured ttft (ms), measured tokens per second ..., or of measured
-    power (avg_power_w_per_gpu, energy_j_per_output_token, tokens_per_s, batch ...): watts at the measured and at the
-    predicted rate, joules per token. Without FILE the shipped rows are taken. The error of a row is |predicted time /
-    measured time - 1|. Exit code 1 where a tolerance is missed.
+    iter_time_s, tpot_ms ...), or with plans as xlperf evaluate reads them beside measured columns: measured step time
+    (s), measured memory (GiB), measured ttft (ms), measured tokens per second ..., or measured power
+    (avg_power_w_per_gpu, energy_j_per_output_token, tokens_per_s, batch ...): watts at the measured and at the
+    predicted rate, joules per token. Without FILE the shipped rows are predicted. The error of a row is |predicted time
+    / measured time - 1|. Exit code 1 if a tolerance is missed.
     """
     from xlperf.base.files import replaced
     from xlperf.calibrate.unseen import unseen_table
@@ -180,7 +180,7 @@ def calibrate(
 
 
 def _own_runs(files: Sequence[str], known: Catalog, catalog: str | None, output: str | None) -> None:
-    """Show what runs of the user's own cluster change, and write them."""
+    """Show the effect of runs of the user's own cluster, and write them."""
     from xlperf.base.resources import workbook as shipped
     from xlperf.calibrate.own_runs import effects, own_runs
     from xlperf.catalog.read import read_plans
@@ -208,7 +208,7 @@ def _own_runs(files: Sequence[str], known: Catalog, catalog: str | None, output:
 
 
 def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
-    """Median errors of the step time beside those of one constant MFU, by group and by source."""
+    """Median errors of the step time beside one constant MFU, by group and by source."""
     from xlperf.base.resources import workbook
     from xlperf.calibrate.published import read_published
     from xlperf.calibrate.validate import against_constant_mfu
@@ -217,12 +217,12 @@ def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
     published = [rows for path in paths for rows in read_published(path)]
     for by in ("group", "source_id"):
         header = (by.removesuffix("_id"), "count", "predicted", "constant mfu")
-        found = [
+        lines = [
             (one.key, f"{one.count}", f"{100.0 * one.predicted:.1f} %", f"{100.0 * one.constant_mfu:.1f} %")
             for one in against_constant_mfu(published, catalog, by)
         ]
-        if found:
-            say("Median error beside one constant MFU", *_aligned(header, found), "")
+        if lines:
+            say("Median error beside one constant MFU", *_aligned(header, lines), "")
 
 
 def _conditions(catalog: Catalog, readme: str | None) -> int:
@@ -251,9 +251,9 @@ def _cross_validate(catalog: Catalog, readme: str | None) -> int:
     from xlperf.calibrate.published_errors import plans_to_fit
 
     plans = {rows.kind: plans_to_fit(rows, catalog).plans for rows in (measured.training, measured.inference)}
-    found = [gain for own in errors if MEMORY not in own.quantity for gain in gains(own, plans[own.kind])]
+    gained = [gain for own in errors if MEMORY not in own.quantity for gain in gains(own, plans[own.kind])]
     say("", "The other rows of each configuration with one of its rows as a run of the user's own (calibrate --mine)")
-    say(*_aligned(*gains_table(found)))
+    say(*_aligned(*gains_table(gained)))
     return 0
 
 
@@ -293,8 +293,8 @@ def _compared(pairs: bool, files: Sequence[str], catalog: Catalog, output: str |
         paths = [Path(path) for path in files] or [workbook("validation.xlsx")]
         published = [rows for path in paths for rows in read_published(path)]
         if pairs:
-            found = pairs_of(runs_of(published if files else [*published, collected_pairs()], catalog, done))
-            title, name, lines, table = "Pairs of runs", "ratio", pair_lines(found), pair_table(found)
+            compared = pairs_of(runs_of(published if files else [*published, collected_pairs()], catalog, done))
+            title, name, lines, table = "Pairs of runs", "ratio", pair_lines(compared), pair_table(compared)
         else:
             chosen = choices(alternatives_of(published, catalog, done))
             title, name, lines, table = (
@@ -378,7 +378,7 @@ def _announced(name: str) -> None:
 
 
 def _replace_tables(path: Path, tables: Mapping[str, str]) -> None:
-    """Put tables between their markers in a text file, those that it has markers of: at least one."""
+    """Replace tables between their markers in a text file, which must have at least one pair."""
     from xlperf.base.files import replaced
 
     text, placed = path.read_text(encoding="utf-8"), False
@@ -395,7 +395,7 @@ def _replace_tables(path: Path, tables: Mapping[str, str]) -> None:
 
 
 def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns of text under their header, line by line; those that hold numbers to the right."""
+    """Columns of text under their header, line by line; numbers are aligned to the right."""
     columns = []
     for words in zip(header, *rows, strict=True):
         width = max(map(len, words))

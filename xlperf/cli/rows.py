@@ -52,10 +52,10 @@ def model(config: str, parameters: float | None, name: str | None, output: str |
     """Turn CONFIG, a config.json or a folder that holds one, into a row of the sheet models, and check it.
 
     Entries that CONFIG lacks are the defaults of its class in transformers. The parameters that follow from the shape
-    are compared with --parameters, or with the weights or their index beside CONFIG. What the row leaves out (vision)
-    or cannot express is named. A model type that is not known is taken as Llama only if every entry is understood and
-    that count agrees. Exit code 1 where parameters differ by more than 0.5 %, where an entry that may change the layers
-    is not read, or no plan can be computed with the model.
+    are compared with --parameters, or with the weights or their index beside CONFIG. Parts that the row leaves out
+    (vision) or cannot express are named. An unknown model type is read as Llama only if every entry is understood and
+    that count agrees. Exit code 1 if parameters differ by more than 0.5 %, if an entry that may change the layers is
+    not read, or if no plan can be computed with the model.
     """
     from xlperf.catalog.hugging_face import model_row
     from xlperf.catalog.hugging_face_files import read_config
@@ -66,32 +66,32 @@ def model(config: str, parameters: float | None, name: str | None, output: str |
     chosen = name or str(settings.get("_name_or_path") or "").rstrip("/").rpartition("/")[2] or folder.name
     source = f"Hugging Face config.json, {path.name if path.is_dir() else config}"
     stated = parameters * factor("G") if parameters is not None else counted
-    found = model_row(settings, chosen, source, counted=None if stated is None else True)
-    lines, agrees = _checked(found, stated, where if parameters is None else "--parameters")
-    if not agrees and found.assumed and not found.refused:
-        found = model_row(settings, chosen, source, counted=False)
-        lines.append(f"no plan is computed with this model: {found.refused}")
-    row = dict(found.row)
+    converted = model_row(settings, chosen, source, counted=None if stated is None else True)
+    lines, agrees = _checked(converted, stated, where if parameters is None else "--parameters")
+    if not agrees and converted.assumed and not converted.refused:
+        converted = model_row(settings, chosen, source, counted=False)
+        lines.append(f"no plan is computed with this model: {converted.refused}")
+    row = dict(converted.row)
     if stated is not None:
         row["stated_parameters"] = float(f"{stated / factor('G'):.6g}")
-    if found.filled:
-        words = ", ".join(f"{key} {value}" for key, value in found.filled.items())
+    if converted.filled:
+        words = ", ".join(f"{key} {value}" for key, value in converted.filled.items())
         lines.append(f"not in the file, defaults of its class: {words}")
-    lines += [f"left out: {words}" for words in found.left_out]
+    lines += [f"left out: {words}" for words in converted.left_out]
     _deliver("models", _table("models", row), row, output, as_json, lines)
-    return 0 if agrees and not found.unread else 1
+    return 0 if agrees and not converted.unread else 1
 
 
-def _checked(found: ModelRow, stated: float | None, where: str) -> tuple[list[str], bool]:
-    """Parameters by the shape beside those stated, and whether plans can be computed."""
+def _checked(converted: ModelRow, stated: float | None, where: str) -> tuple[list[str], bool]:
+    """Computed and stated parameters in lines, and whether plans can be computed."""
     from xlperf.catalog.catalog import Catalog
     from xlperf.engine.catalog_arrays import catalog_models
     from xlperf.equations.model.parameters import mtp_parameters, parameter_count
 
-    if found.refused:
-        return [f"no plan is computed with this model: {found.refused}"], False
+    if converted.refused:
+        return [f"no plan is computed with this model: {converted.refused}"], False
     billion = factor("G")
-    table = _table("models", found.row)
+    table = _table("models", converted.row)
     models, reasons = catalog_models(Catalog.from_tables([table], ""))
     if reasons[0]:
         return [f"no plan is computed with this model: it {reasons[0]}"], False
@@ -129,8 +129,8 @@ def _active(table: Table, active: float) -> str:
 def accelerator(card: str, like: str | None, name: str | None, output: str | None, as_json: bool) -> int:
     """Turn CARD, lines of a name and a value (.txt, .csv, .json), into a row of the sheet accelerators, and check it.
 
-    Units are converted, peaks with sparsity halved, and lines that no column has are named. Exit code 1 where a number
-    is a thousand times beyond those of all known accelerators.
+    Units are converted, peaks with sparsity halved, and lines without a column are named. Exit code 1 if a number is a
+    thousand times beyond all known accelerators.
     """
     import numpy as np
 
@@ -139,8 +139,8 @@ def accelerator(card: str, like: str | None, name: str | None, output: str | Non
     from xlperf.catalog.datasheet import accelerator_row, read_card
     from xlperf.catalog.table import Table
 
-    found = accelerator_row(read_card(card), name or Path(card).stem, f"datasheet, {Path(card).name}")
-    row: dict[str, object] = {**found.row, **({"accelerator": name} if name else {})}
+    converted = accelerator_row(read_card(card), name or Path(card).stem, f"datasheet, {Path(card).name}")
+    row: dict[str, object] = {**converted.row, **({"accelerator": name} if name else {})}
     known = load_catalog()
     accelerators = known.tables["accelerators"]
     if like is not None:
@@ -156,7 +156,8 @@ def accelerator(card: str, like: str | None, name: str | None, output: str | Non
         raise InputError(Fault(card, problem))
     table = _table("accelerators", row)
     doubts = far_values(table, accelerators)
-    lines = [*found.remarks, *(f"not read: {words}" for words in found.unread), *(f"doubtful: {d}" for d in doubts)]
+    lines = [*converted.remarks, *(f"not read: {words}" for words in converted.unread)]
+    lines += [f"doubtful: {words}" for words in doubts]
     _deliver("accelerators", table, row, output, as_json, lines)
     return 1 if doubts else 0
 
@@ -171,7 +172,7 @@ def _table(kind: str, row: Row) -> Table:
 
 
 def _deliver(kind: str, table: Table, row: Row, output: str | None, as_json: bool, lines: list[str]) -> None:
-    """Print a row as a card, or add it to a file, and say what was found."""
+    """Print a row as a card, or add it to a file, with remarks."""
     from xlperf.catalog.schema import table_schema
 
     columns = [column for column in table_schema(kind).columns if column.name in row]
@@ -190,7 +191,7 @@ def _deliver(kind: str, table: Table, row: Row, output: str | None, as_json: boo
 
 
 def _added(output: str, kind: str, row: Row) -> tuple[str, list[str]]:
-    """Put a row into a workbook or a CSV table, which is made where there is none; where, and what has no column."""
+    """Add a row to a workbook or a CSV table, made if missing; its place and the columns that the sheet lacks."""
     file = Path(output)
     values = {name: value for name, value in row.items() if isinstance(value, (str, int, float))}
     if file.suffix.casefold() in (".xlsx", ".xlsm"):
@@ -275,10 +276,9 @@ def plan(file: str, stack: str | None, given: tuple[str, ...], partial: bool, ou
     nanotron, MaxText, DeepSpeed, LLaMA-Factory, axolotl, vLLM, SGLang and TensorRT-LLM are read; a configuration of
     another stack is refused. A log of Megatron-LM, NeMo, torchtitan, vLLM, SGLang or trtllm-bench that states its
     settings, with the result of a benchmark or without, and the JSON of trtllm-bench or InferenceX, will do. Variables
-    and arrays of a shell script are filled in where their values stand in it; nothing is executed. A model is found by
-    its name or its dimensions. Flags that are not known are listed, and an error if they move a result, unless
-    --partial is given; what FILE does not say is asked for by name: give it with --set, or as a line such as "# xlperf:
-    accelerator = ...".
+    and arrays of a shell script are filled in if it assigns them; nothing is executed. A model is found by its name or
+    its dimensions. Unknown flags are listed, and an error if they move a result, unless --partial is given. Missing
+    entries are asked for by name: give them with --set, or as a line such as "# xlperf: accelerator = ...".
     """
     from xlperf.catalog.launch import MOST_TEXT, read_launch
 
@@ -294,15 +294,15 @@ def plan(file: str, stack: str | None, given: tuple[str, ...], partial: bool, ou
     stated = {key.strip(): value.strip() for key, _, value in (one.partition("=") for one in given)}
     folder = None if file == STANDARD else Path(file).parent
     models = catalog_of(catalog, None).tables["models"]
-    found = read_launch(text, name, stack or "", stated, models, partial, folder)
+    launched = read_launch(text, name, stack or "", stated, models, partial, folder)
     listed = (
-        ("moves a result, not read", found.unread),
-        ("not read", found.unknown),
-        ("variables not known; give them with --set", found.open),
+        ("moves a result, not read", launched.unread),
+        ("not read", launched.unknown),
+        ("variables not known; give them with --set", launched.open),
     )
     for words, flags in listed:
         if flags:
             say(f"note: {name}: {words}: {'; '.join(dict.fromkeys(flags))}", err=True)
-    for note in found.notes:
+    for note in launched.notes:
         say(f"note: {name}: {note}", err=True)
-    deliver(output, found.plan.kind, parts(found.plan), "plan")
+    deliver(output, launched.plan.kind, parts(launched.plan), "plan")

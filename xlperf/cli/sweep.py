@@ -59,21 +59,21 @@ def sweep(
 ) -> None:
     """Compute every plan of PLANS with every combination of the values, or with samples of them.
 
-    The plans keep their order; the last column of --vary changes fastest, those of the catalog change last. Cells that
-    say auto are chosen anew for each combination, as xlperf search does.
+    The plans keep their order; the last plan column of --vary changes fastest, catalog columns change last. auto is
+    chosen anew for each combination, as xlperf search does.
 
-    A sweep to .csv or .parquet may have any number of plans: they are computed in blocks by all cores. Blocks that are
-    done stand in a folder beside the output, RESULTS.parts, until all are: after a kill or a crash the same command
-    goes on with those that are missing, and the file is the same as without.
+    A sweep to .csv or .parquet may have any number of plans: all cores compute them in blocks. A folder beside the
+    output, RESULTS.parts, holds the finished blocks until the end: after a kill or a crash the same command computes
+    the missing ones, and the file is the same as without.
 
     With --scheduler the workers of a Dask cluster compute the blocks: pip install 'xlperf[cluster]' on every machine,
     the same version; dask scheduler on one; dask worker tcp://HOST:8786 --nworkers -1 --nthreads 1 on each, or from
-    Slurm, Kubernetes or a cloud with dask-jobqueue and its like. Files are read and written by the machine that the
-    command runs on; what a worker that dies had begun is computed by another, and the bytes are those of one process.
-    One machine writes about 350,000 plans a second with all results; name those that you want with --result.
+    Slurm, Kubernetes or a cloud with dask-jobqueue and its like. The machine of the command reads and writes files;
+    another worker repeats the block of a dead one, and the bytes equal a run in one process. One machine writes about
+    350,000 plans a second with all results; name the ones that you want with --result.
 
-    With --top, --objective or --limit only the best plans are kept, of those that fit and keep the limits: of a sweep
-    of any length, also in a workbook with its charts. Exit code 1 where none does.
+    With --top, --objective or --limit only the best plans that fit and satisfy the limits remain: of a sweep of any
+    length, also in a workbook with its charts. Exit code 1 if none does. Without -o the table is shown.
     """
     from xlperf.cli.blocks import Blocks, write_sweep
     from xlperf.explore.candidates import with_auto
@@ -97,23 +97,23 @@ def sweep(
     results = _named_results(table.kind, wanted)
     goal = objective_of(table.kind, objective, "--objective", owned=True) if objective else None
     goal = goal or default_objective(table, [*named])
-    kept = tuple(limits_of(table.kind, limits, "--limit", owned=True))
+    required = tuple(limits_of(table.kind, limits, "--limit", owned=True))
     asked_for = dict.fromkeys(
-        [*([goal.column.name] if objective else []), *(one.column.name for one in kept), *results]
+        [*([goal.column.name] if objective else []), *(one.column.name for one in required), *results]
     )
     owned = are_owned(table.kind, asked_for)
     whole = Sweep(table, known, asked.values, asked.varied, drawn, bounds, owned)
     say(*unmoved_words(whole, [*asked_for]), err=True)
     if top is not None or objective is not None or limits:
-        best = Best(whole, goal, kept, top or TOP)
+        best = Best(whole, goal, required, top or TOP)
         with progress(len(whole), f"{len(whole):,} {table.kind} plans") as done:
-            found = best_rows(best, machines.processes or all_processes(), machines.scheduler, done)
-        said = _best_words(best, found)
-        say(said, err=True)
-        if not len(found.plans):
+            rows = best_rows(best, machines.processes or all_processes(), machines.scheduler, done)
+        words = _best_words(best, rows)
+        say(words, err=True)
+        if not len(rows.plans):
             raise click.exceptions.Exit(1)
         asked_for = dict.fromkeys([goal.column.name, *asked_for])
-        _deliver_sweep(found, output, named, tuple(asked_for), Front([goal.column.name], [said]), bool(results))
+        _deliver_sweep(rows, output, named, tuple(asked_for), Front([goal.column.name], [words]), bool(results))
         return
     if output is None or is_workbook(output) or is_json(output):
         _show_sweep(whole, output, named, results)
@@ -142,36 +142,36 @@ def _show_sweep(whole: Sweep, output: str | None, named: set[str], results: tupl
     from xlperf.explore.sweep import sweep as swept
 
     with progress(len(whole), "plans computed") as done:
-        found = swept(whole, done, WORKBOOK_ROWS if output is not None else MOST_PLANS)
-    _deliver_sweep(found, output, named, results, Front(results), bool(results))
+        rows = swept(whole, done, WORKBOOK_ROWS if output is not None else MOST_PLANS)
+    _deliver_sweep(rows, output, named, results, Front(results), bool(results))
 
 
 def _deliver_sweep(
-    found: Swept, output: str | None, named: set[str], results: tuple[str, ...], front: Front, only: bool
+    rows: Swept, output: str | None, named: set[str], results: tuple[str, ...], front: Front, only: bool
 ) -> None:
     """Show rows of a sweep, or write them with everything, or with ``only`` the results that are named."""
     import numpy as np
 
     from xlperf.explore.search import SHOWN
 
-    kind = found.plans.kind
-    key = [part for part in parts(found.plans) if part[0].name in named] + found.varied
+    kind = rows.plans.kind
+    key = [part for part in parts(rows.plans) if part[0].name in named] + rows.varied
     wanted = results if only else (*results, *SHOWN[kind])
-    chosen = [part for part in parts(found.results) if part[0].name in wanted]
-    blank = found.results.number("fits") != 1.0
+    chosen = [part for part in parts(rows.results) if part[0].name in wanted]
+    blank = rows.results.number("fits") != 1.0
     reason = [
-        (column, np.where(blank, values, "")) for column, values in parts(found.results) if column.name == "reason"
+        (column, np.where(blank, values, "")) for column, values in parts(rows.results) if column.name == "reason"
     ]
-    table = [*key, *chosen] if only else [*parts(found.plans), *found.varied, *parts(found.results)]
+    table = [*key, *chosen] if only else [*parts(rows.plans), *rows.varied, *parts(rows.results)]
     deliver(output, "sweep", table, "plan", [*key, *chosen, *reason], front=front)
 
 
-def _best_words(best: Best, found: Swept) -> str:
-    """What was kept of how many."""
+def _best_words(best: Best, rows: Swept) -> str:
+    """How many plans remain of how many."""
     kept = f" with {' and '.join(limit.words for limit in best.limits)}" if best.limits else ""
-    if not len(found.plans):
+    if not len(rows.plans):
         return f"none of {len(best.sweep):,} plans fits{kept}"
-    return f"{best.objective.words}: the best {len(found.plans):,} that fit{kept}; {len(best.sweep):,} plans computed"
+    return f"{best.objective.words}: the best {len(rows.plans):,} that fit{kept}; {len(best.sweep):,} plans computed"
 
 
 @command(
@@ -197,14 +197,14 @@ def uncertainty(
 ) -> None:
     """Draw the uncertain inputs of PLANS and show the 5th, 50th and 95th percentile of a result.
 
-    All plans are drawn with the same inputs: the table says in which share of the draws each fits in memory and keeps
-    every --limit, is the best of all, and is better than the first. Results vary within their bands of the calibration
-    as well, in part together for plans of one model, software and machine. A second table says what each input does by
-    itself, from its 5th to its 95th percentile, and by how much a choice between the plans gets better where it is
-    measured first.
+    All plans have the same draws of inputs: the table gives the share of the draws in which each fits in memory and
+    satisfies every --limit, is the best of all, and is better than the first. Results vary within their bands of the
+    calibration as well, in part together for plans of one model, software and machine. A second table shows the effect
+    of each input by itself, from its 5th to its 95th percentile, and the gain in the choice between the plans from
+    measuring it first.
 
-    The same seed gives the same numbers. A .xlsx output has both tables, .csv and .parquet the first. Cells that say
-    auto are chosen once, for the inputs as they are in the sheets.
+    The same seed gives the same numbers. A .xlsx output has both tables, .csv and .parquet the first. auto is chosen
+    once, for the inputs of the sheets.
     """
     from xlperf.explore.objectives import limits_of, objective_of
     from xlperf.explore.owned import are_owned
@@ -217,9 +217,9 @@ def uncertainty(
     asked = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
     if asked.auto:
         raise InputError(Fault("--vary", f"{asked.auto[0]} is auto: write a range, or auto in the plans"))
-    kept = limits_of(table.kind, limits, "--limit", owned=True)
+    required = limits_of(table.kind, limits, "--limit", owned=True)
     wanted = objective_of(table.kind, result, "--result", owned=True)
-    owned = are_owned(table.kind, [wanted.column.name, *(limit.column.name for limit in kept)])
+    owned = are_owned(table.kind, [wanted.column.name, *(limit.column.name for limit in required)])
     if sobol & (sobol - 1):
         raise click.UsageError(f"--sobol takes a power of two, as 1024, got {sobol}")
     known = catalog_for(catalog, plans, [table])
@@ -229,7 +229,7 @@ def uncertainty(
         raise click.UsageError("nothing is uncertain: give --vary, as --vary 'prices.rental price=x0.7..x1.5'")
     sampling = Sampling(draws, LATIN_HYPERCUBE, seed)
     whole = Sweep(table, known, asked.values, varied, sampling, owned=owned)
-    study = Uncertainty(whole, result, band, processes or all_processes(), tuple(kept))
+    study = Uncertainty(whole, result, band, processes or all_processes(), tuple(required))
     summary, effects = parts(study.summary()), parts(study.effects(sobol))
     if output is None:
         say(*text_table(summary), "", *text_table(effects))
@@ -261,14 +261,14 @@ def worth(
     bounds: Bounds,
     catalog: str | None,
 ) -> None:
-    """Show what more of a number is worth for each of PLANS, in USD per unit, accelerator and month.
+    """Show the worth of more of a number for each of PLANS, in USD per unit, accelerator and month.
 
-    With more of it a token costs less; the accelerator may then cost so much more that a token costs as before. Cells
-    that say auto are chosen anew before and after, for the least cost per token. 0 is exact: the best plan does not use
-    more of it. Beside it stands what the last unit is worth, which one less would lose: more where a plan only just
-    fits. More die area has rates and cache in proportion. Blank: no plan fits and keeps the limits.
+    With more of it a token costs less; the accelerator may then cost so much more that a token costs as before. auto is
+    chosen anew before and after, for the least cost per token. 0 is exact: the best plan does not use more of it. The
+    worth of the last unit, the loss with one less, is beside it: more if a plan only just fits. More die area has rates
+    and cache in proportion. Blank: no plan fits and satisfies the limits.
 
-    A plan with a request rate is judged at the largest rate that keeps its targets and limits, or at its capacity.
+    A plan with a request rate is judged at the largest rate within its targets and limits, or at its capacity.
     """
     from xlperf.explore.candidates import with_mapping
     from xlperf.explore.objectives import limits_of
@@ -281,19 +281,19 @@ def worth(
     if against and vary:
         raise click.UsageError("give --vary or --against, not both")
     changes = read_changes(table.kind, [vary_line(text) for text in vary], "--vary")
-    kept = limits_of(table.kind, limits, "--limit")
+    required = limits_of(table.kind, limits, "--limit")
     known = catalog_for(catalog, plans, [table])
-    found, cores = [], processes or all_processes()
+    tables, cores = [], processes or all_processes()
     with progress(0, "plans tried") as done:
         for index in range(len(table)):
-            one = table.take([index])
-            one = with_mapping(one) if mapping else one
+            plan = table.take([index])
+            plan = with_mapping(plan) if mapping else plan
             if against:
-                found.append(break_even(one, against, known, kept, done, cores, **bounds))
+                tables.append(break_even(plan, against, known, required, done, cores, **bounds))
             else:
-                wanted = changes or usual_changes(one, known, kept)
-                found.append(worth_of(one, known, wanted, kept, done, cores, **bounds))
-    deliver(output, "worth", parts(stacked(found)), "accelerator" if against else "change")
+                wanted = changes or usual_changes(plan, known, required)
+                tables.append(worth_of(plan, known, wanted, required, done, cores, **bounds))
+    deliver(output, "worth", parts(stacked(tables)), "accelerator" if against else "change")
 
 
 class Doubts(NamedTuple):
@@ -304,19 +304,19 @@ class Doubts(NamedTuple):
     draws: int
     seed: int
 
-    def ordered(self, found: Search, catalog: Catalog, top: int | None, processes: int) -> Robust:
-        """The plans of a search in robust order where that is asked for."""
+    def ordered(self, search: Search, catalog: Catalog, top: int | None, processes: int) -> Robust:
+        """The plans of a search in robust order if it is asked for."""
         from xlperf.explore.uncertainty import Robust, robust
         from xlperf.explore.vary import read_variation
 
-        if self.measure is None or not found.found:
-            return Robust(found, [], found.words)
-        asked = read_variation(found.plans.kind, [vary_line(text) for text in self.uncertain], "--uncertain")
+        if self.measure is None or not search.found:
+            return Robust(search, [], search.words)
+        asked = read_variation(search.plans.kind, [vary_line(text) for text in self.uncertain], "--uncertain")
         if asked.auto or asked.values:
             name = (*asked.auto, *asked.values)[0].replace("_", " ")
             raise InputError(Fault("--uncertain", f"{name}: write a range, as x0.8..x1.2"))
-        one = robust(found, catalog, self.measure, asked.varied, self.draws, self.seed, top, processes)
-        return one._replace(words=f"{one.words}; {found.words}")
+        choice = robust(search, catalog, self.measure, asked.varied, self.draws, self.seed, top, processes)
+        return choice._replace(words=f"{choice.words}; {search.words}")
 
 
 def doubts(robust: str | None, uncertain: tuple[str, ...], draws: int, seed: int) -> Doubts:
