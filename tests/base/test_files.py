@@ -23,7 +23,7 @@ from xlperf.catalog.cache import cache_tables, cached_tables
 from xlperf.catalog.read import read_catalog_tables
 from xlperf.catalog.schema import FORMS, table_schema
 from xlperf.cli.app import cli
-from xlperf.cli.options import Command, EditedFile, InputFile, OutputFile
+from xlperf.cli.command import Command, EditedFile, InputFile, OutputFile
 
 Run = Callable[..., Outcome]
 PLANS = "name,model,accelerator,num accelerators,tensor parallel\nfirst,Llama3-70B,H100-SXM-80GB,64,8\n"

@@ -91,7 +91,7 @@ def test_a_gigabyte_is_not_read(tmp_path: Path) -> None:
         stream.write(b"torchrun --tensor-model-parallel-size ")
         stream.truncate(1 << 30)
     code = (
-        "from xlperf.cli.start import main\n"
+        "from xlperf.cli import main\n"
         "try: main()\n"
         "finally: print(next(line.split()[1] for line in open('/proc/self/status') if 'VmHWM' in line))"
     )
