@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
@@ -24,6 +25,7 @@ HEADER = (
     "today: predicted", "median error", "p90", "bias", "in the 80 % band",
 )  # fmt: skip
 _EVERY = "all"
+_LEDGER = "unseen_first.csv"
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,11 @@ class Prediction:
 
 @cache
 def first_predictions() -> dict[tuple[str, str, str], Prediction]:
-    """First predictions of unseen rows by (kind, row, metric)."""
-    found = {}
-    for row in package_rows("unseen_first.csv"):
+    """First predictions of unseen rows by (kind, row, metric); none in an installed package, which has no ledger."""
+    found: dict[tuple[str, str, str], Prediction] = {}
+    if not Path(__file__).with_name(_LEDGER).exists():
+        return found
+    for row in package_rows(_LEDGER):
         value, low, high = (float(row[name]) if row[name] else math.nan for name in ("predicted", "low", "high"))
         found[row["kind"], row["row_id"], row["metric"]] = Prediction(value, low, high, row["group"])
     return found
@@ -56,7 +60,7 @@ def unseen_table(records: Sequence[Record]) -> tuple[tuple[str, ...], list[tuple
     several sources has a line of its own. A row without a first prediction counts in the column of today alone.
     """
     found: dict[tuple[str, str, str], list[Record]] = {}
-    for one in records:
+    for one in records if first_predictions() else ():
         given = first_predictions().get((one.kind, one.row_id, one.metric))
         group = given.group if given is not None and given.group else one.group
         if one.primary and group.casefold().startswith(UNSEEN):
