@@ -17,7 +17,7 @@ from xlperf.catalog.schema import schema
 Command = Callable[..., Outcome]
 GUIDE = resources.table("guide")
 PAGES = sorted(path.stem for path in GUIDE.glob("*.md"))
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = GUIDE.parents[1]
 
 
 def page(name: str) -> str:
