@@ -3,7 +3,7 @@
 10,000 plans that differ stand in a sheet of the shipped workbook. Measured are 10,000 cells, each a function on its own
 plan (filled down, after an edit of an accelerator, in the saved file opened by a new process), ten cells on each of
 1,000 plans, and array formulas of 1,000 plans. Each round of edits changes a number of the catalog, so that every plan
-is evaluated anew. Alone: ``PYTHONPATH=tests python tests/benchmarks/cells.py``.
+is evaluated anew. Alone: ``python tests/benchmarks/cells.py``.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
-from tests.libreoffice_office import Office
+from libreoffice_office import Office
+
 from xlperf.addin.libreoffice import install
 from xlperf.base.resources import workbook
 from xlperf.catalog.schema import results_of

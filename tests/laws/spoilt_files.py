@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from xlperf.catalog.schema import Column
 
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
 PLANS = (
     "name,model,accelerator,num accelerators,tensor parallel,pipeline parallel,global batch size,precision,recompute\n"

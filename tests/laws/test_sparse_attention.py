@@ -66,7 +66,7 @@ def model_of(name: str) -> Model:
     every, reasons = catalog_models(load_catalog())
     row = load_catalog().tables["models"].text("model").tolist().index(name)
     assert reasons[row] == ""
-    return Model(*(getattr(every, field.name)[row : row + 1] for field in fields(Model)))
+    return Model(**{field.name: getattr(every, field.name)[row : row + 1] for field in fields(Model)})
 
 
 @pytest.mark.parametrize(

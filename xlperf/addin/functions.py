@@ -1,7 +1,7 @@
 """The one registry of worksheet functions: names, arguments, and the texts that function wizards show.
 
 ``functions.csv``, ``arguments.csv`` and ``examples.csv`` beside this module are the data; a function for each result
-comes from the schema, so a new result column in ``schema.csv`` is a new function without another line here. Every host
+comes from the schema, so a new result column is a new function without another line here. Every host
 is generated from the registry (the LibreOffice add-in, the xlwings functions), and the session computes by it:
 ``answer`` names the handler of a function, ``kind`` the reader of an argument.
 """

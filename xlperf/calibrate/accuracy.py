@@ -15,15 +15,12 @@ from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.units import factor
 from xlperf.calibrate.bands import bands_left_out
-from xlperf.calibrate.comparison import FIRST_TOKEN, MEMORY, RATES, Record, predicted
 from xlperf.calibrate.cross_validation import cross_validated, left_out, rows_of
 from xlperf.calibrate.fit_kernels import fit_kernels
 from xlperf.calibrate.fit_machine_kernels import as_measured, fit_machine_kernels
 from xlperf.calibrate.fit_machines import accelerators_by_line
 from xlperf.calibrate.fit_unmeasured import and_constants
 from xlperf.calibrate.fitter import calibration_table, rounded
-from xlperf.calibrate.kernel_measurements import KernelRows, Row, machine_lines, measurements, predicted_time
-from xlperf.calibrate.published import Published, PublishedPlans
 from xlperf.calibrate.published_errors import (
     QUANTITIES,
     Errors,
@@ -38,6 +35,9 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.engine.conditions import format_and_load
 from xlperf.engine.join import software_words
 from xlperf.engine.trust import RANGES, coordinates, model_traits
+from xlperf.measurements.comparison import FIRST_TOKEN, MEMORY, RATES, Record, predicted
+from xlperf.measurements.kernels import KernelRows, Row, machine_lines, measurements, predicted_time
+from xlperf.measurements.published import Published, PublishedPlans
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 """Header and rows as text."""

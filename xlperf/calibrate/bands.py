@@ -21,20 +21,20 @@ from pathlib import Path
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.calibrate.comparison import FIRST_TOKEN, MEMORY
 from xlperf.calibrate.cross_validation import Step, cross_validated
 from xlperf.calibrate.fit import Measured, fit_all, read_measured
 from xlperf.calibrate.fit_machines import SOURCE, errors_left_out, machine_constants
 from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
 from xlperf.calibrate.fit_unmeasured import and_constants
 from xlperf.calibrate.fitter import FEWEST_ROWS, FittedConstant, calibration_table, fit_set, joined_tables, rounded
-from xlperf.calibrate.kernel_measurements import machine_lines
-from xlperf.calibrate.published import Published
 from xlperf.calibrate.published_errors import QUANTITIES, READ_LATER, Errors, configuration_weights, weighted_quantile
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.equations.serving.results import BAND_FAMILIES
+from xlperf.measurements.comparison import FIRST_TOKEN, MEMORY
+from xlperf.measurements.kernels import machine_lines
+from xlperf.measurements.published import Published
 
 SHARE = 0.8
 """Share of the configurations of models left out that lies in a band. [-]"""

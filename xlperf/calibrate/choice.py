@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xlperf.calibrate.comparison import RATES, STEP_TIME, Record, compare, predicted
 from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
-from xlperf.calibrate.published import Published
 from xlperf.calibrate.published_errors import plans_of, seen_rows
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.explore.objectives import most_robust
+from xlperf.measurements.comparison import RATES, STEP_TIME, Record, compare, predicted
+from xlperf.measurements.published import Published
 
 SMALLEST_GROUP = 3
 """Alternatives that a group needs. [-]"""

@@ -19,14 +19,14 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.calibrate.bands import SHARE, bands_left_out
-from xlperf.calibrate.comparison import FIRST_TOKEN
 from xlperf.calibrate.cross_validation import left_out_together
-from xlperf.calibrate.published import Published, PublishedPlans
 from xlperf.calibrate.published_errors import QUANTITIES, Errors, configuration_weights, plans_to_fit, weighted_quantile
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine.conditions import LACKED, UNKNOWN, Condition, format_and_load, layers_of
 from xlperf.engine.trust import SOFTWARE, model_traits
 from xlperf.equations.plan.bands import band_end
+from xlperf.measurements.comparison import FIRST_TOKEN
+from xlperf.measurements.published import Published, PublishedPlans
 
 HEADER = (
     "quantity", "left out beside the model", "number", "configurations", "bias", "80 % quantile of the score",

@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.calibrate.comparison import MEMORY
 from xlperf.calibrate.fit import (
     SOURCES,
     Measured,
@@ -41,7 +40,6 @@ from xlperf.calibrate.fit_unmeasured import (
     slowdowns_of_other_generations,
 )
 from xlperf.calibrate.fitter import FEWEST_ROWS, SPREADS, calibration_table, joined_tables, solve
-from xlperf.calibrate.published import Published, PublishedPlans
 from xlperf.calibrate.published_errors import (
     QUANTITIES,
     Errors,
@@ -56,6 +54,8 @@ from xlperf.calibrate.published_errors import (
 from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.measurements.comparison import MEMORY
+from xlperf.measurements.published import Published, PublishedPlans
 
 Step = Callable[[str], None]
 Groups = Callable[[PublishedPlans, Errors], Mapping[str, Sequence[np.ndarray]]]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import workbook
 from xlperf.calibrate.fit_kernels import fit_kernels
@@ -23,12 +24,12 @@ from xlperf.calibrate.fitter import (
     pooled_parameters,
     without_repeats,
 )
-from xlperf.calibrate.kernel_measurements import read_kernels
-from xlperf.calibrate.published import KINDS, Published, package_rows, read_published
 from xlperf.calibrate.published_errors import plans_of, rows_of_machines, seen_rows
 from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.measurements.kernels import read_kernels
+from xlperf.measurements.published import KINDS, Published, read_published
 
 Step = Callable[[str], None]
 SOURCES = {
@@ -186,7 +187,7 @@ def kernels_of_stacks(fitted: Sequence[FittedConstant]) -> list[FittedConstant]:
     """
     return [
         replace(row, software=use["software"], notes=f"kernels of {row.software}: {use['reference']}")
-        for use in package_rows("attention_libraries.csv")
+        for use in resources.rows("calibrate/attention_libraries.csv")
         for row in fitted
         if (row.family, row.generation, row.software) == (use["family"], use["generation"], use["kernels"])
     ]
@@ -291,5 +292,5 @@ def documented_constants(date: str) -> list[FittedConstant]:
             kind=row["kind"],
             notes=row["notes"],
         )
-        for row in package_rows("documented_constants.csv")
+        for row in resources.rows("calibrate/documented_constants.csv")
     ]

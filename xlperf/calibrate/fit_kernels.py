@@ -17,7 +17,12 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
 from xlperf.calibrate.fitter import FEWEST_ROWS, FittedConstant, Parameter, Problem, inside_value, rounded, solve
-from xlperf.calibrate.kernel_measurements import (
+from xlperf.calibrate.shared_kernels import library_tiles, shared_attention, shared_products, tiles_of
+from xlperf.catalog.calibration import ANY, declared_constants
+from xlperf.catalog.catalog import Catalog
+from xlperf.equations.hardware.attention import softmax_time
+from xlperf.equations.hardware.roofline import clock_limited_time
+from xlperf.measurements.kernels import (
     DEEPGEMM,
     FLASH_2,
     FP8_BLOCK,
@@ -32,11 +37,6 @@ from xlperf.calibrate.kernel_measurements import (
     predicted_time,
     take_rows,
 )
-from xlperf.calibrate.shared_kernels import library_tiles, shared_attention, shared_products, tiles_of
-from xlperf.catalog.calibration import ANY, declared_constants
-from xlperf.catalog.catalog import Catalog
-from xlperf.equations.hardware.attention import softmax_time
-from xlperf.equations.hardware.roofline import clock_limited_time
 
 Key = tuple[str, str, str, str]
 Scalar = TypeVar("Scalar", float, Array)
@@ -112,7 +112,7 @@ def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[Fitted
 def fitted_groups(found: Measurements, catalog: Catalog, shared: Sequence[FittedConstant] = ()) -> dict[Key, KernelFit]:
     """Fit every group of measurements that is large enough.
 
-    ``found``: as :func:`xlperf.calibrate.kernel_measurements.measurements` sorts them. ``shared``: constants of
+    ``found``: as :func:`xlperf.measurements.kernels.measurements` sorts them. ``shared``: constants of
     products that all generations share: what a group does not fit.
     """
     groups = _groups(found, catalog)

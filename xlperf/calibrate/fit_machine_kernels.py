@@ -14,11 +14,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from xlperf.base import resources
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
 from xlperf.calibrate.fit_kernels import backward_constants, best_products, fitted_weights
 from xlperf.calibrate.fitter import FEWEST_ROWS, FittedConstant, Parameter, Problem, Solution, rounded, solve
-from xlperf.calibrate.kernel_measurements import (
+from xlperf.catalog.calibration import ANY, Calibration, declared_constants, generation_line
+from xlperf.catalog.catalog import Catalog
+from xlperf.measurements.kernels import (
     KernelRows,
     Row,
     machine_lines,
@@ -26,9 +29,6 @@ from xlperf.calibrate.kernel_measurements import (
     predicted_time,
     take_rows,
 )
-from xlperf.calibrate.published import package_rows
-from xlperf.catalog.calibration import ANY, Calibration, declared_constants, generation_line
-from xlperf.catalog.catalog import Catalog
 
 SOURCE = "rows of the sheet kernels in validation.xlsx, pooled"
 _OF_LINES = 0.3
@@ -112,7 +112,7 @@ def _starts(parameters: Sequence[Parameter]) -> list[Array]:
 
 def _groups(rows: Sequence[Row], catalog: Catalog) -> list[_Group]:
     lines = machine_lines(catalog)
-    fitted = {(row["family"], row["precision"]) for row in package_rows("machine_kernels.csv")}
+    fitted = {(row["family"], row["precision"]) for row in resources.rows("calibrate/machine_kernels.csv")}
     members: dict[tuple[str, str, str], list[int]] = {}
     families = measurements(rows, catalog).families
     for family, own in families.items():
@@ -138,7 +138,7 @@ def _parameters(group: _Group, calibration: Calibration) -> tuple[list[Parameter
     shared, _ = calibration.constants(group.family, *key)
     base = {name: float(values[0, 0]) for name, values in shared.items()}
     found: list[Parameter] = []
-    for row in package_rows("machine_kernels.csv"):
+    for row in resources.rows("calibrate/machine_kernels.csv"):
         if (row["family"], row["precision"]) != (group.family, group.precision):
             continue
         name = row["constant"]
@@ -180,7 +180,9 @@ def as_measured(rows: KernelRows, constants: Mapping[str, Array], catalog: Catal
     which machines are fitted by line.
     """
     lines, found = machine_lines(catalog), dict(constants)
-    stated = [row for row in package_rows("machine_kernels.csv") if row["family"] == rows.family and row["base"]]
+    stated = [
+        row for row in resources.rows("calibrate/machine_kernels.csv") if row["family"] == rows.family and row["base"]
+    ]
     by_line = np.array([generation in lines for generation in rows.generation], dtype=bool)
     for row in stated:
         mine = by_line & np.array([row["precision"] in (ANY, one) for one in rows.precision], dtype=bool)
@@ -250,7 +252,9 @@ def _said(one: Parameter, value: float) -> str:
 
 def _not_limited(lines: Sequence[str], date: str) -> list[FittedConstant]:
     """GEMM rows of lines whose power limit is unknown: throttling is part of their fitted rate, in every precision."""
-    known = " ".join(row["lines"] for row in package_rows("machine_kernels.csv") if row["constant"] == _POWER).split()
+    known = " ".join(
+        row["lines"] for row in resources.rows("calibrate/machine_kernels.csv") if row["constant"] == _POWER
+    ).split()
     return [
         FittedConstant(
             "gemm", line, ANY, ANY, _POWER, 0.0, "", 0, math.nan, date, SOURCE,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from xlperf.base import resources
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
 from xlperf.calibrate.fit import Measured, accelerators_of, documented_constants
@@ -33,8 +34,6 @@ from xlperf.calibrate.fitter import (
     solve,
     without_repeats,
 )
-from xlperf.calibrate.kernel_measurements import Row, machine_lines
-from xlperf.calibrate.published import Published, PublishedPlans, package_rows
 from xlperf.calibrate.published_errors import (
     Errors,
     aligned,
@@ -49,6 +48,8 @@ from xlperf.calibrate.published_errors import (
 )
 from xlperf.catalog.calibration import ANY, SOFTWARE_FAMILIES, declared_constants
 from xlperf.catalog.catalog import Catalog
+from xlperf.measurements.kernels import Row, machine_lines
+from xlperf.measurements.published import Published, PublishedPlans
 
 SOURCE = "published rows of other machines in validation.xlsx"
 """How the source of a constant begins that was fitted on published rows of machines by line."""
@@ -208,7 +209,7 @@ def _parameters(rows: Sequence[_Rows], line: str, catalog: Catalog) -> list[Para
     """Constants of a line and of its generations with enough rows, from what holds today."""
     found: list[Parameter] = []
     kinds = {one.entries.kind for one in rows}
-    for row in package_rows("machine_software.csv"):
+    for row in resources.rows("calibrate/machine_software.csv"):
         if line not in row["lines"].split() or not kinds & set(row["kinds"].split()):
             continue
         stack = _stack(rows, row["family"], row["constant"], catalog)
@@ -332,7 +333,7 @@ def _said(one: Parameter, value: float) -> str:
 def _of_other_lines(found: Sequence[FittedConstant], catalog: Catalog, date: str) -> list[FittedConstant]:
     """Lines without rows of a kind: mean of what holds for any machine and of the lines that were fitted."""
     more = []
-    for row in package_rows("machine_software.csv"):
+    for row in resources.rows("calibrate/machine_software.csv"):
         if row["unmeasured"] != "mean":
             continue
         lines = row["lines"].split()

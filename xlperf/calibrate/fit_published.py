@@ -21,8 +21,8 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
+from xlperf.base import resources
 from xlperf.base.arrays import Array
-from xlperf.calibrate.comparison import LAYER_TIME, MEMORY, STEP_TIME
 from xlperf.calibrate.fit_unmeasured import (
     SLOWDOWN,
     and_constants,
@@ -43,7 +43,6 @@ from xlperf.calibrate.fitter import (
     rounded,
     solve,
 )
-from xlperf.calibrate.published import Published, PublishedPlans, package_rows
 from xlperf.calibrate.published_errors import (
     QUANTITIES,
     Errors,
@@ -59,6 +58,8 @@ from xlperf.calibrate.published_errors import (
 )
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
+from xlperf.measurements.comparison import LAYER_TIME, MEMORY, STEP_TIME
+from xlperf.measurements.published import Published, PublishedPlans
 
 _FACTORS = (0.5, 0.75, 1.0, 1.35, 2.0)
 _STEPS = (-0.4, -0.2, 0.0, 0.2, 0.4)
@@ -301,7 +302,7 @@ def family_parameters(fit: str, plans: PublishedPlans, entries: Errors, chosen: 
         "precision": np.array(stored_precision(plans), dtype=object)[entries.plan],
     }
     parameters: list[Parameter] = []
-    for row in package_rows("fitted_families.csv"):
+    for row in resources.rows("calibrate/fitted_families.csv"):
         own = chosen & _named_software(entries.software, row["software"])
         own &= np.array([row["rows"] in ("", band) for band in entries.band.tolist()], dtype=bool)
         if row["fit"] != fit or entries.num_rows(own) < FEWEST_ROWS:
@@ -340,7 +341,9 @@ def least_value(fit: str, family: str, constant: str) -> float:
     1.0
     """
     named = [
-        row for row in package_rows("fitted_families.csv") if (row["family"], row["constant"]) == (family, constant)
+        row
+        for row in resources.rows("calibrate/fitted_families.csv")
+        if (row["family"], row["constant"]) == (family, constant)
     ]
     return max((float(row["low"]) for row in named if row["fit"] == fit and row["low"]), default=math.nan)
 
@@ -355,7 +358,7 @@ def without_reference(fit: str, parameters: Sequence[Parameter], entries: Errors
     """
     rows = entries.generation.tolist()
     found = []
-    for row in package_rows("fitted_families.csv"):
+    for row in resources.rows("calibrate/fitted_families.csv"):
         if row["fit"] != fit or row["held_at"] in ("", _MEASURED, *rows):
             continue
         own = [at for at, one in enumerate(parameters) if one.key[::4] == (row["family"], row["constant"])]
@@ -458,7 +461,11 @@ def _sheet_rows(
 
 def _fitted_on(one: Parameter, entries: Errors) -> np.ndarray:
     """Entries of software that a constant is fitted on; others only use it."""
-    rows = [row for row in package_rows("fitted_families.csv") if (row["family"], row["constant"]) == one.key[::4]]
+    rows = [
+        row
+        for row in resources.rows("calibrate/fitted_families.csv")
+        if (row["family"], row["constant"]) == one.key[::4]
+    ]
     return np.asarray(np.logical_or.reduce([_named_software(entries.software, row["software"]) for row in rows]))
 
 
@@ -468,7 +475,7 @@ def _said(one: Parameter, value: float, taken_itself: bool) -> str:
         return _OF_OTHERS
     low, high = one.bounds
     place = "at_low" if value <= low + _AT_BOUND * (high - low) else "at_high" if value >= high * _NEARLY else ""
-    for row in package_rows("fitted_families.csv"):
+    for row in resources.rows("calibrate/fitted_families.csv"):
         if place and (row["family"], row["constant"]) == (one.family, one.constant):
             return f"at its bound: {row[place]}"
     return ""

@@ -15,9 +15,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from xlperf.base.arrays import Array, added
-from xlperf.calibrate.comparison import STEP_TIME
 from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables, rounded
-from xlperf.calibrate.published import Published, PublishedPlans
 from xlperf.calibrate.published_errors import (
     aligned,
     errors_of,
@@ -30,6 +28,8 @@ from xlperf.calibrate.published_errors import (
 from xlperf.catalog.calibration import ANY, same_kernels
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.measurements.comparison import STEP_TIME
+from xlperf.measurements.published import Published, PublishedPlans
 
 STACK, EXPERTS = "training_software", "experts"
 SLOWDOWN = STACK, "kernel_slowdown"

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.calibrate.comparison import FIRST_TOKEN, STEP_TIME, Record
 from xlperf.calibrate.published_errors import Errors, weighted_quantile
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.csv_files import STANDARD, read_csv
@@ -30,6 +29,7 @@ from xlperf.engine.own_runs import (
 )
 from xlperf.explore.auto import evaluate_resolved
 from xlperf.explore.objectives import LARGER
+from xlperf.measurements.comparison import FIRST_TOKEN, STEP_TIME, Record
 
 QUOTED = {
     "training": ("step_time", "tokens_per_second", "tokens_per_second_per_accelerator", "model_flop_rate", "mfu"),

@@ -16,13 +16,14 @@ from itertools import combinations
 
 import numpy as np
 
+from xlperf.base import resources
 from xlperf.base.units import factor
-from xlperf.calibrate.comparison import RATES, compare, predicted
-from xlperf.calibrate.published import Published, package_rows, published_rows
-from xlperf.calibrate.published_engines import engine_of
 from xlperf.calibrate.published_errors import UNSEEN, plans_of
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine.trust import model_traits
+from xlperf.measurements.comparison import RATES, compare, predicted
+from xlperf.measurements.published import Published, published_rows
+from xlperf.measurements.unstated import engine_of
 
 DIFFERENT = 0.1
 """Difference of two runs from which on one of them counts as the faster. [-]"""
@@ -88,7 +89,7 @@ class Pair:
 
 def collected_pairs() -> Published:
     """Published runs of ``published_pairs.csv``."""
-    rows = package_rows(_FILE)
+    rows = resources.rows(f"calibrate/{_FILE}")
     return published_rows(
         list(rows[0]),
         [list(row.values()) for row in rows],

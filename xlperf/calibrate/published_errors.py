@@ -11,7 +11,14 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
-from xlperf.calibrate.comparison import (
+from xlperf.calibrate.fitter import FittedConstant, Parameter, Problem, calibration_table, joined_tables
+from xlperf.catalog.calibration import ANY, Calibration, shared_precision
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
+from xlperf.engine.join import software_words
+from xlperf.engine.trust import layer_size, model_traits
+from xlperf.equations.serving.results import band_of_mode, full_cache
+from xlperf.measurements.comparison import (
     FIRST_TOKEN,
     MEMORY,
     RATES,
@@ -22,16 +29,9 @@ from xlperf.calibrate.comparison import (
     predicted,
     result_column,
 )
-from xlperf.calibrate.fitter import FittedConstant, Parameter, Problem, calibration_table, joined_tables
-from xlperf.calibrate.published import POWER, Published, PublishedPlans
-from xlperf.calibrate.published_inference import inference_plans
-from xlperf.calibrate.published_training import training_plans
-from xlperf.catalog.calibration import ANY, Calibration, shared_precision
-from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.table import Table
-from xlperf.engine.join import software_words
-from xlperf.engine.trust import layer_size, model_traits
-from xlperf.equations.serving.results import band_of_mode, full_cache
+from xlperf.measurements.inference import inference_plans
+from xlperf.measurements.published import POWER, Published, PublishedPlans
+from xlperf.measurements.training import training_plans
 
 NEVER_FITTED = "papers"
 UNSEEN = "unseen-"

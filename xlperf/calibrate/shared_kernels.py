@@ -14,7 +14,10 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.calibrate.fitter import FittedConstant, Parameter, Problem, inside_value, rounded, solve
-from xlperf.calibrate.kernel_measurements import (
+from xlperf.catalog.calibration import ANY, declared_constants
+from xlperf.catalog.catalog import Catalog
+from xlperf.equations.hardware.power import PRODUCT_ENERGY, REFERENCE_ENERGY
+from xlperf.measurements.kernels import (
     DEEPGEMM,
     FLASH_2,
     FP8_BLOCK,
@@ -24,9 +27,6 @@ from xlperf.calibrate.kernel_measurements import (
     predicted_time,
     take_rows,
 )
-from xlperf.catalog.calibration import ANY, declared_constants
-from xlperf.catalog.catalog import Catalog
-from xlperf.equations.hardware.power import PRODUCT_ENERGY, REFERENCE_ENERGY
 
 Key = tuple[str, str]
 """Precision and software. [-]"""

@@ -12,13 +12,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 
-from xlperf.calibrate.comparison import MEMORY, RATES, Record
-from xlperf.calibrate.published import package_rows
+from xlperf.base import resources
 from xlperf.calibrate.published_errors import UNSEEN
+from xlperf.measurements.comparison import MEMORY, RATES, Record
 
 HEADER = (
     "rows", "source", "quantity", "number", "first: predicted", "median error", "p90", "bias", "in the 80 % band",
@@ -45,9 +44,9 @@ class Prediction:
 def first_predictions() -> dict[tuple[str, str, str], Prediction]:
     """First predictions of unseen rows by (kind, row, metric); none in an installed package, which has no ledger."""
     found: dict[tuple[str, str, str], Prediction] = {}
-    if not Path(__file__).with_name(_LEDGER).exists():
+    if not resources.table(f"calibrate/{_LEDGER}").exists():
         return found
-    for row in package_rows(_LEDGER):
+    for row in resources.rows(f"calibrate/{_LEDGER}"):
         value, low, high = (float(row[name]) if row[name] else math.nan for name in ("predicted", "low", "high"))
         found[row["kind"], row["row_id"], row["metric"]] = Prediction(value, low, high, row["group"])
     return found

@@ -15,16 +15,16 @@ import numpy as np
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import workbook
 from xlperf.base.units import factor
-from xlperf.calibrate.comparison import QUANTITIES as POWER_QUANTITIES
-from xlperf.calibrate.comparison import RATES, STEP_TIME, Record, compare, power_records, predicted
 from xlperf.calibrate.own_runs import has_measured_plans, records_of_plans
-from xlperf.calibrate.published import POWER, Published, read_power, read_published, sheet_rows
 from xlperf.calibrate.published_errors import NEVER_FITTED, plans_of, seen_rows
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.csv_files import harmless
 from xlperf.catalog.read import read_plans
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.parameters import parameter_count
+from xlperf.measurements.comparison import QUANTITIES as POWER_QUANTITIES
+from xlperf.measurements.comparison import RATES, STEP_TIME, Record, compare, power_records, predicted
+from xlperf.measurements.published import POWER, Published, read_power, read_published, sheet_rows
 
 CSV_COLUMNS = (
     "row_id",

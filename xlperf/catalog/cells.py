@@ -24,7 +24,6 @@ from xlperf.catalog.schema import (
     Column,
     canonical,
     counted_nouns,
-    is_count,
     known_units,
     plan_names,
     schema,
@@ -538,7 +537,7 @@ def _field(position: int, column: Column, symbol: str | None) -> Field:
         return Field(position, column, "", 1.0)
     default = unit_of(column)
     low, high, exclusive = column.limits
-    bounds = (low * default.factor, high * default.factor, exclusive, is_count(column))
+    bounds = (low * default.factor, high * default.factor, exclusive, column.is_whole)
     if not symbol:
         return Field(position, column, column.unit, default.factor, *bounds)
     found = UNITS.get(symbol.replace("²", "2")) or _counted(column, symbol) or _RATES.get(symbol.casefold())

@@ -19,11 +19,12 @@ from xlperf.cli.chip import chip
 from xlperf.cli.diagnose import diagnose
 from xlperf.cli.guide import guide
 from xlperf.cli.hardware import cost, device, optimise, time
+from xlperf.cli.options import Command, Task
 from xlperf.cli.output import say
 from xlperf.cli.plans import evaluate, explain, frontier, report
 from xlperf.cli.published import calibrate, validate
 from xlperf.cli.questions import serve, train
-from xlperf.cli.rows import accelerator, launch, model, plan
+from xlperf.cli.rows import accelerator, add, launch, model, plan
 from xlperf.cli.search import search, solve
 from xlperf.cli.sheets import check, functions, install, new, show, uninstall
 from xlperf.cli.stop import WORDS, Stop
@@ -32,15 +33,66 @@ from xlperf.cli.sweep import sweep, uncertainty, worth
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
 
-class _InOrder(click.Group):
-    """Commands in the order of their use rather than of the alphabet."""
+_SECTIONS: dict[str, tuple[click.Command, ...]] = {
+    "Ask": (serve, train, chip),
+    "Plans": (report, evaluate, search, explain, launch),
+    "Judge": (diagnose, uncertainty, worth, validate, calibrate),
+    "Hardware": (cost, add),
+    "Files": (new, check),
+    "Setup": (guide, install, uninstall),
+}
+_TASKS: dict[str, tuple[Task, ...]] = {
+    "chip": (Task(("--devices",), device, "device"),),
+    "evaluate": (Task(("--vary",), sweep, "sweep", dropped=False),),
+    "search": (
+        Task(("--target", "--least", "--largest"), solve, "solve", dropped=False),
+        Task(("--frontier",), frontier, "frontier"),
+        Task(("--shares",), optimise, "optimise"),
+    ),
+    "explain": (Task(("--operation",), time, "time"),),
+    "launch": (Task(("--read",), plan, "plan"),),
+    "add": (Task(("model",), model, "model"), Task(("accelerator",), accelerator, "accelerator")),
+    "check": (Task(("--text",), show, "show"),),
+    "install": (Task(("--list",), functions, "functions"),),
+}
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
+
+class _Sections(click.Group):
+    """Commands by section of the help, their tasks, and the names that they had in the last release."""
+
+    def tasks(self) -> dict[str, click.Command]:
+        """Every task by its spelling, such as ``search --frontier``."""
+        known = dict(self.commands)
+        for name, tasks in _TASKS.items():
+            known |= {f"{name} {task.chosen_by[0]}": task.command for task in tasks}
+        return known
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command or the task that the arguments name; for an old name, a line that says the new one."""
+        for command, tasks in _TASKS.items():
+            for task in tasks:
+                if args[0] == task.old_name:
+                    new = f"xlperf {command} {task.chosen_by[0]}"
+                    say(f"xlperf {args[0]} is now `{new}`: the old name goes in the next release", err=True)
+                    return args[0], task.command, args[1:]
+        name, command_, left = super().resolve_command(ctx, args)
+        return command_.task_of(name, left) if isinstance(command_, Command) and name else (name, command_, left)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """A list of commands for each section."""
+        wide = max(map(len, self.commands))
+        for title, commands in _SECTIONS.items():
+            lines = [
+                (str(one.name).ljust(wide), one.get_short_help_str(formatter.width - 6 - wide)) for one in commands
+            ]
+            with formatter.section(title):
+                formatter.write_dl(lines)
 
 
 @click.group(
-    cls=_InOrder,
+    cls=_Sections,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="\b\nStart here:\n"
@@ -63,39 +115,10 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for _command in (
-    guide,
-    serve,
-    train,
-    chip,
-    report,
-    evaluate,
-    cost,
-    device,
-    optimise,
-    explain,
-    diagnose,
-    launch,
-    plan,
-    time,
-    frontier,
-    search,
-    sweep,
-    solve,
-    uncertainty,
-    worth,
-    new,
-    model,
-    accelerator,
-    check,
-    show,
-    validate,
-    calibrate,
-    functions,
-    install,
-    uninstall,
-):
+for _command in (command for commands in _SECTIONS.values() for command in commands):
     cli.add_command(_command)
+    if isinstance(_command, Command):
+        _command.tasks = _TASKS.get(_command.name or "", ())
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -172,8 +195,17 @@ def _say(*lines: str) -> int:
 def _usage(error: click.UsageError) -> str:
     command = error.ctx.command_path if error.ctx is not None else "xlperf"
     problem = " ".join(error.format_message().split()).rstrip(".")
+    if isinstance(error, click.NoSuchOption) and (tasks := _tasks_with(error.option_name, command)):
+        problem = f"{error.option_name} goes with {' or '.join(tasks)}"
     stop = "" if problem.endswith("?") else ";"
     return f'{command}: {problem[:1].lower()}{problem[1:]}{stop} see "{command} --help"'
+
+
+def _tasks_with(option: str, path: str) -> list[str]:
+    """Spellings of the tasks of a command that have an option."""
+    first = path.split()[1]
+    known = [(f"xlperf {name}", one) for name, one in cli.tasks().items() if name.split()[0] == first]
+    return [name for name, one in known if any(option in parameter.opts for parameter in one.params)]
 
 
 def _system(error: OSError) -> str:

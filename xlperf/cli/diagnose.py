@@ -185,7 +185,7 @@ def diagnose(
         write_sheets(kept, [(plan.kind, parts(ran))])
         wrote(kept, 1, "run")
     if output is not None and is_workbook(output):
-        from xlperf.workbook.result_front import write_diagnosis
+        from xlperf.workbook.report.result_front import write_diagnosis
 
         write_diagnosis(output, found, *asked_of(), cure.lines, cure.plan)
         wrote(output, len(found.explanations), "explanation")
@@ -212,7 +212,7 @@ def _logged(paths: tuple[str, ...]) -> tuple[str, ...]:
     """Results of logs as --measured takes them."""
     if not paths:
         return ()
-    from xlperf.catalog.logs import read_log
+    from xlperf.interop.logs import read_log
 
     values = [value for path in paths for value in read_log(path).results]
     say(*(value.words for value in values), err=True)
@@ -223,10 +223,9 @@ def _stated(paths: tuple[str, ...], plan: Table, catalog: Catalog) -> tuple[list
     """How logs contradict a plan and which causes they exclude, in lines, and the changes that they exclude."""
     if not paths:
         return [], frozenset()
-    from xlperf.catalog.log_plans import read_logged
-    from xlperf.catalog.logs import read_log
     from xlperf.explore.causes import changes
     from xlperf.explore.log_facts import contradictions, ruled_out, too_slow
+    from xlperf.interop.logs import read_log, read_logged
 
     lines: list[str] = []
     excluded: set[Change] = set()
@@ -243,8 +242,8 @@ def _stated(paths: tuple[str, ...], plan: Table, catalog: Catalog) -> tuple[list
 
 def _profiled(path: str, steps: int | None, plan: Table, catalog: Catalog | None) -> tuple[str, ...]:
     """What a profile says, as --measured takes it; with a catalog also beside what is predicted, class by class."""
-    from xlperf.catalog.logs import read_profile
     from xlperf.explore.causes import by_class, measured_texts
+    from xlperf.interop.logs import read_profile
 
     found = read_profile(path, steps)
     if catalog is not None:

@@ -59,9 +59,9 @@ _SIZE = re.compile(r"\s*([-+.\d]+(?:[eE][-+]?\d+)?)\s*(?![eE][-+]?\d+\s*$)([A-Za
     cls=Command,
     short_help="Derive accelerators from a logic node, budgets and shares.",
     epilog=examples(
-        "xlperf device study.xlsx",
-        "xlperf device study.xlsx --compare",
-        "xlperf device devices.csv -o results.xlsx --catalog study.xlsx",
+        "xlperf chip --devices study.xlsx",
+        "xlperf chip --devices study.xlsx --compare",
+        "xlperf chip --devices devices.csv -o results.xlsx --catalog study.xlsx",
     ),
 )
 @click.argument("devices", type=InputFile())
@@ -115,8 +115,8 @@ def device(devices: str, output: str | None, compare: bool, catalog: str | None)
     cls=Command,
     short_help="Find the shares of a device that make time, cost or energy of a plan smallest.",
     epilog=examples(
-        "xlperf optimise plans.csv --objective step-time          plans.csv: a plan on '2 nm HBM4e (derived)'",
-        "xlperf optimise plans.csv --row 2 --objective cost --catalog study.xlsx -o best.xlsx",
+        "xlperf search --shares plans.csv --objective step-time          plans.csv: a plan on '2 nm HBM4e (derived)'",
+        "xlperf search --shares plans.csv --row 2 --objective cost --catalog study.xlsx -o best.xlsx",
     ),
 )
 @click.argument("plans", type=InputFile())
@@ -212,7 +212,7 @@ def _summary(found: Allocation, goal: str, kind: str) -> list[str]:
 
 def _option(column: str) -> str:
     name = column.replace("_", "-")
-    return {"operation": "xlperf time"}.get(name, f"-{name}" if len(name) == 1 else f"--{name}")
+    return {"operation": "xlperf explain --operation"}.get(name, f"-{name}" if len(name) == 1 else f"--{name}")
 
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -232,12 +232,14 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     cls=Command,
     short_help="Time one collective or kernel by itself, as plans do.",
     epilog=examples(
-        "xlperf time all-reduce --accelerator H100-SXM-80GB --group 8 --size '1 MiB,64 MiB,1 GiB'",
-        "xlperf time all-to-all --accelerator H100-SXM-80GB --group 64 --size 32 --network DGX-H100-rails",
-        "xlperf time gemm --accelerator B200-SXM-180GB -m 8192 -n 8192 -k 8192 --precision fp8",
-        "xlperf time prefill-attention --accelerator H200-SXM-141GB --num-attention-heads 64 --query-length 8192",
-        "xlperf time decode-attention --accelerator H200-SXM-141GB --num-attention-heads 64 --num-query-groups 8 "
-        "--key-length 4096 --batch 64",
+        "xlperf explain --operation all-reduce --accelerator H100-SXM-80GB --group 8 --size '1 MiB,64 MiB,1 GiB'",
+        "xlperf explain --operation all-to-all --accelerator H100-SXM-80GB --group 64 --size 32 "
+        "--network DGX-H100-rails",
+        "xlperf explain --operation gemm --accelerator B200-SXM-180GB -m 8192 -n 8192 -k 8192 --precision fp8",
+        "xlperf explain --operation prefill-attention --accelerator H200-SXM-141GB --num-attention-heads 64 "
+        "--query-length 8192",
+        "xlperf explain --operation decode-attention --accelerator H200-SXM-141GB --num-attention-heads 64 "
+        "--num-query-groups 8 --key-length 4096 --batch 64",
     ),
 )
 @click.argument("operation", type=click.Choice(OPERATIONS))

@@ -226,19 +226,49 @@ def chosen_options(default: str, sheets: str = "training or inference") -> Calla
 def examples(*lines: str) -> str:
     r"""Epilog of a command's help: example lines, kept as they are.
 
-    >>> examples("xlperf show study.xlsx")
-    '\x08\nExamples:\n  xlperf show study.xlsx'
+    >>> examples("xlperf check --text study.xlsx")
+    '\x08\nExamples:\n  xlperf check --text study.xlsx'
     """
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
+class Task(NamedTuple):
+    """Another task of a command, chosen by an option or a word of the command line."""
+
+    chosen_by: tuple[str, ...]  # options, or one word after the command; help and errors show the first
+    command: click.Command
+    old_name: str  # the command that had this task up to the last release
+    dropped: bool = True  # whether the chosen option is only a mark, unknown to the task's own command
+
+
 class Command(click.Command):
-    """A command that refuses its output before the work starts rather than after it."""
+    """A command that checks its files before it runs, and hands over to its other tasks."""
+
+    tasks: tuple[Task, ...] = ()
+
+    def task_of(self, name: str, arguments: Sequence[str]) -> tuple[str, click.Command, list[str]]:
+        """Spelling, command and arguments of the task that the arguments choose."""
+        for task in self.tasks:
+            for place, word in enumerate(arguments):
+                if word.partition("=")[0] in task.chosen_by and (word.startswith("-") or place == 0):
+                    left = [*arguments[:place], *arguments[place + task.dropped :]]
+                    if any(word in ("-h", "--help") for word in left):
+                        left = ["--help"]
+                    return f"{name} {task.chosen_by[0]}", task.command, left
+        return name, self, list(arguments)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Check the files, then run."""
         check_files(ctx.command, ctx.params)
         return super().invoke(ctx)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Options, then the other tasks."""
+        super().format_options(ctx, formatter)
+        if self.tasks:
+            with formatter.section("Other tasks, each with a --help of its own"):
+                lines = [(" or ".join(task.chosen_by), task.command.get_short_help_str(200)) for task in self.tasks]
+                formatter.write_dl(lines)
 
 
 def check_files(command: click.Command, values: dict[str, Any]) -> None:
@@ -394,7 +424,7 @@ def varied(
                 if one.sheet == table.kind
                 else f"{one.column.name}, of the catalog"
             )
-            problem = f"a frontier takes no {what}; xlperf search, sweep and solve do"
+            problem = f"a frontier takes no {what}; xlperf evaluate --vary and a search without --frontier do"
             raise InputError(Fault("--vary", problem))
     targets = [name for name in found.values if of_catalog and name in TARGETS.values()]
     alone = [Varied(table.kind, name, found.values[name], False) for name in targets]

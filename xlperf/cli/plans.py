@@ -104,7 +104,7 @@ def report(
 
     from xlperf.base.resources import workbook as shipped
     from xlperf.catalog.read import read_plans
-    from xlperf.workbook.report import answers, write_report
+    from xlperf.workbook.report.book import answers, write_report
 
     if study is not None:
         if uncertain:
@@ -134,7 +134,7 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
     from xlperf.studies import NAMES
     from xlperf.studies import study as found
     from xlperf.studies.inputs import read_inputs
-    from xlperf.workbook.report import write_study_report
+    from xlperf.workbook.report.book import write_study_report
 
     if name.strip().casefold() == "list":
         for known in NAMES:
@@ -308,9 +308,9 @@ def _show_memory(results: Table) -> None:
     cls=Command,
     short_help="Show throughput against speed per user, over loads and a grid of plans.",
     epilog=examples(
-        "xlperf frontier study.xlsx",
-        "xlperf frontier plans.csv --vary 'tensor parallel=1,2,4,8' --vary precision=bf16,fp8",
-        "xlperf frontier plans.csv --vary concurrency=1,8,64,512 --all -o points.csv",
+        "xlperf search --frontier study.xlsx",
+        "xlperf search --frontier plans.csv --vary 'tensor parallel=1,2,4,8' --vary precision=bf16,fp8",
+        "xlperf search --frontier plans.csv --vary concurrency=1,8,64,512 --all -o points.csv",
     ),
 )
 @click.argument("plans", type=InputFile())

@@ -331,8 +331,8 @@ def _own_runs(files: Sequence[str], known: Catalog, catalog: str | None, output:
 def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
     """Median errors of the step time beside those of one constant MFU, by group and by source."""
     from xlperf.base.resources import workbook
-    from xlperf.calibrate.published import read_published
     from xlperf.calibrate.validate import against_constant_mfu
+    from xlperf.measurements.published import read_published
 
     paths = [Path(path) for path in files] or [workbook("validation.xlsx")]
     published = [rows for path in paths for rows in read_published(path)]
@@ -357,8 +357,8 @@ def _conditions(catalog: Catalog, readme: str | None) -> int:
 
 def _cross_validate(catalog: Catalog, readme: str | None) -> int:
     from xlperf.calibrate.accuracy import cross_validated_errors, cross_validation_table, short_table
-    from xlperf.calibrate.comparison import MEMORY
     from xlperf.calibrate.fit import read_measured
+    from xlperf.measurements.comparison import MEMORY
 
     measured = read_measured()
     with progress(0, "evaluations of all rows") as done:
@@ -407,8 +407,8 @@ def _compared(pairs: bool, files: Sequence[str], catalog: Catalog, output: str |
     from xlperf.base.resources import workbook
     from xlperf.calibrate.choice import alternatives_of, choice_lines, choice_table, choices
     from xlperf.calibrate.pairs import collected_pairs, pair_lines, pair_table, pairs_of, runs_of
-    from xlperf.calibrate.published import read_published
     from xlperf.catalog.csv_files import harmless
+    from xlperf.measurements.published import read_published
 
     with progress(0, "published runs") as done:
         paths = [Path(path) for path in files] or [workbook("validation.xlsx")]
@@ -437,7 +437,7 @@ def _compared(pairs: bool, files: Sequence[str], catalog: Catalog, output: str |
 def _kernels(catalog: Catalog, readme: str | None) -> int:
     from xlperf.base.resources import workbook
     from xlperf.calibrate.accuracy import kernel_errors, kernel_table
-    from xlperf.calibrate.kernel_measurements import read_kernels
+    from xlperf.measurements.kernels import read_kernels
 
     errors = kernel_errors(read_kernels(workbook("validation.xlsx")), catalog)
     if readme is not None:
@@ -452,7 +452,7 @@ def _kernels(catalog: Catalog, readme: str | None) -> int:
 def _kernels_left_out(catalog: Catalog, names: Sequence[str]) -> int:
     from xlperf.base.resources import workbook
     from xlperf.calibrate.accuracy import kernel_errors_left_out, kernel_table
-    from xlperf.calibrate.kernel_measurements import read_kernels
+    from xlperf.measurements.kernels import read_kernels
 
     errors = kernel_errors_left_out(read_kernels(workbook("validation.xlsx")), catalog, names)
     header, lines = kernel_table(errors)
@@ -466,7 +466,7 @@ def _kernels_left_out(catalog: Catalog, names: Sequence[str]) -> int:
 def _left_out(files: Sequence[str], catalog: Catalog, names: Sequence[str], readme: str | None) -> int:
     from xlperf.base.resources import workbook
     from xlperf.calibrate.accuracy import left_out_table
-    from xlperf.calibrate.published import read_published
+    from xlperf.measurements.published import read_published
 
     paths = [Path(path) for path in files] or [workbook("validation.xlsx")]
     published = [rows for path in paths for rows in read_published(path)]

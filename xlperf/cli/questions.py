@@ -98,8 +98,7 @@ def _answered(kind: str, given: Words, output: str | None, catalog: str | None) 
     import numpy as np
 
     from xlperf.engine import evaluate
-    from xlperf.explore.forms import evaluate_forms, form_of, plan_of, ways_of
-    from xlperf.explore.stated import without_defaults
+    from xlperf.explore.forms import evaluate_forms, form_of, plan_of, ways_of, without_defaults
 
     values = {name: words for name, words in given.items() if words is not None}
     dropped = {other for name, other in _WITHOUT.items() if name in values}
@@ -135,7 +134,7 @@ _WAY = (
 def _ways(ways: Table) -> list[str]:
     """Lines of the ways to serve, the cheapest first."""
     from xlperf.base.units import MILLION
-    from xlperf.explore.serving_engines import engine_title
+    from xlperf.explore.fleet_machines import engine_title
 
     if not len(ways):
         return []

@@ -28,8 +28,8 @@ from xlperf.cli.options import (
 from xlperf.cli.output import STANDARD, deliver, parts, rounded, say, working
 
 if TYPE_CHECKING:
-    from xlperf.catalog.hugging_face import ModelRow
     from xlperf.catalog.table import Table
+    from xlperf.interop.hugging_face import ModelRow
 
 
 Row = Mapping[str, object]
@@ -45,11 +45,25 @@ _name = click.option("--name", help="Name of the row; default: that of the folde
 
 @click.command(
     cls=Command,
+    short_help="A model or an accelerator of your own: a row made from a file.",
+    epilog=examples(
+        "xlperf add model Qwen3-8B/ -o models.csv        a Hugging Face configuration",
+        "xlperf add accelerator h200.txt -o study.xlsx   a datasheet's card",
+    ),
+)
+@click.argument("kind", type=click.Choice(["model", "accelerator"]))
+def add(kind: str) -> None:
+    """Turn a file into a row of the sheet models or accelerators."""
+    raise click.UsageError(f"{kind} comes first: xlperf add {kind} FILE")
+
+
+@click.command(
+    cls=Command,
     short_help="A model of your own: a row of models from a Hugging Face configuration.",
     epilog=examples(
-        "xlperf model Qwen3-8B/                          the folder of a download",
-        "xlperf model config.json --name mine --parameters 8.2 -o study.xlsx",
-        "xlperf model config.json -o models.csv          then: xlperf evaluate plans.csv --catalog models.csv",
+        "xlperf add model Qwen3-8B/                          the folder of a download",
+        "xlperf add model config.json --name mine --parameters 8.2 -o study.xlsx",
+        "xlperf add model config.json -o models.csv          then: xlperf evaluate plans.csv --catalog models.csv",
     ),
 )
 @click.argument("config", type=InputFile())
@@ -66,8 +80,8 @@ def model(config: str, parameters: float | None, name: str | None, output: str |
     that count agrees. Exit code 1 where parameters differ by more than 0.5 %, where an entry that may change the layers
     is not read, or no plan can be computed with the model.
     """
-    from xlperf.catalog.hugging_face import model_row
-    from xlperf.catalog.hugging_face_files import read_config
+    from xlperf.interop.hugging_face import model_row
+    from xlperf.interop.hugging_face_files import read_config
 
     settings, counted, where = read_config(config)
     path = Path(config).resolve()
@@ -134,8 +148,8 @@ def _active(table: Table, active: float) -> str:
     cls=Command,
     short_help="An accelerator of your own: a row of accelerators from a datasheet's card.",
     epilog=examples(
-        "xlperf accelerator h200.txt -o study.xlsx        lines such as  memory bandwidth: 4.8 TB/s",
-        "xlperf accelerator card.csv --like H200-SXM-141GB -o accelerators.csv",
+        "xlperf add accelerator h200.txt -o study.xlsx        lines such as  memory bandwidth: 4.8 TB/s",
+        "xlperf add accelerator card.csv --like H200-SXM-141GB -o accelerators.csv",
     ),
 )
 @click.argument("card", type=InputFile())
@@ -153,8 +167,8 @@ def accelerator(card: str, like: str | None, name: str | None, output: str | Non
 
     from xlperf.catalog.catalog import load_catalog
     from xlperf.catalog.check import far_values
-    from xlperf.catalog.datasheet import accelerator_row, read_card
     from xlperf.catalog.table import Table
+    from xlperf.interop.datasheet import accelerator_row, read_card
 
     found = accelerator_row(read_card(card), name or Path(card).stem, f"datasheet, {Path(card).name}")
     row: dict[str, object] = {**found.row, **({"accelerator": name} if name else {})}
@@ -247,16 +261,16 @@ _READ = click.Choice([*_WRITTEN, "nanotron", "maxtext", "automodel", "llama-fact
 def launch(plans: str, stack: str | None, chosen: Chosen, catalog: str | None) -> None:
     """Print the commands that start one plan of PLANS in a stack, an argument per line.
 
-    The first line names the version that the flags are of. What the stack has no flag for stands in comment lines, so
-    that xlperf plan reads the same plan back. A plan that breaks a rule of the stack is refused with that rule.
+    The first line names the version that the flags are of. Settings without a flag are comment lines, so that xlperf
+    launch --read reads the same plan back. A plan that breaks a rule of the stack is refused with that rule.
 
     Flags were compared with the sources of Megatron-Core 0.7 to 0.15, NeMo 1.23 to 2.3, Megatron-Bridge 0.2 to 0.5,
     torchtitan 0.1 and 0.2, vLLM 0.8, 0.11 and 0.20, SGLang 0.5.1, 0.5.9 and 0.5.10, and trtllm-bench 1.0 (not
     trtllm-serve).
     """
-    from xlperf.catalog.launch import launch_lines
     from xlperf.engine import evaluate
     from xlperf.explore.started import refused_reasons, shape_of
+    from xlperf.interop.launch import launch_lines
 
     plan = read_one(plans, chosen)
     known = catalog_for(catalog, plans, [plan])
@@ -288,11 +302,11 @@ def _stack_of(plan: Table) -> str:
     cls=Command,
     short_help="Read the plan of a launch line, script, YAML or TOML file, or log.",
     epilog=examples(
-        "xlperf plan serve.sh --set accelerator=H200-SXM-141GB --set TP=8",
-        "xlperf plan train.sh --for megatron -o plans.csv",
-        "xlperf plan train.log --set accelerator=H100-SXM-80GB",
-        "xlperf plan train_config.toml --set accelerator=H100-SXM-80GB --set 'num accelerators=64'",
-        "xlperf launch plans.csv --for megatron | xlperf plan - | xlperf evaluate -",
+        "xlperf launch --read serve.sh --set accelerator=H200-SXM-141GB --set TP=8",
+        "xlperf launch --read train.sh --for megatron -o plans.csv",
+        "xlperf launch --read train.log --set accelerator=H100-SXM-80GB",
+        "xlperf launch --read train_config.toml --set accelerator=H100-SXM-80GB --set 'num accelerators=64'",
+        "xlperf launch plans.csv --for megatron | xlperf launch --read - | xlperf evaluate -",
     ),
 )
 @click.argument("file", type=InputFile())
@@ -326,7 +340,7 @@ def plan(file: str, stack: str | None, given: tuple[str, ...], partial: bool, ou
     --partial is given; what FILE does not say is asked for by name: give it with --set, or as a line such as "# xlperf:
     accelerator = ...".
     """
-    from xlperf.catalog.launch import MOST_TEXT, read_launch
+    from xlperf.interop.launch import MOST_TEXT, read_launch
 
     wrong = [text for text in given if not text.partition("=")[2]]
     if wrong:

@@ -284,12 +284,12 @@ def _write(found: list[Robust], kinds: list[str], output: str | None, said: list
     cls=Command,
     short_help="Find the fewest accelerators, or the least of a number, that reach a target.",
     epilog=examples(
-        "xlperf solve plans.csv --vary 'num accelerators=1..64' --target 'tpot<=20'",
-        "xlperf solve plans.csv --vary 'num accelerators=auto' --with-auto 'tensor parallel' --target 'step time<=10'",
-        "xlperf solve plans.csv --vary 'accelerators.memory bandwidth=1..16' --target 'tpot<=20'",
-        "xlperf solve plans.csv --vary 'prompt length=1000,4000,16000' --largest --target 'ttft<=500'",
-        "xlperf solve plans.csv --vary 'request rate=1..100' --largest --limit 'ttft<=500' --limit 'tpot<=20'",
-        "xlperf solve plans.csv --vary 'num accelerators=1..64' --target 'tpot<=20' --probability 0.9",
+        "xlperf search plans.csv --vary 'num accelerators=1..64' --target 'tpot<=20'",
+        "xlperf search plans.csv --vary 'num accelerators=auto' --with-auto 'tensor parallel' --target 'step time<=10'",
+        "xlperf search plans.csv --vary 'accelerators.memory bandwidth=1..16' --target 'tpot<=20'",
+        "xlperf search plans.csv --vary 'prompt length=1000,4000,16000' --largest --target 'ttft<=500'",
+        "xlperf search plans.csv --vary 'request rate=1..100' --largest --limit 'ttft<=500' --limit 'tpot<=20'",
+        "xlperf search plans.csv --vary 'num accelerators=1..64' --target 'tpot<=20' --probability 0.9",
     ),
 )
 @click.argument("plans", type=InputFile())
@@ -311,7 +311,9 @@ def _write(found: list[Robust], kinds: list[str], output: str | None, said: list
     "too. Fitting in memory always does.",
 )
 @click.option("--mapping", is_flag=True, help="Choose the whole mapping with it, as xlperf search does.")
-@click.option("--largest", is_flag=True, help="Find the largest value that reaches the target instead of the least.")
+@click.option(
+    "--largest/--least", default=False, help="Find the largest value that reaches the target instead of the least."
+)
 @click.option("--with-auto", "autos", multiple=True, metavar="COLUMN", help="Columns to choose with it, as if auto.")
 @click.option("--objective", metavar="RESULT", default="", help="What decides among plans of the same value.")
 @probability_option
@@ -355,7 +357,7 @@ def solve(
     from xlperf.explore.workers import all_processes
 
     if len(vary) > 1:
-        raise click.UsageError("solve varies one column: give one --vary, and what is chosen with it as --with-auto")
+        raise click.UsageError("--target takes one --vary; give columns to choose with it as --with-auto")
     table = read_one_kind(plans, chosen)
     asked = read_variation(table.kind, [vary_line(vary[0])], "--vary")
     if not targets and not any(target in table for target in ("ttft_target", "tpot_target")):
@@ -366,7 +368,7 @@ def solve(
     known = catalog_for(catalog, plans, [table])
     number = asked.varied[0] if asked.varied else None
     if number is not None and number.shape not in ("", "uniform"):
-        raise InputError(Fault("--vary", f"{number.column.name}: solve takes values, whole numbers or two ends"))
+        raise InputError(Fault("--vary", f"{number.column.name}: give values, whole numbers or two ends"))
     column = "" if number else next(iter(asked.values), "") or searched_column(table.kind, asked.auto[0], "--vary")
     declared = number.column if number is not None else table.schema.by_name[column]
     if declared.kind != "number":

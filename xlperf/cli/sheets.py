@@ -45,9 +45,9 @@ def check(workbook: str | None) -> int:
     cls=Command,
     short_help="List the worksheet functions: arguments, units, meaning.",
     epilog=examples(
-        "xlperf functions              a line for each",
-        "xlperf functions step_time    what XLPERF_STEP_TIME takes, with an example",
-        "xlperf functions memory       those with memory in their name",
+        "xlperf install --list              a line for each",
+        "xlperf install --list step_time    what XLPERF_STEP_TIME takes, with an example",
+        "xlperf install --list memory       those with memory in their name",
     ),
 )
 @click.argument("name", required=False)
@@ -66,7 +66,7 @@ def functions(name: str | None) -> None:
     wanted = name.upper().replace(" ", "_").removeprefix(PREFIX)
     found = [one for one in registry().values() if wanted in one.name.removeprefix(PREFIX)]
     if not found:
-        raise InputError(Fault(f'"{name}"', "is in the name of no function; xlperf functions lists all"))
+        raise InputError(Fault(f'"{name}"', "is in the name of no function; xlperf install --list lists all"))
     for one in [one for one in found if one.name == PREFIX + wanted] or found:
         say(one.call, f"  {one.doc}", *(f"  {each.name}: {each.doc}" for each in one.arguments))
         example = one.example({each: each for each in one.example_ranges})
@@ -84,8 +84,8 @@ def functions(name: str | None) -> None:
     cls=Command,
     short_help="Print a workbook as text, for git diff and grep.",
     epilog=examples(
-        "xlperf show study.xlsx",
-        "git config diff.xlperf.textconv 'xlperf show'      then git diff shows what changed in a cell",
+        "xlperf check --text study.xlsx",
+        "git config diff.xlperf.textconv 'xlperf check --text'      then git diff shows what changed in a cell",
     ),
 )
 @click.argument("file", type=InputFile())
@@ -129,7 +129,7 @@ def new(file: str, whole: bool, empty: bool, small: bool, study: str | None, for
         raise click.UsageError("give one of --all, --empty, --examples and --study")
     if study is not None:
         from xlperf.studies import study as found
-        from xlperf.workbook.studies import write_study
+        from xlperf.workbook.report.studies import write_study
 
         chosen = found(study)
         write_study(file, chosen)

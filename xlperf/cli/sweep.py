@@ -56,10 +56,10 @@ if TYPE_CHECKING:
     cls=Command,
     short_help="Compute plans over a grid of values of their columns and of the catalog's.",
     epilog=examples(
-        "xlperf sweep plans.csv --vary 'tensor parallel=1,2,4,8' --vary precision=bf16,fp8 -o grid.csv",
-        "xlperf sweep study.xlsx --sheet inference --vary 'accelerators.memory bandwidth=2,4,8' -o grid.xlsx",
-        "xlperf sweep plans.csv --vary 'networks.link bandwidth=x0.5,x1,x2' --vary 'global batch size=256,512'",
-        "xlperf sweep plans.csv --vary 'accelerators.memory bandwidth=2..16' --samples 10000000 "
+        "xlperf evaluate plans.csv --vary 'tensor parallel=1,2,4,8' --vary precision=bf16,fp8 -o grid.csv",
+        "xlperf evaluate study.xlsx --sheet inference --vary 'accelerators.memory bandwidth=2,4,8' -o grid.xlsx",
+        "xlperf evaluate plans.csv --vary 'networks.link bandwidth=x0.5,x1,x2' --vary 'global batch size=256,512'",
+        "xlperf evaluate plans.csv --vary 'accelerators.memory bandwidth=2..16' --samples 10000000 "
         "--result cost -o samples.parquet",
     ),
 )
@@ -149,7 +149,7 @@ def sweep(
     table = with_auto(table, asked.auto, "--vary")
     for one in asked.varied:
         if one.shape and samples is None:
-            raise InputError(Fault("--vary", f"{one.column.name}: a sweep needs values, not two ends, or --samples"))
+            raise InputError(Fault("--vary", f"{one.column.name}: give values, not two ends, or --samples"))
     known = catalog_for(catalog, plans, [table])
     drawn = Sampling(samples, sampling, seed) if samples is not None else None
     named = {"name", *asked.values, *table.auto, *(one.column.name for one in asked.varied)}

@@ -30,8 +30,8 @@ from xlperf.equations.network.torus import torus_block
 from xlperf.equations.plan.records import PRECISIONS, Remark
 
 _AXES = 3
+# Columns of networks that a plan takes as they are
 _COLUMNS = ("size", "link_bandwidth", "latency", "links_per_peer", "in_network_reduction")
-"""Columns of networks that a plan takes as they are."""
 _ON_AXES = ("ring", "torus", "mesh")
 _REARRANGED = re.compile(r"([123])\s*D(?:\s+of\s+(\d+))?", re.IGNORECASE)
 _LENGTHS = re.compile(r"\d+(\s*x\s*\d+){0,2}", re.IGNORECASE)
@@ -472,4 +472,4 @@ def _memory_energy(catalog: Catalog, accelerators: Table) -> Array:
 def catalog_models(catalog: Catalog) -> tuple[Model, np.ndarray]:
     """All models of a catalog as the equations need them, and what of each is not modelled ("" where all is)."""
     arrays = catalog_arrays(catalog, np.zeros(0, dtype=np.int64))
-    return Model(*arrays.model), arrays.unmodelled
+    return Model.of_rows(arrays.model), arrays.unmodelled

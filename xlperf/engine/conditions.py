@@ -18,14 +18,12 @@ import numpy as np
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table, Words
 
-LACKED = 0.5
-"""Distance of each condition that others were measured in: four of them are software never measured. [-]"""
-UNKNOWN = 2.0
-"""Distance of each condition that nobody measured; that of a generation is in the machine's part. [-]"""
+LACKED = 0.5  # distance of each condition that others were measured in: four of them are software never measured [-]
+UNKNOWN = 2.0  # distance of each condition that nobody measured; that of a generation is in the machine's part [-]
+# Names of precisions whose products and conversions are much alike
 _FORMATS = {
     "fp16": "16-bit", "bf16": "16-bit", "fp8-current": "fp8", "fp8-block": "fp8", "fp8-tensor": "fp8", "mxfp8": "fp8",
 }  # fmt: skip
-"""Names of precisions whose products and conversions are much alike."""
 _LINEAR = ("linear", "mamba")
 _LOADS = {"static": "in static batches", "continuous": "with continuous batching", "disaggregated": "in separate pools"}
 _WORDS = {"generation": "on {}", "format": "in {}", "layers": "for models {}", "load": "{}"}

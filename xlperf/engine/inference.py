@@ -100,12 +100,12 @@ _TIMES = (
     *("queue_time", "running_batch", "max_request_rate", "prefill_time", "decode_time", "prefill_share"),
     *("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead"),
 )
+# Results by the equations that they take alone; cost, energy, bands, badges and notes take all of them
 _GROUPS = {
     **dict.fromkeys(_TIMES, "times"),
     **dict.fromkeys(("fits", "max_batch_size"), "memory"),
     **dict.fromkeys(_AT_TARGETS, "targets"),
 }
-"""Results by the equations that they take alone; cost, energy, bands, badges and notes take all of them."""
 _SOFTWARE = ("serving_software", "serving_memory", "serving_load", "serving_host", "serving_attention", *_BANDS)
 
 

@@ -48,8 +48,8 @@ from xlperf.equations.plan.records import (
 )
 
 Record = TypeVar("Record", bound=PlanColumns)
+# Libraries that a plan names in the column attention, as the calibration sheet calls them
 _LIBRARIES = {"flash-2": FLASHATTENTION_2, "flash-3": ANY}
-"""Libraries that a plan names in the column attention, as the calibration sheet calls them."""
 
 
 @cache
@@ -158,7 +158,7 @@ class Joined:
 _NAMES = [field.name for field in fields(Model)]
 _FIRST_OPTIONAL = _NAMES.index("num_linear_layers")
 _OPTIONAL = [_NAMES.index(name) for name in ("num_linear_layers", "moe_latent_size", "num_selected_layers")]
-_ABSENT = [field.default_factory() for field in fields(Model)[_FIRST_OPTIONAL:] if callable(field.default_factory)]
+_ABSENT = {name: getattr(Model(), name) for name in _NAMES[_FIRST_OPTIONAL:]}
 """Fields of hybrid and sparse models in others; equations never write into them."""
 
 
@@ -198,8 +198,8 @@ def named_rows(plans: Table, catalog: Catalog) -> Named:
     return named
 
 
+# Pools beside the one that decodes, which may have an accelerator and a network of their own
 POOLS = ("prefill", "expert")
-"""Pools beside the one that decodes, which may have an accelerator and a network of their own."""
 
 
 def pool_rows(
@@ -277,7 +277,9 @@ def _compiled(name: str, how: float) -> str:
 def _model_of(columns: Array) -> Model:
     """Models with the fields of hybrid and sparse ones only where there is any: they are the last ones."""
     more = any(some(columns[index]) for index in _OPTIONAL)
-    return Model(*(columns if more else (*columns[:_FIRST_OPTIONAL], *_ABSENT)))
+    if more:
+        return Model.of_rows(columns)
+    return Model(**dict(zip(_NAMES[:_FIRST_OPTIONAL], columns, strict=False)), **_ABSENT)
 
 
 def _capped(
@@ -446,8 +448,7 @@ def constants_by_family(
     return found, extrapolated
 
 
-BATCH = 8192
-"""Plans of one architecture evaluated together: their arrays stay in the processor's cache."""
+BATCH = 8192  # plans of one architecture evaluated together: their arrays stay in the processor's cache
 
 Results = dict[str, np.ndarray]
 
@@ -455,11 +456,11 @@ Results = dict[str, np.ndarray]
 def groups_of(results: Collection[str] | None, groups: Mapping[str, str]) -> frozenset[str] | None:
     """Groups of equations that results take; None for all of them.
 
-    >>> groups_of(["step_time"], {"step_time": "times"})
-    frozenset({'times'})
-
     ``results``: columns that are asked for; None for all. ``groups``: group of each result that does not take all
     equations.
+
+    >>> groups_of(["step_time"], {"step_time": "times"})
+    frozenset({'times'})
     """
     if results is None or not all(name in groups for name in results):
         return None

@@ -28,10 +28,10 @@ def gibibytes(values: Array) -> Array:
 def rounded_down(values: Array) -> Array:
     """Limits for a sentence, rounded down to four digits.
 
+    ``values``: above 0, in any unit. With four digits.
+
     >>> rounded_down(np.array([122.456, 0.0123456])).tolist()
     [122.4, 0.01234]
-
-    ``values``: above 0, in any unit. With four digits.
     """
     scale = 1000.0 / decade(np.where((values > 0.0) & (values < np.inf), values, 1.0))
     return np.asarray(np.floor(values * scale) / scale)
@@ -65,11 +65,10 @@ def extrapolation_notes(extrapolated: list[tuple[str, np.ndarray]], illegal: np.
     return [Remark(pattern > 0, "calibration extrapolated: {}", (named,))]
 
 
-_BUSY = 70.0
-"""Share of the largest request rate from which on 1 % more may lengthen a wait by much more. [%]"""
+_BUSY = 70.0  # share of the largest request rate from which on 1 % more may lengthen a wait by much more [%]
+# Share of the time to the first token from which on a wait is said, and from which on that of separate pools is; share
+# of a result that a small change may move without a word; rows of products that one tile or a few hold [-]
 _WAITING, _TRADING, _STEEP, _TILES = 0.005, 0.25, 0.15, (8.0, 1024.0)
-"""Share of the time to the first token from which on a wait is said, and from which on that of separate pools is; share
-of a result that a small change may move without a word; rows of products that one tile or a few hold. [-]"""
 
 
 def edge_notes(
@@ -178,8 +177,8 @@ def add_notes(reason: np.ndarray, notes: list[Remark]) -> None:
         reason[rows] = [f"{before}; {words}" if before else words for before, words in pairs]
 
 
+# Words of ``cost_basis``: no price; capex over life, energy and running cost; the rental price
 BASES = ("", "own", "rent")
-"""Words of ``cost_basis``: no price; capex over life, energy and running cost; the rental price."""
 
 
 def basis_words(rented: np.ndarray, cost_rate: Array, other: np.ndarray | None = None) -> np.ndarray:

@@ -12,8 +12,8 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.equations.plan.records import Remark
 
-SHEET = "my_cluster"
-"""Measured runs to correct predictions by; an empty sheet corrects nothing."""
+SHEET = "my_cluster"  # measured runs to correct predictions by; an empty sheet corrects nothing
+# Columns of a plan by which runs are near or far
 NUMBERS = (
     "num_accelerators",
     "tensor_parallel",
@@ -29,11 +29,9 @@ NUMBERS = (
     "prompt_length",
     "output_length",
 )
-"""Columns of a plan by which runs are near or far."""
-CHOICES = ("precision", "recompute", "mode")
-"""Choices of a plan by which runs are near or far."""
+CHOICES = ("precision", "recompute", "mode")  # choices of a plan by which runs are near or far
+# Results of a training step that fall as its time grows
 RATES = ("tokens_per_second", "tokens_per_second_per_accelerator", "model_flop_rate", "mfu", "mfu_causal", "hfu")
-"""Results of a training step that fall as its time grows."""
 _NOTE = "times x {} by {} measured in my_cluster"
 
 
@@ -145,36 +143,16 @@ def own_runs_note(found: Corrections, illegal: np.ndarray) -> Remark:
     return Remark(~illegal & (found.num_runs > 0), _NOTE, (np.round(found.time, 3), found.num_runs))
 
 
-SHARED = 0.7
-"""Share of the variance of a residual that runs of one model, accelerator and software have in common. [-]"""
-REACH = 3.0
-"""Distance between two plans, in doublings, over which what they have in common falls by e. [-]"""
-SHARED_FIRST = 0.3
-"""The same share of the time to the first token, which depends on more that a plan does not say. [-]"""
-HALF_WIDTH = 1.2815515655446004
-"""Half-width of an 80 % band over the standard deviation. [-]"""
+SHARED = 0.7  # share of the variance of a residual that runs of one model, accelerator and software have in common [-]
+REACH = 3.0  # distance between two plans, in doublings, over which what they have in common falls by e [-]
+SHARED_FIRST = 0.3  # the same share of the time to the first token, which depends on more that a plan does not say [-]
+HALF_WIDTH = 1.2815515655446004  # half-width of an 80 % band over the standard deviation [-]
 
 
 def plan_distances(numbers: Array, other_numbers: Array, choices: np.ndarray, other_choices: np.ndarray) -> Array:
     r"""Distance between plans: doublings of degrees and loads, and one for each choice that differs.
 
     .. math:: d = \sum_i |\log_2 x_i - \log_2 y_i| + \#\{c_i \ne c'_i\}
-
-    Parameters
-    ----------
-    numbers : numeric
-        Degrees, batch and lengths of plans, (rows, columns); NaN where a plan does not state one: not compared. [-]
-    other_numbers : numeric
-        The same of the plans to compare with, (others, columns). [-]
-    choices : array
-        Codes of precision, recomputation and mode, (rows, choices). [-]
-    other_choices : array
-        The same of the plans to compare with, (others, choices). [-]
-
-    Returns
-    -------
-    distance : Array
-        (rows, others). [-]
 
     References
     ----------
@@ -199,35 +177,11 @@ def shrunk_residual(
     A residual outside the band counts as at its end: such a run has a cause that others need not share. The width
     left is :math:`\sqrt{1 - k^T K^{-1} k}`.
 
-    Parameters
-    ----------
-    distance : numeric
-        From plans to runs, (rows, runs). [-]
-    between : numeric
-        Between the runs, (runs, runs). [-]
-    log_ratio : numeric
-        Logarithm of measured over predicted time of each run, (runs,). [-]
-    noise : numeric
-        Relative spread of what was measured, (runs,). [-]
-    half_width : float
-        Half of the 80 % band of predictions in the logarithm: of the residuals of the family. [-]
-    shared : float, default 0.7
-        Share of the variance that runs at the same place have in common. [-]
-
-    Returns
-    -------
-    log_scale : Array
-        Logarithm of what predictions are multiplied by, (rows,). [-]
-    width_share : Array
-        Width of the band that is left, (rows,). [-]
-
     References
     ----------
     .. [1] C. E. Rasmussen and C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press 2006, section
        2.2; shares and reach: heuristic, this work.
 
-    Examples
-    --------
     A run at the place of the plan, 10 % slower than predicted, without noise: 7 % slower are expected.
 
     >>> scale, width = shrunk_residual(np.zeros((1, 1)), np.zeros((1, 1)), np.log([1.1]), np.zeros(1), 0.2)

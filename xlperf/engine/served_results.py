@@ -41,14 +41,14 @@ from xlperf.equations.serving.results import band_of_time, full_cache
 if TYPE_CHECKING:
     from xlperf.engine.inference import Served, ServingSetting
 
+# States of an accelerator and the parts of a decode step in which it is in them
 _STATES = {
     "decode": ("time_matrix", "time_attention", "time_vector"),
     "message": ("time_communication",),
     "host": ("time_overhead",),
 }
-"""States of an accelerator and the parts of a decode step in which it is in them."""
+# Results that remarks need and the sheet does not have
 _NOT_SHOWN = ("memory_usable", "request_cache", "expert_memory_usable", "needed_batches")
-"""Results that remarks need and the sheet does not have."""
 
 
 def prompt_memory(pool: ServingSetting) -> tuple[tuple[Array, Array, Array], np.ndarray]:

@@ -14,8 +14,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine.inference import evaluate_inference, serving_memory
 from xlperf.engine.training import NUMBERS, evaluate_training
 
-BLOCK = 65_536
-"""Rows that are looked up together; those of one architecture then go through the equations in pieces."""
+BLOCK = 65_536  # rows that are looked up together; those of one architecture then go through the equations in pieces
 
 Progress = Callable[[int], None]
 

@@ -10,7 +10,6 @@ import numpy as np
 from xlperf.base.arrays import Array, exp, some, total
 from xlperf.catalog.calibration import COMPILED, Calibration, gathers_sequences
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.software_defaults import software_default
 from xlperf.catalog.table import Table
 from xlperf.engine.conditions import format_and_load
 from xlperf.engine.join import (
@@ -68,10 +67,12 @@ from xlperf.equations.training import Setting, step
 from xlperf.equations.training.memory import memory_of
 from xlperf.equations.training.rates import causal_ratio, run_results, slow_run_ratio, training_power, training_rates
 from xlperf.equations.training.step import COMPUTE_PARTS, MESSAGE_PARTS, STEP_PARTS
+from xlperf.interop.stack_rules import software_default
 
 _KERNELS, _FUSED_KERNELS = ("gemm", "experts", *OPERATIONS), ("vector",)
 _ATTENTION = ("attention", "attention_backward")
 _HYBRID_KERNELS = ("linear_attention",)
+# Results of whole runs, for plans that say how many tokens they train on
 RUN_COLUMNS = (
     "run_steps",
     "checkpoint_size",
@@ -82,9 +83,8 @@ RUN_COLUMNS = (
     "run_energy",
     "run_carbon",
 )
-"""Results of whole runs, for plans that say how many tokens they train on."""
+# States of an accelerator and the parts of a step in which it is in them; else it waits for the host or idles
 _STATES = {"compute": COMPUTE_PARTS, "message": MESSAGE_PARTS}
-"""States of an accelerator and the parts of a step in which it is in them; else it waits for the host or idles."""
 _MEMORY = ("memory", *(f"memory_{part}" for part in (
     "weights", "gradients", "optimizer", "activations", "layer_activations", "first_stage", "middle_stage",
     "last_stage", "reserved", "capacity", "share")), "fits")  # fmt: skip
@@ -99,6 +99,7 @@ _COST = (
     *("carbon_per_million_tokens", "accelerator_power", "accelerator_energy_per_token", "accelerator_hour_cost"),
     *("step_cost", *RUN_COLUMNS),
 )
+# Results by the equations that they take; bands, badges and words take all of them
 _GROUPS = {
     **dict.fromkeys(
         ("step_time", *STEP_PARTS, "layer_time", "hidden_communication_time", "compute_share", "communication_share"),
@@ -108,9 +109,7 @@ _GROUPS = {
     **dict.fromkeys(_MEMORY, "memory"),
     **dict.fromkeys(_COST, "cost"),
 }
-"""Results by the equations that they take; bands, badges and words take all of them."""
-NUMBERS = tuple(_GROUPS)
-"""Results in numbers, without bands."""
+NUMBERS = tuple(_GROUPS)  # results in numbers, without bands
 _MEMORY_FAMILY = "training_memory"
 _POWER = "power"
 _SOFTWARE = ("training_software", _MEMORY_FAMILY, "training_calls", "training_band")

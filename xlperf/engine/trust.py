@@ -37,26 +37,24 @@ from xlperf.equations.model.parameters import parameter_count
 from xlperf.equations.plan.bands import band_end
 
 BADGES = ("MEASURED", "INTERPOLATED", "EXTRAPOLATED")
+# What published runs ran at: accelerators, tokens in work per accelerator (of a training step, or decoded together),
+# and tokens of a sequence
 RANGES = ("num_accelerators", "tokens_in_work", "length")
-"""What published runs ran at: accelerators, tokens in work per accelerator (of a training step, or decoded together),
-and tokens of a sequence."""
+# Columns of models whose layers have the same size where all are equal, and none or all attend sparsely
 _SHAPE = ("hidden_size", "ffn_hidden_size", "num_attention_heads", "num_experts")
-"""Columns of models whose layers have the same size where all are equal, and none or all attend sparsely."""
 _WORDS = {"num_accelerators": "number of accelerators", "tokens_in_work": "load", "length": "length of sequences"}
 _UNITS = {
     "tokens_in_work": {"training": " tokens of a step per accelerator", "inference": " tokens at once per accelerator"},
     "length": {"training": " tokens", "inference": " tokens"},
 }
 _BADGE_ENDS = (0.5, 1.0)
-_SAME_SIZE = 0.3
-"""Doublings of the active parameters within which models of equal layers count as one. [-]"""
+_SAME_SIZE = 0.3  # doublings of the active parameters within which models of equal layers count as one [-]
 _MACHINE = {"accelerator": 0.0, "generation": 1.0, "": 2.0}
 _ELSEWHERE, _NEVER, _DOUBLING, _MOST = 0.5, 0.75, 0.25, 2.0
+# Distance of software that nobody measured: leaving a source of training runs out of the fit makes the 90 % quantile of
+# their error 1.3 to 5 times that in the fit (five sources), leaving an engine out 1 to 1.7 times (three) [-]
 SOFTWARE = 2.0
-"""Distance of software that nobody measured: leaving a source of training runs out of the fit makes the 90 % quantile
-of their error 1.3 to 5 times that in the fit (five sources), leaving an engine out 1 to 1.7 times (three). [-]"""
-NOT_SHOWN = frozenset(("distance", "unread"))
-"""What :func:`trust` returns for the bands alone."""
+NOT_SHOWN = frozenset(("distance", "unread"))  # what `trust` returns for the bands alone
 _CALIBRATED = {"training": "training_software", "inference": "serving_software"}
 
 
@@ -130,8 +128,8 @@ def measured_runs(kind: str) -> tuple[Measured, ...]:
 
 
 _actives: WeakKeyDictionary[Catalog, Array] = WeakKeyDictionary()
+# What is known of a kind of plan by model and accelerator of a catalog
 _pairs: WeakKeyDictionary[Catalog, dict[tuple[str, int], _Pair]] = WeakKeyDictionary()
-"""What is known of a kind of plan by model and accelerator of a catalog."""
 
 
 def model_traits(catalog: Catalog) -> tuple[list[str], Array]:
@@ -337,11 +335,11 @@ def band_ends(constants: Mapping[str, Array], name: str, width: Array, source: A
 def ends_together(first: Array, second: Array, sign: float) -> Array:
     """End of the band of a product whose factors err independently: logarithms add as squares.
 
-    >>> round(float(ends_together(np.array([0.2]), np.array([0.0]), 1.0)[0]), 3)
-    1.221
-
     ``first``, ``second``: logarithms of the ends of the bands of the factors over their predictions. ``sign``: 1 for
     upper ends, -1 for lower ones.
+
+    >>> round(float(ends_together(np.array([0.2]), np.array([0.0]), 1.0)[0]), 3)
+    1.221
     """
     return exp(sign * np.sqrt(first * first + second * second))
 

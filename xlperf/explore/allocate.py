@@ -237,7 +237,7 @@ def optimal_allocation(
     try:
         from scipy.optimize import differential_evolution
     except ImportError:
-        raise InputError(Fault("optimise", "an optimum needs scipy: pip install scipy")) from None
+        raise InputError(Fault("scipy", "is not installed, an optimum of shares needs it: pip install scipy")) from None
     names = OBJECTIVES[plan.kind]
     if objective not in names:
         known = ", ".join(names)

@@ -12,7 +12,7 @@ import numpy as np
 from xlperf.base.arrays import Array, power
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import AUTO_COLUMNS, canonical, split_header
+from xlperf.catalog.schema import auto_columns, canonical, mapping_columns, split_header
 from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine import evaluate
 from xlperf.engine.tables import fitting
@@ -43,22 +43,6 @@ PART = 2**19
 """Candidates that are made at once where they are more than :data:`MOST_CANDIDATES`. [-]"""
 COUNTS_SHARE = 16
 """Numbers of accelerators are tried in steps where all of them make more than this part of the plans allowed. [-]"""
-MAPPING: Mapping[str, tuple[str, ...]] = {
-    "training": (
-        "tensor_parallel",
-        "sequence_parallel",
-        "pipeline_parallel",
-        "virtual_pipeline",
-        "context_parallel",
-        "expert_parallel",
-        "expert_tensor_parallel",
-        "zero_stage",
-        "micro_batch_size",
-        "recompute",
-    ),
-    "inference": ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel_attention", "concurrency"),
-}
-"""What the mapping of a model on accelerators is, by kind of plan."""
 _LOADS = ("batch_size", "concurrency")
 KINDS: dict[str, tuple[Callable[[Space], None], Rules]] = {
     "training": (cross_training, [(PartialTraining, rule) for rule in TRAINING_RULES]),
@@ -102,8 +86,8 @@ def searched_column(kind: str, header: str, place: str) -> str:
     ``header``: name of a column. ``place``: where it stands, for the message. Raises InputError where it is none.
     """
     name = canonical(kind, split_header(header)[0])
-    if name not in AUTO_COLUMNS[kind]:
-        words = [known.replace("_", " ") for known in AUTO_COLUMNS[kind]]
+    if name not in auto_columns(kind):
+        words = [known.replace("_", " ") for known in auto_columns(kind)]
         problem = f'"{header.strip()}" cannot be auto in {kind} plans, only these can: {", ".join(words)}'
         raise InputError(Fault(place, problem))
     return name
@@ -126,7 +110,7 @@ def with_auto(plans: Table, headers: Sequence[str], place: str) -> Table:
 
 
 def with_mapping(plans: Table, kept: Collection[str] = ()) -> Table:
-    """Plans whose mapping says ``auto`` where they leave it blank: every column of :data:`MAPPING`.
+    """Plans whose mapping says ``auto`` where they leave it blank: every column of :func:`mapping_columns`.
 
     The load of an inference plan stays where it is given.
 
@@ -137,7 +121,7 @@ def with_mapping(plans: Table, kept: Collection[str] = ()) -> Table:
     loaded = none
     for name in (*_LOADS, "request_rate") if plans.kind == "inference" else ():
         loaded = loaded | ~np.isnan(plans.number(name)) | auto.get(name, none) | (name in kept)
-    for name in MAPPING[plans.kind]:
+    for name in mapping_columns(plans.kind):
         text = plans.schema.by_name[name].is_text
         values = plans.text(name) if text else plans.number(name)
         blank = (values == "" if text else np.isnan(values)) & ~(loaded & (name in _LOADS))
@@ -153,11 +137,11 @@ def auto_faults(plans: Table) -> list[Fault]:
 
     Returns one for each cell.
     """
-    known = ", ".join(name.replace("_", " ") for name in AUTO_COLUMNS[plans.kind])
+    known = ", ".join(name.replace("_", " ") for name in auto_columns(plans.kind))
     return [
         Fault(plans.place(int(row), name), f"{name.replace('_', ' ')} cannot be auto, only these can: {known}")
         for name, mask in plans.auto.items()
-        if name not in AUTO_COLUMNS[plans.kind]
+        if name not in auto_columns(plans.kind)
         for row in np.flatnonzero(mask)
     ]
 
@@ -200,7 +184,7 @@ def candidates(
     faults = auto_faults(plan)
     if faults:
         raise InputError(faults)
-    known = AUTO_COLUMNS[plan.kind]
+    known = auto_columns(plan.kind)
     auto = {name for name, mask in plan.auto.items() if mask.any()} - set(values)
     asked = {name: values.get(name) for name in known if (name in values or name in auto) and name not in _LOADS}
     plain = Table(plan.kind, plan.columns, plan.place)

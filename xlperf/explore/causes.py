@@ -12,11 +12,11 @@ from xlperf.base.arrays import Array
 from xlperf.base.resources import rows
 from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.logs import COMMUNICATION, Profile
-from xlperf.catalog.schema import is_count, table_schema
+from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
 from xlperf.explore.vary import read_values
+from xlperf.interop.logs import COMMUNICATION, Profile
 
 NONE = -1
 EVEN = "even"
@@ -67,7 +67,7 @@ class Change:
         if self.value.startswith("x"):
             for name in (name for name in self.columns if name in found):
                 changed = found[name] * self.factor
-                found[name] = np.maximum(np.round(changed), 1.0) if is_count(schema[name]) else changed
+                found[name] = np.maximum(np.round(changed), 1.0) if schema[name].is_whole else changed
             return found
         count = len(next(iter(columns.values())))
         for name, text in zip(self.columns, self.value.split("/"), strict=True):

@@ -13,7 +13,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import parse_header
-from xlperf.catalog.schema import AUTO_COLUMNS, first_words, table_schema
+from xlperf.catalog.schema import auto_columns, first_words, table_schema
 from xlperf.catalog.table import Table
 from xlperf.explore.forms import answers_of, evaluate_forms, form_of
 from xlperf.explore.search_results import Answer
@@ -96,7 +96,7 @@ def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[s
         asked = read_variation("chip", [(header, stated)], place)
         for one in asked.varied:
             if one.sheet != "chip" or one.shape:
-                problem = f"{one.column.name}: write values of an entry of the chip, as cache=64,128; xlperf sweep "
+                problem = f"{one.column.name}: write values of an entry of the chip, as cache=64,128; xlperf evaluate "
                 raise InputError(Fault(place, f"{problem}varies the sheets"))
         if asked.varied:
             name = asked.varied[0].name
@@ -108,7 +108,7 @@ def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[s
             name, numbers = next(iter(asked.values.items()))
             values = numbers.tolist()
     blank: float | str = "" if table_schema("chip").by_name[name].is_text else np.nan
-    if len(stated) < len(words) and name not in AUTO_COLUMNS["chip"]:
+    if len(stated) < len(words) and name not in auto_columns("chip"):
         raise InputError(Fault(place, f"{name.replace('_', ' ')} cannot be auto: write values"))
     auto = [False] * len(values)
     if len(stated) < len(words):

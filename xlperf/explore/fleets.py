@@ -198,42 +198,57 @@ class FleetSearch:
             return plans
         return self.with_copies(part, with_columns(plans, expert_dispatch="nodes", two_batch_overlap=0.0))
 
-    def legal(self, plans: Table) -> Table:
-        """Plans that are legal, that their engine starts and that fit in memory."""
-        return plans.take(np.flatnonzero(self.fits(plans)))
+    def fits(self, tried: Mapping[str, Table]) -> dict[str, np.ndarray]:
+        """Which plans of each part are legal, start and fit in memory."""
+        fits = {part: np.zeros(0, dtype=bool) for part in tried}
+        # Rules of stacks read the modes of all plans together: plans of one pool and of two are checked apart.
+        for whole in (True, False):
+            plans = {
+                part: self.stated(part, own) for part, own in tried.items() if len(own) and (part == WHOLE) == whole
+            }
+            if plans:
+                mask = self.fitting(stacked(list(plans.values())))
+                ends = np.cumsum([len(own) for own in plans.values()])
+                fits |= dict(zip(plans, np.split(mask, ends[:-1]), strict=True))
+        return fits
 
-    def fits(self, plans: Table) -> np.ndarray:
-        """Which plans are legal, start and fit in memory."""
-        known = fitting(plans, self.catalog) if len(plans) else None
-        found = np.ones(len(plans), dtype=bool) if known is None else np.asarray(known["fits"] == 1.0)
-        rows = np.flatnonzero(found)
-        found[rows] = [not words for words in refused_reasons(plans.take(rows), self.catalog)]
-        return found
+    def fitting(self, plans: Table) -> np.ndarray:
+        """Which plans of one mode are legal, start and fit in memory."""
+        known = fitting(plans, self.catalog)
+        fits = np.ones(len(plans), dtype=bool) if known is None else np.asarray(known["fits"] == 1.0)
+        rows = np.flatnonzero(fits)
+        fits[rows] = self.starting(plans.take(rows))
+        return fits
 
-    def roomy(self, part: str, plans: Table, engines: Sequence[str], each: bool) -> Table:
-        """Plans with the first engine whose memory has room for them, or with each, and the largest pass that fits."""
-        every = crossed(crossed(plans, "software", engines), CHUNK, _ROOMY)
-        fits = self.fits(self.stated(part, every)).reshape(-1, len(_ROOMY) * (1 if each else len(engines)))
-        rows = np.flatnonzero(fits.any(axis=1))
-        return every.take(rows * fits.shape[1] + fits[rows].argmax(axis=1))
+    def starting(self, plans: Table) -> np.ndarray:
+        """Which plans their engine starts."""
+        return np.array([not reason for reason in refused_reasons(plans, self.catalog)], dtype=bool)
+
+    def roomy(self, tried: Mapping[str, Table], number: int = 1) -> dict[str, Table]:
+        """Of each ``number`` plans of a part the first that has room in memory, with the largest pass that fits."""
+        every = {part: crossed(plans, CHUNK, _ROOMY) for part, plans in tried.items()}
+        chosen = {}
+        for part, fits in self.fits(every).items():
+            fits = fits.reshape(-1, number * len(_ROOMY))
+            rows = np.flatnonzero(fits.any(axis=1))
+            chosen[part] = every[part].take(rows * fits.shape[1] + fits[rows].argmax(axis=1))
+        return chosen
 
     def on_engines(self, part: str, known: Probed) -> Table:
         """Mappings with each engine that starts them: the best of each size with options, and the best of each number
         of attention replicas.
         """
         plans = []
-        for engine in self.engines:
-            named = self.stated(part, with_columns(known.plans, software=engine))
-            starts = np.array([not words for words in refused_reasons(named, self.catalog)], dtype=bool)
+        named = self.stated(part, crossed(known.plans, "software", self.engines))
+        for engine, starts in zip(self.engines, self.starting(named).reshape(-1, len(self.engines)).T, strict=True):
             if not starts.any():
                 continue
             own = known.take(np.flatnonzero(starts))
-            tried = own.near().best(OF_SIZE, TP).plans
-            tried = stacked([tried, *self.other_options(tried)])
+            best = own.near().best(OF_SIZE, TP).plans
+            tried = [best, *self.other_options(best)]
             if len(self.engines) > 1:
-                spread = own.take(np.flatnonzero(own.need <= SPREAD * own.need.min())).best(1, TP, DPA).plans
-                tried = stacked([tried, spread])
-            plans.append(self.roomy(part, tried, [engine], each=True))
+                tried.append(own.take(np.flatnonzero(own.need <= SPREAD * own.need.min())).best(1, TP, DPA).plans)
+            plans.append(with_columns(stacked(tried), software=engine))
         return stacked(plans)
 
     def other_options(self, plans: Table) -> list[Table]:
@@ -260,9 +275,10 @@ class FleetSearch:
         given = {part: {} if part == PREFILL else self.given for part in parts}
         sizes = {part: [given[part][TP]] if TP in given[part] else self.sizes(part) for part in parts}
         mapped = {part: self.mapped(part, sizes[part], given[part]) for part in parts}
-        found = self.probed({part: self.roomy(part, plans, self.engines, each=False) for part, plans in mapped.items()})
+        named = {part: crossed(plans, "software", self.engines) for part, plans in mapped.items()}
+        found = self.probed(self.roomy(named, len(self.engines)))
         tried = {part: self.on_engines(part, own) for part, own in found.items() if len(own.plans)}
-        more = self.probed(tried)
+        more = self.probed(self.roomy(tried))
         found = {part: Probed.joined([found[part], more[part]]) for part in tried}
         tried = {}
         for part, known in found.items():
@@ -274,7 +290,8 @@ class FleetSearch:
             parted = [plans for plans in parted if len(plans)]
             if parted:
                 tried[part] = stacked(parted)
-        more = self.probed(tried)
+        fits = self.fits(tried)
+        more = self.probed({part: plans.take(np.flatnonzero(fits[part])) for part, plans in tried.items()})
         return {part: Probed.joined([own, more[part]]) if part in more else own for part, own in found.items()}
 
     def beside(self, part: str, near: Table, given: Mapping[str, float]) -> Table:
@@ -314,8 +331,8 @@ class FleetSearch:
         return with_columns(self.mapped(part, between.tolist(), given, every=True), **options)
 
     def probed(self, tried: Mapping[str, Table]) -> dict[str, Probed]:
-        """What plans of each part need: all are evaluated together at their largest loads within the targets."""
-        plans = {part: self.legal(self.stated(part, own)) for part, own in tried.items()}
+        """What plans of each part that fit need: all are evaluated together at their largest loads within targets."""
+        plans = {part: self.stated(part, own) for part, own in tried.items()}
         some = {part: own for part, own in plans.items() if len(own)}
         if not some:
             return {part: Probed(own, np.zeros(0), np.zeros(0)) for part, own in plans.items()}

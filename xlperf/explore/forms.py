@@ -386,3 +386,25 @@ def _refused(form: Table, found: Search | None) -> Answer:
 
 
 _SOLVERS = {"serve": serve_answer, "train": train_answer}
+
+
+_WORDS = ("recompute", "pipeline_schedule", "mode")
+"""Columns of words whose default an answer always states."""
+
+
+def without_defaults(plans: Table) -> Table:
+    """Plans with a blank in place of the counts and words that are the default of their column.
+
+    ``plans``: training or inference plans. Recompute modules that are ``none`` are blank too.
+    """
+    columns = dict(plans.columns)
+    for column in table_schema(plans.kind).columns:
+        values, default = columns.get(column.name), column.default
+        if values is None:
+            continue
+        if column.name in _WORDS or column.name == "recompute_modules":
+            default = "none" if column.name == "recompute_modules" else default
+            columns[column.name] = np.where(values.astype(str) == default, "", values).astype(object)
+        elif column.kind == "number" and column.unit == "-" and default:
+            columns[column.name] = np.where(values == float(default), np.nan, values)
+    return Table(plans.kind, columns, plans.place)

@@ -10,16 +10,15 @@ import numpy as np
 from xlperf.base.errors import InputError
 from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.launch_models import contradicted, described_models, named_model
-from xlperf.catalog.log_plans import Logged
-from xlperf.catalog.logs import SETTING, Log
 from xlperf.catalog.schema import table_schema
-from xlperf.catalog.stack_rules import TITLES, stack_of_software
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.causes import EVEN, PLAN, Change, changes, with_exact_names
 from xlperf.explore.vary import read_values
+from xlperf.interop.launch_models import contradicted, described_models, named_model
+from xlperf.interop.logs import SETTING, Log, Logged
+from xlperf.interop.stack_rules import TITLES, stack_of_software
 
 SAME, SAME_FLOP = 1.01, 1.35
 """Largest ratio of two settings, and of two counts of FLOP per token, that do not contradict each other: logs round,

@@ -10,10 +10,7 @@ import numpy as np
 
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.launch import launch_lines
-from xlperf.catalog.launch_rules import SOFTWARE
 from xlperf.catalog.schema import MEASURED, table_schema, unit_of
-from xlperf.catalog.stack_rules import TITLES, stack_of_software
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.causes import with_exact_names
@@ -25,6 +22,9 @@ from xlperf.explore.search_results import GOOD, Search, short_name
 from xlperf.explore.space import TooMany
 from xlperf.explore.started import refused_reasons, shape_of
 from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
+from xlperf.interop.launch import launch_lines
+from xlperf.interop.launch_rules import SOFTWARE
+from xlperf.interop.stack_rules import TITLES, stack_of_software
 
 LEAST = 0.03
 """Share by which a mapping must be faster to be a remedy. [-]"""

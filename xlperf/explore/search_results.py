@@ -11,10 +11,10 @@ import numpy as np
 from xlperf.base.units import MILLION
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, column, table_schema, unit_of
-from xlperf.catalog.stack_rules import TITLES
 from xlperf.catalog.table import Table
 from xlperf.explore.mappings import Counts
 from xlperf.explore.objectives import BANDED, TOLD_APART, Limit, Objective, most_robust, num_alike
+from xlperf.interop.stack_rules import TITLES
 
 GOOD, BEYOND_LIMITS, TOO_LARGE, ILLEGAL = range(4)
 """How good a plan is at all: a worse kind never comes before a better one."""

@@ -16,13 +16,11 @@ import numpy as np
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import MILLION
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.launch_rules import checkpoint_format
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
 from xlperf.engine.stated_prices import PLAN_PRICES
 from xlperf.equations.plan.records import PRECISIONS
-from xlperf.explore.api_prices import against_api
 from xlperf.explore.facility import (
     FEW_COPIES,
     MANY_USERS,
@@ -35,15 +33,15 @@ from xlperf.explore.facility import (
     serving,
     sized,
 )
-from xlperf.explore.fleet_machines import Machines
+from xlperf.explore.fleet_machines import Machines, engine_title, engines_of
 from xlperf.explore.fleet_plans import DEGREES, LOAD, ONE, TWO, Demand, Fleet, crossed, in_slices, with_columns
 from xlperf.explore.fleets import STATE, FleetSearch
-from xlperf.explore.money import cost_words, hours_of, lacking_words, with_prices
+from xlperf.explore.money import against_api, cost_words, hours_of, lacking_words, with_prices
 from xlperf.explore.objectives import DECILE, band_factor
 from xlperf.explore.search import stacked
 from xlperf.explore.search_results import Answer, short_name
-from xlperf.explore.serving_engines import engine_title, engines_of
 from xlperf.explore.vary import normal_scores
+from xlperf.interop.launch_rules import checkpoint_format
 
 _FLEET_COST = "fleet_cost_per_million_output_tokens"
 _COPY_COSTS = ("cost_per_million_output_tokens", "cost_per_million_output_tokens_all_in")

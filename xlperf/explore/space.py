@@ -396,7 +396,7 @@ def space_of(
     """
     rows = catalog.rows("models", base.text("model"), base, "model")
     arrays = catalog_arrays(catalog, np.zeros(0, dtype=np.int64))
-    model, longest = Model(*arrays.model[:, rows]), arrays.max_sequence_length[rows]
+    model, longest = Model.of_rows(arrays.model[:, rows]), arrays.max_sequence_length[rows]
     space = Space(base, asked, model, longest, rules, most, counts, part=part)
     space.count(len(base))
     return space

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.launch_start import Shape
-from xlperf.catalog.stack_rules import TITLES, stack_of_software
 from xlperf.catalog.table import Table
 from xlperf.engine.stack_rules import rules_of
 from xlperf.equations.plan.records import Rule, broken_rules, remarks_of_rows
 from xlperf.explore.mappings import PartialInference, PartialPrefill, PartialTraining, server_sizes
 from xlperf.explore.space import NotChosen, PartialPlan, Rules, space_of
+from xlperf.interop.launch_start import Shape
+from xlperf.interop.stack_rules import TITLES, stack_of_software
 
 _RECORDS: dict[str, tuple[type[PartialPlan], ...]] = {
     "training": (PartialTraining,),

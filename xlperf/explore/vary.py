@@ -16,7 +16,7 @@ from xlperf.base.arrays import Array, exp, log
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.cells import BadValue, is_blank, number_of, parse_header, shown
 from xlperf.catalog.parse import convert
-from xlperf.catalog.schema import PLAN_TABLES, Column, is_count, table_schema, unit_of
+from xlperf.catalog.schema import PLAN_TABLES, Column, table_schema, unit_of
 from xlperf.explore.space import MOST_PLANS
 
 CALIBRATION = "calibration"
@@ -81,7 +81,7 @@ class Varied:
     @property
     def is_whole(self) -> bool:
         """Whether the values count something."""
-        return not self.factors and is_count(self.declared)
+        return not self.factors and self.declared.is_whole
 
     @property
     def column(self) -> Column:
@@ -229,7 +229,7 @@ def _whole(kind: str, header: str, ends: tuple[str, str], place: str) -> tuple[s
     """A column of plans and all whole numbers between two."""
     name, pair = next(iter(read_values(kind, [(header, ends)], place, from_text=True).items()))
     column = table_schema(kind).by_name[name]
-    if column.is_text or not is_count(column) or len(pair) < 2 or not pair[0] < pair[1]:
+    if column.is_text or not column.is_whole or len(pair) < 2 or not pair[0] < pair[1]:
         shown = RANGE.join(ends)
         problem = f'{header.strip()}: a range is of whole numbers, the smaller first, as 1..64, got "{shown}"'
         raise InputError(Fault(place, problem))
@@ -255,7 +255,7 @@ def _is_continuous(kind: str, header: str, texts: Sequence[str]) -> bool:
     if field is None or field.column.kind != "number":
         return False
     factors = all(word[:1].casefold() == "x" and np.isfinite(number_of(word[1:])) for word in words)
-    return factors or shape not in ("", UNIFORM) or (shape == UNIFORM and not is_count(field.column))
+    return factors or shape not in ("", UNIFORM) or (shape == UNIFORM and not field.column.is_whole)
 
 
 def _of_sheet(sheet: str, header: str, texts: Sequence[str], place: str) -> Varied:

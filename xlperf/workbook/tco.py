@@ -36,7 +36,7 @@ CHOICES = (
 )
 UNPRICED = (
     "An accelerator without a row in prices has no cost here. Results of plans take the price of its device where it "
-    "is derived: give it a row, with the sale price of xlperf device as capex, and it has one here too."
+    "is derived: give it a row, with the sale price of xlperf chip --devices as capex, and it has one here too."
 )
 SPARE_ROWS = 10
 """Rows for prices that a user adds."""

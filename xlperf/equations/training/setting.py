@@ -11,17 +11,25 @@ import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, distinct_rows, divide, ones, some, total
 from xlperf.equations.hardware.roofline import Device
-from xlperf.equations.model.linear_attention import linear_layer_parameters
+from xlperf.equations.model.blocks import (
+    EXPERTS,
+    LATENT_SPACE,
+    LINEAR,
+    MLP,
+    ROUTER,
+    SHARED_EXPERT,
+    Gemms,
+    Shard,
+    weights,
+)
 from xlperf.equations.model.model import Architecture, Model
-from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.parameters import (
     attention_matrix_parameters,
-    expert_parameters,
-    latent_projection_parameters,
+    index_parameters,
     layer_small_parameters,
-    router_parameters,
+    linear_vector_parameters,
+    whole_model,
 )
-from xlperf.equations.model.sparse_attention import sparse_attention_parameters
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.records import WORD, Recompute, derived
 from xlperf.equations.plan.training_plan import TrainingPlan
@@ -114,45 +122,33 @@ def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
     --------
     Llama 3.1 8B on two ranks: 41,943,040 / 2 and two norms of 4,096; 176,160,768 / 2; half of the vocabulary.
 
-    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
-    >>> plan = {"tensor_parallel": 2.0, "pipeline_parallel": 1.0, "adapter_rank": 0.0}
+    >>> from ideal_machine import LLAMA as llama
+    >>> plan = {"tensor_parallel": 2.0, "pipeline_parallel": 1.0, "adapter_rank": 0.0, "expert_tensor_parallel": 1.0}
     >>> held = rank_parameters(llama, TrainingPlan({name: np.array([value]) for name, value in plan.items()}))
     >>> [float(values[0]) for values in (held.attention, held.mlp, held.embedding)]
     [20979712.0, 88080384.0, 262668288.0]
     """
-    tensor = plan.tensor_parallel
-    hidden, gated = model.hidden_size, model.gated_mlp
-    compressed = np.where(
-        model.latent_attention > 0,
-        hidden * (model.q_lora_rank + model.kv_lora_rank + model.qk_rope_head_size),
-        0.0,
-    )
-    sparse: Array | float = 0.0
-    if some(model.num_selected_layers):  # held whole by every rank, averaged over the layers
-        sparse = divide(sparse_attention_parameters(model), model.num_attention_layers)
-        vector = hidden * (model.q_lora_rank + model.head_size)
-        compressed = np.where(model.shared_key_value > 0, vector, compressed)
-    small, router = layer_small_parameters(model), router_parameters(model)
+    tensor, hidden = plan.tensor_parallel, model.hidden_size
+    shard = Shard(model, tensor, plan.expert_tensor_parallel, even=True)
+    small, router = layer_small_parameters(model), weights(ROUTER, shard)
     table, none = ceil_div(model.vocab_size, tensor) * hidden, np.zeros(tensor.shape)
-    linear, linear_small, norm = none, none, none
+    linear, linear_small, norm, experts, sparse = none, none, none, none, none
     if some(model.num_linear_layers):  # a layer of one block has one norm
         norm = (2.0 - model.num_blocks) * (1.0 + model.layer_norm) * hidden
         small = small - norm
-        matrices, others = linear_layer_parameters(model)
-        linear_small = others / tensor + model.num_blocks * (1.0 + model.layer_norm) * hidden
-        linear = matrices / tensor + linear_small
+        norms = model.num_blocks * (1.0 + model.layer_norm) * hidden
+        linear_small = linear_vector_parameters(whole_model(model)) / tensor + norms
+        linear = weights(LINEAR, shard) + linear_small
     router = router + norm
-    experts = none
+    if some(model.num_selected_layers):  # every rank holds the whole index; mean over the layers
+        sparse = divide(index_parameters(model), model.num_attention_layers)
     if some(model.num_experts):
-        each = expert_parameters(model.expert_hidden_size, model.expert_ffn_hidden_size, gated)
-        experts = ceil_div(model.num_experts, plan.expert_parallel) * each / plan.expert_tensor_parallel
-    attention = (attention_matrix_parameters(model) - compressed) / tensor + compressed + small + sparse
-    shared = expert_parameters(hidden, model.shared_ffn_hidden_size, gated) / tensor + router
+        experts = ceil_div(model.num_experts, plan.expert_parallel) * weights(EXPERTS, shard)
     return RankParameters(
-        attention=attention,
+        attention=attention_matrix_parameters(shard) + small + sparse,
         linear=linear,
-        mlp=expert_parameters(hidden, model.ffn_hidden_size, gated) / tensor + norm,
-        shared=shared + latent_projection_parameters(model),
+        mlp=weights(MLP, shard) + norm,
+        shared=weights(SHARED_EXPERT, shard) + router + weights(LATENT_SPACE, shard),
         experts=experts,
         embedding=table + model.learned_positions * hidden,
         head=np.where((model.tied_embeddings > 0) & (plan.pipeline_parallel < 2), 0.0, table),
@@ -436,14 +432,20 @@ class Setting:
         return np.asarray(self.plan.tokens * self.model.hidden_size * self.plan.element_size)
 
     @derived
+    def shard(self) -> Shard:
+        """The model on one tensor-parallel rank."""
+        ungated = replace(self.model, attention_gate=0.0 * self.model.attention_gate)
+        return Shard(ungated, self.plan.tensor_parallel, self.plan.expert_tensor_parallel)
+
+    @property
     def heads(self) -> Array:
         """Heads of queries on a rank, (rows,). [-]"""
-        return ceil_div(self.model.num_attention_heads, self.plan.tensor_parallel)
+        return self.shard.heads
 
-    @derived
+    @property
     def key_heads(self) -> Array:
         """Heads of keys and values on a rank without latent attention, (rows,). [-]"""
-        return ceil_div(self.model.num_query_groups, self.plan.tensor_parallel)
+        return self.shard.groups
 
     @derived
     def routed(self) -> tuple[Array, Array, Array]:

@@ -191,7 +191,7 @@ def stages_of(model: Model, plan: TrainingPlan) -> StageLayers:
     --------
     DeepSeek-V3 with its MTP module on 16 stages: 4, 14 x 4, 1.
 
-    >>> model = Model(*np.array([[61, 7168, 128, 128, 56, 18432, 129280, 1, 0, 0, 1, 0, 0, 0, 0, 0, 3.0]]).T)
+    >>> model = Model.of(num_layers=61, hidden_size=7168, ffn_hidden_size=18432, vocab_size=129280, num_dense_layers=3)
     >>> ends = dict.fromkeys(("first_stage_layers", "last_stage_layers"), np.array([np.nan]))
     >>> plan = {"pipeline_parallel": np.array([16.0]), "mtp_layers": np.ones(1), "stage_dealing": np.zeros(1), **ends}
     >>> [float(layers[0]) for layers in stages_of(model, TrainingPlan(plan))]
@@ -303,7 +303,7 @@ def pipeline_contents(model: Model, plan: TrainingPlan) -> Pipeline:
     --------
     Llama 3.1 8B on four stages: eight layers on each, the embedding on the first, the output head on the last.
 
-    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> from ideal_machine import LLAMA as llama
     >>> ends = dict.fromkeys(("first_stage_layers", "last_stage_layers"), np.array([np.nan]))
     >>> plan = {"pipeline_parallel": np.array([4.0]), "mtp_layers": np.zeros(1), "stage_dealing": np.zeros(1), **ends}
     >>> pipeline = pipeline_contents(llama, TrainingPlan(plan))
@@ -366,7 +366,7 @@ def pacing_contents(model: Model, plan: TrainingPlan, pipeline: Pipeline, conten
     --------
     30 layers on four stages, 7, 8, 8 and 7: the first counts as full.
 
-    >>> model = Model(*np.array([[30, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 30.0]]).T)
+    >>> model = Model.of(num_layers=30, hidden_size=4096)
     >>> plan = {"pipeline_parallel": np.array([4.0]), "mtp_layers": np.zeros(1), "stage_dealing": np.zeros(1)}
     >>> plan |= dict.fromkeys(("first_stage_layers", "last_stage_layers"), np.array([np.nan]))
     >>> plan = TrainingPlan({**plan, "pipeline_schedule": np.array([0.0])})

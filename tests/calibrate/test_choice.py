@@ -1,0 +1,102 @@
+"""Choices among measured alternatives: regret, rank correlation, limits broken."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from places import ACCURACY_PAGE
+
+from xlperf.base.resources import workbook
+from xlperf.calibrate.choice import Alternative, alternatives_of, choice_table, choices, kendall_tau
+from xlperf.catalog.catalog import Catalog
+from xlperf.cli import run
+from xlperf.explore.objectives import most_robust, num_alike
+from xlperf.measurements.published import read_published
+
+_FIELDS = {
+    "source_id": "lab", "group": "dense", "software": "megatron", "model": "7b", "gpu": "h100", "n_gpus": "8",
+    "gbs": "64", "seq_len": "4096", "precision": "bf16",
+}  # fmt: skip
+_LOAD = {
+    "source_id": "lab", "model": "7b", "gpu": "h100", "n_gpus": "8", "concurrency": "", "isl": "1000", "osl": "100",
+    "precision": "bf16", "mode": "serving",
+}  # fmt: skip
+
+
+def _run(row_id: str, measured: float, predicted: float, load: float = math.nan, engine: str = "vllm") -> Alternative:
+    fields = _FIELDS if math.isnan(load) else {**_LOAD, "concurrency": f"{load:g}"}
+    return Alternative(row_id, measured, predicted, 1.2 * predicted, 8.0, load, engine, fields)
+
+
+def test_regret_is_what_the_chosen_run_took_longer() -> None:
+    runs = [_run("a", 10.0, 9.0), _run("b", 11.0, 8.5), _run("c", 20.0, 21.0)]
+    (found,) = choices({"training": runs, "inference": []})
+    assert (found.chosen, found.best) == ("b", "a")
+    assert found.regret == pytest.approx(0.1)
+    assert found.tau == pytest.approx(1.0 / 3.0)
+
+
+def test_no_plan_is_chosen_that_does_not_fit_where_one_does() -> None:
+    runs = [_run("a", 10.0, 9.0), replace(_run("b", 11.0, 8.5), fits=False), _run("c", 20.0, 21.0)]
+    assert choices({"training": runs, "inference": []})[0].chosen == "a"
+    assert choices({"training": [replace(one, fits=False) for one in runs], "inference": []})[0].chosen == "b"
+
+
+def test_two_runs_are_no_group() -> None:
+    assert choices({"training": [_run("a", 1.0, 2.0), _run("b", 2.0, 1.0)], "inference": []}) == []
+
+
+def test_a_limit_is_broken_where_the_chosen_run_was_measured_above_it() -> None:
+    # loads 1, 2, 4 at 10, 20 and 40 ms; the model believes that 4 fit below the median limit of 20 ms
+    runs = [_run("one", 10.0, 10.0, 1.0), _run("two", 20.0, 15.0, 2.0), _run("four", 40.0, 19.0, 4.0)]
+    found = [one for one in choices({"training": [], "inference": runs}) if one.limit == pytest.approx(20.0)]
+    by_kind = {one.kind.split(", ")[1]: one for one in found}
+    assert by_kind["estimate"].chosen == "four" and by_kind["estimate"].broken
+    assert by_kind["band"].chosen == "two" and not by_kind["band"].broken
+
+
+def test_engines_compete_with_the_mapping_that_each_is_predicted_to_be_best_with() -> None:
+    runs = [
+        _run("v1", 12.0, 10.0, 8.0, "vllm"),
+        _run("v2", 11.0, 14.0, 8.0, "vllm"),
+        _run("s1", 13.0, 11.0, 8.0, "sglang"),
+    ]
+    (engine,) = [one for one in choices({"training": [], "inference": runs}) if one.kind == "engine: serving"]
+    assert (engine.chosen, engine.best, engine.alternatives) == ("v1", "v1", 2)
+
+
+def test_tau_of_ties_and_of_one() -> None:
+    assert kendall_tau([1.0, 2.0, 3.0], [3.0, 2.0, 1.0]) == -1.0
+    assert math.isnan(kendall_tau([1.0, 1.0], [1.0, 2.0]))
+
+
+def test_shipped_rows_are_chosen_among_as_the_accuracy_page_says(catalog: Catalog) -> None:
+    found = choices(alternatives_of(read_published(workbook("validation.xlsx")), catalog))
+    page = ACCURACY_PAGE.read_text(encoding="utf-8")
+    for line in choice_table(found)[1]:
+        assert "| " + " | ".join(line) + " |" in page
+    small = [one for one in found if one.kind == "mapping: nanotron" and one.size == "up to 16"]
+    assert sum(one.regret <= 0.05 for one in small) >= 0.75 * len(small)
+
+
+def test_the_command_writes_a_line_per_choice(tmp_path: Path) -> None:
+    path = tmp_path / "choices.csv"
+    assert run(["validate", "--choice", "-o", str(path)]) == 0
+    rows = list(csv.DictReader(path.open(encoding="utf-8")))
+    assert {"choice", "chosen", "best", "regret", "broken"} <= set(rows[0])
+    assert sum(row["choice"] == "mapping: nanotron" for row in rows) > 30
+    assert run(["validate", "--choice", "--baseline"]) == 2
+
+
+def test_plans_that_cannot_be_told_apart_are_said_and_the_narrowest_band_wins() -> None:
+    """Within 5 % of the first; the least upper end among them, not the least mean."""
+    values = np.array([1.0, 1.02, 1.04, 1.2, 1.0])
+    assert num_alike(values) == 3
+    assert num_alike(values[:2]) == 2 and num_alike(values[[0, 3]]) == 1
+    assert most_robust(values, np.array([2.0, 1.5, 1.3, 1.21, 2.0])) == 2
+    assert most_robust(values[[3, 0]], np.array([1.21, 2.0])) == 1, "not one that is far behind"

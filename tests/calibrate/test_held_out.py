@@ -1,0 +1,553 @@
+"""Errors of rows that were left out of the fit: nothing leaks, known constants come back, bands hold what they say."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from published_samples import edited
+from published_samples import one as row_of
+
+from xlperf.base import resources
+from xlperf.base.errors import InputError
+from xlperf.base.resources import workbook
+from xlperf.calibrate.accuracy import (
+    MARKERS,
+    KernelError,
+    cross_validation_table,
+    kernel_errors,
+    kernel_table,
+    markdown,
+    short_table,
+)
+from xlperf.calibrate.bands import POOLING, bands_left_out, checked_widths, fit_bands, half_widths, with_checks
+from xlperf.calibrate.cross_validation import (
+    cross_validated,
+    left_out_together,
+    not_published,
+    of_what_was_not_measured,
+    refitted,
+    rows_of,
+)
+from xlperf.calibrate.fit import (
+    SOURCES,
+    Measured,
+    accelerators_of,
+    belongs_to,
+    read_measured,
+    software_of,
+    training_constants,
+)
+from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
+from xlperf.calibrate.fit_published import trial_values, without_reference
+from xlperf.calibrate.fitter import FittedConstant, Parameter, calibration_table, joined_tables
+from xlperf.calibrate.published_errors import Errors, plans_to_fit
+from xlperf.calibrate.published_errors import errors_of as published_entries
+from xlperf.catalog.calibration import ANY, declared_constants
+from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.cli.app import cli
+from xlperf.engine import evaluate
+from xlperf.equations.plan.records import PRECISIONS
+from xlperf.equations.serving.results import band_of_mode, band_of_time, full_cache
+from xlperf.measurements.comparison import FIRST_TOKEN, STEP_TIME, TIME_PER_TOKEN
+from xlperf.measurements.inference import inference_plans
+from xlperf.measurements.kernels import read_kernels
+from xlperf.measurements.published import Published, PublishedPlans, published_columns, published_rows
+from xlperf.measurements.unstated import prefill_utilization
+
+STACK = "somestack"
+SOURCE = SOURCES["training"] + " in validation.xlsx"
+
+
+@cache
+def shipped() -> Catalog:
+    return load_catalog()
+
+
+@cache
+def measured() -> Measured:
+    return read_measured()
+
+
+def constant(name: str, value: float, count: int = 20) -> FittedConstant:
+    return FittedConstant("training_software", ANY, ANY, STACK, name, value, "R0-R19", count, 0.1, "", SOURCE)
+
+
+def with_constants(**values: float) -> Catalog:
+    table = calibration_table([constant(name, value) for name, value in values.items()])
+    return shipped().with_tables([joined_tables(shipped().tables["calibration"], table)])
+
+
+def runs(truth: Catalog, number: int = 20, stretched: dict[int, float] | None = None) -> Published:
+    """Runs of two models whose measured time is what the engine says under some constants, some of them disturbed."""
+    header = list(published_columns()["training"])
+    rows = []
+    for row in range(number):
+        tensor, stages, micro = (1, 2, 4, 8)[row % 4], (1, 2)[row % 2], (1, 2)[row // 10 % 2]
+        plan = {
+            "row_id": f"R{row}",
+            "source_id": "source",
+            "group": "dense-megatron",
+            "software": STACK,
+            "model": "Llama3-8B" if row % 3 else "Llama3-70B",
+            "gpu": ("H100-SXM-80GB", "B200-SXM-180GB")[row % 2],
+            "n_gpus": "64",
+            "tp": f"{tensor}",
+            "pp": f"{stages}",
+            "dp": f"{64 // tensor // stages}",
+            "gbs": "256",
+            "mbs": f"{micro}",
+            "seq_len": "8192",
+            "precision": "bf16",
+            "recompute": "none",
+            "sp": "true",
+            "iter_time_s": "1",
+        }
+        rows.append([plan.get(name, "") for name in header])
+    published = published_rows(header, rows, lambda row, column: f"row {row} {column}")
+    plans = plans_to_fit(published, truth)
+    times = evaluate(plans.plans, plans.catalog).number("step_time")
+    assert len(times) == number and (times > 0.0).all(), plans.reasons
+    at = header.index("iter_time_s")
+    for row, time in enumerate(times.tolist()):
+        rows[row][at] = repr(time * (stretched or {}).get(row, 1.0))
+    return published_rows(header, rows, lambda row, column: f"row {row} {column}")
+
+
+def errors_of(logs: np.ndarray, software: str = STACK) -> Errors:
+    count = len(logs)
+    return Errors(
+        kind="training",
+        row_ids=np.array([f"R{row}" for row in range(count)], dtype=object),
+        group=np.full(count, "dense", dtype=object),
+        quantity=np.full(count, STEP_TIME, dtype=object),
+        software=np.full(count, software, dtype=object),
+        generation=np.full(count, "hopper", dtype=object),
+        family=np.array([f"model {row // 2}/gpu" for row in range(count)], dtype=object),
+        model=np.array([f"model {row // 2}" for row in range(count)], dtype=object),
+        plan=np.arange(count),
+        fitted=logs,
+        by_models=logs,
+        band=np.full(count, "step", dtype=object),
+        low=np.full(count, math.nan),
+        high=np.full(count, math.nan),
+    )
+
+
+# --- nothing leaks -------------------------------------------------------------------------------------------------
+
+
+def test_what_is_left_out_beside_the_model_does_not_move_the_prediction() -> None:
+    """A row of another model that is three times as long, in the same half of the rows: with the halves left out it
+    tells nothing, with models alone it does; and with models alone the errors are those of the cross-validation.
+    """
+    known = with_constants(kernel_slowdown=1.3, layer_overhead_time=4e-4)
+
+    def errors(stretched: dict[int, float]) -> tuple[Errors, dict[str, np.ndarray]]:
+        plans = plans_to_fit(runs(known, 40, stretched=stretched), known)
+        return left_out_together(plans, (STEP_TIME,), groups)
+
+    def groups(plans: PublishedPlans, entries: Errors) -> dict[str, list[np.ndarray]]:
+        half = np.array([int(name.removeprefix("R")) % 2 for name in entries.row_ids.tolist()])
+        return {"models": [entries.model], "halves": [entries.model, half]}
+
+    entries, plain = errors({})
+    _, spoiled = errors(dict.fromkeys(range(8, 24, 2), 3.0))
+    at = entries.row_ids.tolist().index("R6")
+    assert "R8" in entries.row_ids and entries.model[at] != entries.model[entries.row_ids.tolist().index("R8")]
+    assert plain["models"] == pytest.approx(cross_validated(runs(known, 40), known).errors.by_models, abs=1e-12)
+    assert spoiled["halves"][at] == pytest.approx(plain["halves"][at], abs=1e-9)
+    assert abs(spoiled["models"][at] - plain["models"][at]) > 1e-6
+
+
+def test_the_measured_time_of_a_row_does_not_move_its_own_prediction() -> None:
+    """A row that was three times as long is mispredicted by a factor of three more, to the last digit."""
+    known = with_constants(kernel_slowdown=1.3, layer_overhead_time=4e-4)
+    plain = cross_validated(runs(known, 40), known).errors
+    spoiled = cross_validated(runs(known, 40, stretched={6: 3.0}), known).errors
+    at = plain.row_ids.tolist().index("R6")
+    assert spoiled.by_models[at] == pytest.approx(plain.by_models[at] - math.log(3.0), abs=1e-9)
+    same = plain.model == plain.model[at]
+    assert 8 < same.sum() < 30, "nor those of other rows of its model"
+    assert np.delete(spoiled.by_models[same], 2) == pytest.approx(np.delete(plain.by_models[same], 2), abs=1e-9)
+
+
+def test_models_whose_layers_have_one_shape_are_left_out_together() -> None:
+    plans = plans_to_fit(measured().inference, shipped())
+    errors = published_entries(plans)
+    models = [str(name) for name in plans.plans.text("model")[errors.plan]]
+    shape = dict(zip(models, errors.model.tolist(), strict=True))
+    assert shape["DeepSeek-R1"] == shape["DeepSeek-V3"] != shape["Kimi-K2.5"]
+    assert len(set(shape.values())) > 12
+
+
+def test_the_same_rows_give_the_same_errors() -> None:
+    known = with_constants(kernel_slowdown=1.2)
+    first, second = (cross_validated(runs(known), known).errors for _ in range(2))
+    assert first.by_models.tolist() == second.by_models.tolist()
+
+
+# --- refits --------------------------------------------------------------------------------------------------------
+
+
+def test_constants_that_made_the_runs_come_back_from_another_model() -> None:
+    truth, start = with_constants(kernel_slowdown=1.45), with_constants(kernel_slowdown=1.15)
+    errors = cross_validated(runs(truth, 40), start).errors
+    assert np.median(np.abs(errors.fitted)) > 0.1, "the constants in use are wrong"
+    assert np.median(np.abs(errors.by_models)) < 0.02
+
+
+def test_a_refit_of_all_constants_together_finds_them() -> None:
+    truth = with_constants(kernel_slowdown=1.4, layer_overhead_time=1e-3, tensor_parallel_overlap=0.3)
+    start = with_constants(kernel_slowdown=1.1, layer_overhead_time=5e-4, tensor_parallel_overlap=0.6)
+    published = runs(truth)
+    before, after = start, refitted(published, start)
+    sizes = [
+        np.abs(cross_validated(published, catalog).errors.fitted).mean()
+        for catalog in (before, refitted(published, after))
+    ]
+    assert sizes[1] < 0.2 * sizes[0]
+    assert sizes[1] < 0.02
+
+
+def test_the_generation_that_stands_for_the_reference_keeps_its_value_in_every_turn() -> None:
+    """Rows of the sheet move where constants of other software go: the host of Blackwell came out 2.8 times slower."""
+    catalog, rows = load_catalog(), measured().inference
+    gpus = rows.text["gpu"]
+    blackwell = [row for row, gpu in enumerate(gpus) if gpu.startswith("B200") and rows.text["group"][row] == "serving"]
+    ampere = [row for row, gpu in enumerate(gpus) if gpu.startswith("A100") and rows.text["group"][row] == "static"]
+    found = refitted(rows.take(sorted([*blackwell[::24], *ampere])), catalog, unknown=True).tables["calibration"]
+    own = found.text("constant") == "host_slowdown"
+    values = dict(zip(found.text("generation")[own].tolist(), found.number("value")[own].tolist(), strict=True))
+    assert values["blackwell"] == 1.0 and values["ampere"] != 1.2
+    assert len(found) < len(catalog.tables["calibration"]), "constants of other software are gone"
+
+
+def test_unknown_software_takes_what_a_fit_says_of_it() -> None:
+    names = ("family", "generation", "precision", "software", "constant")
+
+    def values(of: Catalog) -> dict[tuple[str, ...], float]:
+        table = of.tables["calibration"]
+        return dict(zip(zip(*(table.text(name) for name in names), strict=True), table.number("value"), strict=True))
+
+    before, slowdown = values(shipped()), ("training_software", ANY, ANY, ANY, "kernel_slowdown")
+    assert values(of_what_was_not_measured(shipped(), measured().training)) == before
+    table = shipped().tables["calibration"]
+    others = table.take([row for row in range(len(table)) if table.text("software")[row] != "torchtitan"])
+    kept = measured().without("torchtitan", shipped()).training
+    after = values(of_what_was_not_measured(shipped().with_tables([others]), kept))
+    assert {key for key, value in after.items() if value != before[key]} == {slowdown}, "no shared value is a mean"
+    assert after[slowdown] < before[slowdown], "the slowest stack is gone"
+
+
+def test_without_its_reference_a_factor_is_held_on_the_machines_of_most_rows() -> None:
+    """A slowdown of hosts and the times it multiplies are known up to a factor."""
+    parameters = [Parameter("serving_host", "host_slowdown", kind) for kind in ("ampere", "blackwell")]
+    entries = replace(errors_of(np.zeros(8)), kind="inference")
+    assert without_reference("inference", parameters, entries) == [], "Hopper is the reference and is there"
+    others = replace(entries, generation=np.array(["ampere"] * 3 + ["blackwell"] * 5, dtype=object))
+    assert without_reference("inference", parameters, others) == [1]
+    assert without_reference("training", parameters, others) == []
+
+
+def test_a_machine_is_left_out_alone() -> None:
+    """MI300X goes with its kernels; MI325X of the same generation stays, and constants of all other machines."""
+    kept = measured().without("mi300x", shipped())
+    assert not {"MI300X"} & {*kept.inference.text["gpu"], *(str(row["gpu"]) for row in kept.kernels)}
+    assert len(kept.training) == len(measured().training)
+    assert "MI325X" in kept.training.text["gpu"]
+    rows = rows_of(measured().inference, shipped(), "MI300X")
+    assert len(rows) + len(kept.inference) == len(measured().inference)
+    assert accelerators_of("cdna3", shipped()) > accelerators_of("MI300X", shipped()) == {"mi300x"}
+
+
+def test_too_few_rows_leave_a_software_without_constants() -> None:
+    known = with_constants(kernel_slowdown=1.9)
+    published = runs(known, number=7)
+    errors = cross_validated(published, known).errors
+    assert np.abs(errors.fitted).max() == pytest.approx(0.0, abs=1e-9)
+    assert np.median(errors.by_models) < -0.2, "the default of unknown software is faster"
+
+
+def test_rows_of_papers_take_no_part() -> None:
+    for rows in (measured().training, measured().inference):
+        plans = plans_to_fit(rows, shipped())
+        assert "papers" not in set(plans.published.text["group"])
+        assert "papers" in set(rows.text["group"])
+
+
+def test_trial_values_stay_within_what_is_declared() -> None:
+    for family in ("training_software", "experts", "serving_software", "serving_load"):
+        for name, declared in declared_constants()[family].items():
+            for value in (declared.low, declared.default, declared.high):
+                points = trial_values(family, name, value)
+                assert (np.diff(points) >= 0.0).all()
+                assert declared.low <= points[0] and points[-1] <= declared.high
+                assert points[0] <= value <= points[-1] or value == declared.high
+
+
+# --- bands ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_band_holds_four_fifths_of_new_rows() -> None:
+    random = np.random.default_rng(7)
+    bands = {one.constant: one.value for one in fit_bands(errors_of(0.2 * random.standard_normal(400)), [], "")}
+    new = np.exp(-0.2 * random.standard_normal(100000))
+    inside = np.mean((bands["step_low"] <= new) & (new <= bands["step_high"]))
+    assert inside == pytest.approx(0.8, abs=0.05)
+
+
+def test_bands_of_few_rows_are_wide_enough() -> None:
+    """Over many samples of twelve rows a band holds about four fifths of new rows."""
+    random = np.random.default_rng(11)
+    shares = []
+    for _ in range(200):
+        bands = {one.constant: one.value for one in fit_bands(errors_of(0.1 * random.standard_normal(12)), [], "")}
+        new = np.exp(-0.1 * random.standard_normal(2000))
+        shares.append(np.mean((bands["step_low"] <= new) & (new <= bands["step_high"])))
+    assert 0.74 < np.mean(shares) < 0.86
+
+
+def test_a_band_is_judged_without_the_rows_of_its_model() -> None:
+    logs = 0.05 * np.random.default_rng(3).standard_normal(40)
+    errors = errors_of(logs)
+    own = errors.model == errors.model[0]
+    judged = bands_left_out(errors_of(np.where(own, 5.0, logs)))
+    assert (judged.covered(judged.by_models)[own] == 0.0).all()
+    assert (judged.low[own] == bands_left_out(errors).low[own]).all()
+
+
+def test_a_configuration_counts_once_however_many_rows_it_has() -> None:
+    """Nine configurations that are 10 % off and a tenth with 91 rows three times off: the band is that of the nine."""
+    logs = np.array([0.1] * 9 + [1.1] * 91)
+    names = np.array([f"model {min(row, 9)}/gpu" for row in range(100)], dtype=object)
+    widths = half_widths(replace(errors_of(logs), family=names))
+    assert widths[(STEP_TIME,)] == pytest.approx(0.1)
+
+
+def test_a_software_with_few_configurations_is_pooled_towards_all_software() -> None:
+    logs = np.concatenate([np.full(40, 0.1), np.full(4, 0.5)])
+    errors = replace(errors_of(logs), software=np.array([STACK] * 40 + ["other"] * 4, dtype=object))
+    widths = half_widths(errors)
+    every, pooled = widths[STEP_TIME, "step"], widths[STEP_TIME, "step", "other"]
+    assert every == pytest.approx(0.1)
+    assert pooled == pytest.approx(0.5 ** (2 / (2 + POOLING)) * every ** (POOLING / (2 + POOLING)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "narrower", "quantity"), [(4, False, FIRST_TOKEN), (8, True, STEP_TIME), (8, True, FIRST_TOKEN)]
+)
+def test_bands_cover_the_wanted_share_of_models_left_out(rows: int, narrower: bool, quantity: str) -> None:
+    """Stacks of two models have too narrow widths by themselves, stacks of four too wide ones: a check mends both."""
+    logs = np.random.default_rng(7).normal(0.0, 0.1, 160)
+    software = np.array([f"stack {row // rows}" for row in range(160)], dtype=object)
+    errors = replace(errors_of(logs), software=software, quantity=np.full(160, quantity, dtype=object))
+    pooled, checked = half_widths(errors), checked_widths(errors)
+    ratio = {group: checked[group] / pooled[group] for group in pooled if len(group) > 1}
+    assert min(ratio.values()) == pytest.approx(max(ratio.values())), "one factor for the whole band"
+    if narrower and quantity == STEP_TIME:  # shares of times to the first token are not raised for few configurations
+        assert ratio[quantity, "step"] < 0.95
+    else:
+        assert ratio[quantity, "step"] > 1.0
+    judged = bands_left_out(errors)
+    assert judged.covered(judged.by_models).mean() == pytest.approx(0.8, abs=0.025)
+
+
+def test_bands_differ_by_mode_and_by_what_decides_the_batch() -> None:
+    constants = {
+        "serving_band": {"step_low": 0.9, "step_high": 1.1, "loaded_low": 0.8, "loaded_high": 1.2},
+        "capacity_band": {"full_low": 0.7, "full_high": 1.3, "pooled_low": 0.6, "pooled_high": 1.4},
+    }
+    arrays = {
+        family: {f"log_{name}": np.full((2, 1), np.log(value)) for name, value in values.items()}
+        for family, values in constants.items()
+    }
+    full = full_cache(np.array([64.0, 10.0]), np.array([65.0, 65.0]))
+    assert full.tolist() == [True, False]
+    near, far = np.ones(2), np.array([1.0, 2.0])
+    assert np.exp(band_of_time("continuous", full, arrays, near)) == pytest.approx(np.array([[0.7, 0.8], [1.3, 1.2]]))
+    assert np.exp(band_of_time("static", full, arrays, near)) == pytest.approx(np.array([[0.9, 0.9], [1.1, 1.1]]))
+    assert np.exp(band_of_time("disaggregated", full, arrays, near)) == pytest.approx(
+        np.array([[0.6, 0.6], [1.4, 1.4]])
+    )
+    assert np.exp(band_of_time("continuous", full, arrays, far)[1]).tolist() == pytest.approx([1.3, 1.2**2])
+    assert band_of_mode("disaggregated", True) == "pooled"
+
+
+def test_a_fit_ends_with_errors_of_rows_held_out_and_with_bands() -> None:
+    known = shipped().with_tables([calibration_table([constant("kernel_slowdown", 1.3)])])
+    constants = [constant("kernel_slowdown", 1.3), replace(constant("kernel_slowdown", 1.3), family="training_band",
+                                                           constant="step_low", value=0.5)]  # fmt: skip
+    found, (errors, *_) = with_checks(calibration_table(constants), [runs(known, number=60)], shipped(), "2026-01-01")
+    assert found["constant"][0] == "kernel_slowdown" and "left out" in found["notes"][0]
+    assert found["error"][0] < 0.01 and len(errors) == 60
+    bands = found.take(np.flatnonzero(found["family"] == "training_band"))
+    assert set(bands["constant"]) == {"step_low", "step_high"}
+    assert set(bands["date"]) == {"2026-01-01"}
+    counts = dict(zip(bands["generation"], bands["num_rows"], strict=True))
+    assert counts == {"any": 60, "hopper": 30, "blackwell": 30}
+    assert 0.5 not in bands["value"][bands["constant"] == "step_low"]
+    again, _ = with_checks(found, [runs(known, number=60)], shipped(), "2026-01-01")
+    assert again["notes"].tolist() == found["notes"].tolist(), "checked twice, said once"
+
+
+def test_a_row_that_would_beat_the_peak_is_refused_with_the_reason() -> None:
+    """Prompts of 15,000 tokens, 416 in flight, on two accelerators: three times their peak, so there were more.
+
+    Its batch of 13 says how many: 32 engines of two.
+    """
+    rows = measured().inference
+    plans = inference_plans(rows, shipped())
+    said = [str(reason) for reason in plans.reasons if "times the peak" in str(reason)]
+    begin = "its own figures need {} times the peak".format
+    assert [reason.startswith(begin(1.2)) for reason in said] == [True]
+    many = next(
+        row_of(rows, name) for name in ("I01443", "I01444") if row_of(rows, name).text["concurrency"][0] == "416"
+    )
+    assert inference_plans(many, shipped()).plans["num_accelerators"].tolist() == [64.0]
+    stated = edited(many, many.text["row_id"][0], notes="")
+    assert inference_plans(stated, shipped()).reasons[0].startswith(begin(3.0))
+    kept = plans.published.number["isl"][plans.index]
+    share = prefill_utilization(plans)
+    assert not (share > 1.0).any()
+    known = np.flatnonzero(~np.isnan(share + plans.published.number["concurrency"][plans.index]))
+    assert len(known) > 1000
+    at = int(known[0])
+    row = plans.index[at]
+    figures = {name: float(rows.number[name][row]) for name in ("concurrency", "ttft_ms", "tpot_ms", "osl")}
+    rate = figures["concurrency"] / ((figures["ttft_ms"] + (figures["osl"] - 1.0) * figures["tpot_ms"]) / 1e3)
+    models, accelerators = plans.catalog.tables["models"], plans.catalog.tables["accelerators"]
+    model = models.text("model").tolist().index(plans.plans.text("model")[at])
+    gpu = accelerators.text("accelerator").tolist().index(plans.plans.text("accelerator")[at])
+    peak = accelerators.number(f"peak_flop_rate_{PRECISIONS[plans.plans.filled('precision')[at]].peak}")[gpu]
+    active = models.number("stated_active_parameters")[model]
+    size = models.number("stated_parameters")[model] if np.isnan(active) else active
+    by_hand = 2.0 * size * kept[at] * rate / (peak * plans.plans.number("num_accelerators")[at])
+    assert share[at] == pytest.approx(by_hand, rel=1e-9)
+
+
+# --- left out ------------------------------------------------------------------------------------------------------
+
+
+def test_a_software_goes_with_its_variants_and_what_is_built_on_it() -> None:
+    kept = measured().without("tensorrt-llm", shipped())
+    left = set(software_of(kept.inference, shipped()))
+    gone = set(software_of(measured().inference, shipped())) - left
+    assert gone == {"tensorrt-llm", "tensorrt-llm-0", "nim"}
+    assert len(kept.training) == len(measured().training) and kept.kernels == measured().kernels
+    assert not belongs_to("vllm", "vll")
+
+
+def test_rows_of_a_software_and_of_a_generation() -> None:
+    some = rows_of(measured().inference, shipped(), "vLLM")
+    assert set(software_of(some, shipped())) == {"vllm"}
+    blackwell = rows_of(measured().training, shipped(), "Blackwell")
+    assert len(blackwell) > 100 and all("B" in gpu for gpu in blackwell.text["gpu"])
+
+
+def test_published_constants_are_told_from_kernels() -> None:
+    table = shipped().tables["calibration"]
+    kernels = set(not_published(table))
+    names = ("family", "generation", "precision", "software", "constant")
+    documented = {tuple(row[name] for name in names) for row in resources.rows("calibrate/documented_constants.csv")}
+    keys = list(zip(*(table.text(name).tolist() for name in names), strict=True))
+    of_machines = [str(source).startswith(OF_MACHINES) for source in table.text("source").tolist()]
+    for row, family in enumerate(table.text("family").tolist()):
+        if family.endswith("_band") or family in ("training_software", "serving_software"):
+            # those of machines by line are fitted apart, and what is documented is read
+            assert (row in kernels) == (of_machines[row] or keys[row] in documented)
+        if family in ("gemm", "all_gather") and table.text("software", ANY)[row] == ANY:
+            assert row in kernels
+
+
+def test_constants_of_training_stacks_are_read_back_as_they_were_fitted() -> None:
+    found = training_constants(shipped().tables["calibration"], "2026-01-01")
+    assert {one.family for one in found} >= {"training_software", "experts"}
+    assert all(one.date == "2026-01-01" and one.num_rows > 0 and one.fit_set for one in found)
+    table = calibration_table(found)
+    again = training_constants(table, "2026-01-01")
+    assert repr(again) == repr(found)
+
+
+# --- kernels -------------------------------------------------------------------------------------------------------
+
+
+@cache
+def kernels() -> list[KernelError]:
+    return kernel_errors(read_kernels(workbook("validation.xlsx")), shipped())
+
+
+def test_kernels_held_back_are_within_what_is_asked_for() -> None:
+    whole = [one for one in kernels() if not one.accelerator]
+    assert {one.operation for one in whole} >= {"matrix product over 50 us", "flash attention", "all-reduce"}
+    assert [one for one in whole if one.missed] == []
+    assert all(one.count > 10 for one in whole)
+
+
+def test_errors_by_accelerator_add_up_to_the_whole() -> None:
+    for one in kernels():
+        if not one.accelerator:
+            parts = [other.count for other in kernels() if other.operation == one.operation and other.accelerator]
+            assert sum(parts) == one.count
+
+
+# --- tables and the command ----------------------------------------------------------------------------------------
+
+
+def test_tables_as_text() -> None:
+    logs = np.log([1.1, 1.2, 0.9, 1.0])
+    errors = replace(errors_of(logs), low=np.full(4, 0.88), high=np.full(4, 1.2))
+    header, lines = cross_validation_table([errors])
+    assert len(header) == len(lines[0])
+    assert lines[0][:6] == ("training: dense", STEP_TIME, "4", "2", "10.0 %", "20.0 %")
+    assert lines[0][-2:] == ("75 %", "1.20")
+    assert TIME_PER_TOKEN not in lines[0]
+    shown = short_table((header, [lines[0], (*lines[0][:3], "5", *lines[0][4:])]))
+    assert shown[1] == [("training: dense", STEP_TIME, "5", "10.0 %", "20.0 %", lines[0][8], "75 %", "1.20")]
+    text = markdown("cross-validation", (header, lines))
+    assert text.startswith(MARKERS["cross-validation"][0]) and text.endswith(MARKERS["cross-validation"][1] + "\n")
+    one = KernelError("all-reduce", "", "", 30, 0.04, 0.2, 0.08)
+    assert kernel_table([one], whole=True)[1] == [("all-reduce", "30", "4.0 %", "20.0 %", "8 %")]
+    assert not one.missed and replace(one, median=0.09).missed
+
+
+def test_the_command_shows_kernels_and_replaces_their_table(tmp_path: object) -> None:
+    from pathlib import Path
+
+    readme = Path(str(tmp_path)) / "README.md"
+    begin, end = MARKERS["kernels"]
+    readme.write_text(f"before\n{begin}\nold\n{end}\nafter\n", encoding="utf-8")
+    found = CliRunner().invoke(cli, ["validate", "--kernels", "--readme", str(readme)])
+    assert found.exit_code == 0, found.output
+    assert "matrix product over 50 us" in found.output and "H100-SXM-80GB" in found.output
+    text = readme.read_text(encoding="utf-8")
+    assert text.startswith(f"before\n{begin}\n| operation |") and text.endswith(f"{end}\nafter\n")
+    assert "old" not in text
+
+
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    with pytest.raises(
+        InputError, match='unknown generation, accelerator, software or source "vlm"; did you mean vllm'
+    ):
+        measured().without("vlm", shipped())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--kernels", "--cross-validate"], "no other option"),
+        (["--kernels", "--baseline"], "no other option"),
+        (["--conditions", "--leave-out", "vllm"], "no other option"),
+        (["--conditions", "--choice"], "--choice goes with"),
+        (["--cross-validate", "-o", "x.csv"], "no other option"),
+        (["--leave-out", "ada", "--leave-out", "vllm", "-o", "x.csv"], "-o goes with one --leave-out"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(arguments: list[str], words: str) -> None:
+    found = CliRunner().invoke(cli, ["validate", *arguments])
+    assert found.exit_code == 2
+    assert words in found.output

@@ -1,0 +1,203 @@
+"""The command line where files or streams fail: files are replaced whole or not at all, one line, no traceback."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli.test_cli import HEADER, ROWS
+from conftest import Outcome
+
+Command = Callable[..., Outcome]
+STOPPED = "stopped; files are as they were\n"
+
+
+@pytest.fixture
+def plans(tmp_path: Path) -> Path:
+    path = tmp_path / "plans.csv"
+    path.write_text("\n".join([HEADER, *ROWS, ""]), encoding="utf-8")
+    return path
+
+
+def _started(plans: Path, code: str, output: str = "out.csv") -> subprocess.CompletedProcess[str]:
+    """Run ``xlperf evaluate plans.csv -o out.csv`` after some code has changed the process."""
+    program = f"{code}\nfrom xlperf.cli import main; main()"
+    arguments = ["evaluate", str(plans), "-o", output]
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=plans.parent,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def _only(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_killed_half_way_leaves_the_old_file(plans: Path) -> None:
+    old = plans.parent / "out.csv"
+    old.write_text("old")
+    code = "import os, signal, xlperf.base.files as f; f.os.replace = lambda *_: os.kill(os.getpid(), 9)"
+    done = _started(plans, code)
+    assert done.returncode == -signal.SIGKILL
+    assert old.read_text() == "old"
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_interrupted_leaves_no_half_file(plans: Path, name: str, code: int) -> None:
+    old = plans.parent / "out.csv"
+    old.write_text("old")
+    done = _started(
+        plans,
+        "import os, signal, time, xlperf.base.files as f\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job of the background ignores it
+        f"f.os.fsync = lambda *_: (os.kill(os.getpid(), signal.{name}), time.sleep(20))",
+    )
+    assert (done.returncode, done.stderr) == (code, STOPPED)
+    assert old.read_text() == "old"
+    assert _only(plans.parent) == ["out.csv", "plans.csv"]
+
+
+KILL = (
+    "import os, signal, sys, time\n"
+    "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    "def stop(*_): os.kill(os.getpid(), signal.NAME); time.sleep(0.01)\n"
+)
+MOMENTS = {
+    "as it is imported": (
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name in ('xlperf.cli.app', 'xlperf.cli.output'): stop()\n"
+        "sys.meta_path.insert(0, Finder())\n"
+    ),
+    "as numpy is imported": (
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name.startswith('numpy') and name.endswith('multiarray'): stop()\n"
+        "sys.meta_path.insert(0, Finder())\n"
+    ),
+    "as a sheet is written": (
+        "import openpyxl.worksheet._writer as w\n"
+        "own = w.WorksheetWriter.write_row\n"
+        "def write(self, xf, row, index): own(self, xf, row, index); stop()\n"
+        "w.WorksheetWriter.write_row = write\n"
+    ),
+    "in a destructor": (
+        "import xlperf.base.files as f\n"
+        "class Late:\n"
+        "    def __del__(self): stop()\n"
+        "def fsync(*_):\n"
+        "    Late()\n"
+        "    time.sleep(20)\n"
+        "f.os.fsync = fsync\n"
+    ),
+    "twice": "import xlperf.base.files as f\nf.os.fsync = lambda *_: (stop(), stop())\n",
+    "as it cleans up": (
+        "import pathlib\n"
+        "own = pathlib.Path.unlink\n"
+        "def unlink(*a, **k): stop(); own(*a, **k)\n"
+        "pathlib.Path.unlink = unlink\n"
+        "import xlperf.base.files as f\nf.os.fsync = stop\n"
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_stopped_at_any_moment_ends_in_one_line(plans: Path, moment: str, name: str, code: int) -> None:
+    """Issue Cases 28: a workbook being written ended in the traceback of a generator, start-up in that of an import."""
+    old = plans.parent / "out.xlsx"
+    old.write_text("old")
+    done = _started(plans, KILL.replace("NAME", name) + MOMENTS[moment], "out.xlsx")
+    assert (done.returncode, done.stderr) == (code, STOPPED)
+    assert old.read_text() == "old"
+    assert _only(plans.parent) == ["out.xlsx", "plans.csv"]
+
+
+def test_full_disk_is_one_line(plans: Path) -> None:
+    old = plans.parent / "out.csv"
+    old.write_text("old")
+    done = _started(plans, "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))")
+    assert (done.returncode, done.stderr) == (2, "out.csv: file too large\n")
+    assert old.read_text() == "old"
+    assert _only(plans.parent) == ["out.csv", "plans.csv"]
+
+
+def test_folder_without_permission_is_one_line(command: Command, plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> None:
+        raise PermissionError(13, "Permission denied", "/somewhere/.xlperf-0.part.csv")
+
+    monkeypatch.setattr("xlperf.base.files._new_part", refuse)
+    monkeypatch.chdir(plans.parent)
+    done = command("evaluate", plans, "-o", "out.csv")
+    assert (done.code, done.err) == (2, "out.csv: permission denied\n")
+
+
+def test_output_keeps_permissions_and_links(command: Command, plans: Path) -> None:
+    real, link = plans.parent / "real.csv", plans.parent / "out.csv"
+    real.write_text("old")
+    real.chmod(0o640)
+    link.symlink_to(real)
+    assert command("evaluate", plans, "-o", link).code == 0
+    assert link.is_symlink()
+    assert real.stat().st_mode & 0o777 == 0o640
+    assert real.read_text().startswith("name,model")
+    fresh = plans.parent / "fresh.csv"
+    assert command("evaluate", plans, "-o", fresh).code == 0
+    mask = os.umask(0)
+    os.umask(mask)
+    assert fresh.stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+def test_reader_that_leaves_is_no_error(plans: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "xlperf", "evaluate", str(plans)],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_progress_is_shown_on_a_terminal_only(plans: Path) -> None:
+    main, terminal = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "xlperf", "evaluate", str(plans), "-o", "out.csv"],
+        cwd=plans.parent,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        timeout=120,
+        check=False,
+    )
+    os.close(terminal)
+    shown = os.read(main, 10_000).decode()
+    os.close(main)
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert "\rout.csv: " not in shown and "\nout.csv: 3 of 4 plans legal: data parallel must be" in shown
+    assert re.search(r"\r4 plans evaluated, [\d.,]+(e\+\d+)?/s *\r\n", shown)
+
+
+def test_parquet_without_pyarrow_says_what_to_install(
+    command: Command, plans: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    done = command("evaluate", plans, "-o", plans.parent / "out.parquet")
+    assert (done.code, done.err) == (2, "pyarrow: is not installed, Parquet needs it: pip install pyarrow\n")
+    assert _only(plans.parent) == ["plans.csv"]

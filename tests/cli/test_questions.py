@@ -1,0 +1,196 @@
+"""The commands serve, train and chip: the answers of the front sheets in a line, with what was asked."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import openpyxl
+import pytest
+from conftest import Outcome, csv_rows
+from places import ROOT
+
+from xlperf.base.resources import workbook
+from xlperf.catalog.catalog import load_catalog
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.schema import FORMS, first_words, table_schema
+from xlperf.explore.forms import evaluate_forms
+from xlperf.workbook.front.layout import SHEETS
+
+Command = Callable[..., Outcome]
+
+
+@pytest.mark.parametrize(("kind", "sheet"), list(zip(FORMS, SHEETS, strict=False)))
+def test_without_options_it_is_the_answer_of_the_sheet(kind: str, sheet: str, command: Command) -> None:
+    found = command(kind)
+    shown = openpyxl.load_workbook(workbook(), data_only=True)[sheet]["F5"].value
+    assert (found.code, found.err) == (0, "")
+    assert found.out.split("\n")[0] == shown
+    assert f"asked: {next(iter(first_words(kind))).replace('_', ' ')}" in found.out
+
+
+def test_every_entry_of_a_form_is_an_option_with_its_value(command: Command) -> None:
+    for kind in FORMS:
+        words = "".join(command(kind, "--help").out.split())
+        for name, value in first_words(kind).items():
+            assert f"--{name.replace('_', '-')}" in words
+            assert name in table_schema(kind).by_name
+            assert "".join(f"[default: {value}]".split()) in words
+
+
+def test_the_walks_of_the_readme_are_single_commands(command: Command) -> None:
+    """Each of the three lines in the README gives the answer that stands beside it; numbers within 3 %."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for kind in FORMS:
+        line = re.search(rf"^xlperf {kind} (.+)$", text, re.MULTILINE)
+        assert line is not None, kind
+        told = re.search(rf"^# {kind}: (.+)$", text, re.MULTILINE)
+        assert told is not None, kind
+        found = command(kind, *shlex.split(line[1], comments=True))
+        assert found.code == 0, found.err
+        said, now = (re.findall(r"[\d,]*\.?\d+", words) for words in (told[1], found.out.split("\n")[0]))
+        values, others = ([float(one.replace(",", "")) for one in own] for own in (said, now))
+        assert len(values) > 4
+        assert values == pytest.approx(others[: len(values)], rel=0.03)
+
+
+def test_names_as_people_write_them_and_a_rate_in_place_of_users(command: Command) -> None:
+    found = command("serve", "--model", "Llama3-70B", "--accelerator", "b200", "--request-rate", "50", "--json")
+    assert found.code == 0, found.err
+    (row,) = json.loads(found.out)
+    asked = {**first_words("serve"), "model": "Meta-Llama-3.1-70B", "accelerator": "B200-SXM-180GB",
+             "request_rate": "50", "users": ""}  # fmt: skip
+    cells = {name: _number(value) for name, value in asked.items() if name}
+    headers = [table_schema("serve").by_name[name].header for name in cells]
+    own = evaluate_forms(table_from_rows("serve", headers, [list(cells.values())]), load_catalog())
+    assert row["accelerators"] == own.number("accelerators")[0]
+    assert row["request rate (request/s)"] == pytest.approx(50.0)
+    assert row["model"] == "Llama3-70B"
+
+
+def _number(value: str) -> float | str:
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
+def test_a_deadline_chooses_the_number_of_accelerators(command: Command) -> None:
+    found = command("train", "--model", "Llama3-8B", "--training-tokens", "0.1", "--deadline", "10", "--json")
+    assert found.code == 0, found.err
+    (row,) = json.loads(found.out)
+    assert 0.0 < row["run time (day)"] <= 10.0
+    assert row["accelerators"] >= 8.0
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "stack"),
+    [
+        ("H100", "megatron"),
+        ("MI300X", "megatron"),
+        ("TPUv6e", "maxtext"),
+        ("Trainium2", "a training stack of which no"),
+    ],
+)
+def test_a_run_takes_the_training_stack_that_was_measured_on_its_accelerator(
+    accelerator: str, stack: str, command: Command
+) -> None:
+    asked = ("--model", "Llama3-8B", "--training-tokens", "0.1", "--num-accelerators", "16")
+    found = command("train", *asked, "--accelerator", accelerator)
+    assert found.code == 0, found.err
+    assert f"taken for granted: {stack}" in found.out + found.err
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "words"),
+    [
+        (("serve", "--model", "DeepSek-V3"), 2, r'--model: unknown model "DeepSek-V3".*DeepSeek-V3'),
+        (("serve", "--users", "many"), 2, r'--users: users must be .*"many"'),
+        (("chip", "--num-dies", "0"), 2, r"--num-dies: num dies must be .*, got 0"),
+        (("train", "--num-accelerators", "auto"), 2, r"--num-accelerators: .*deadline"),
+        (("serve", "--speed-per-user", "100000"), 1, r"^No answer: "),
+    ],
+)
+def test_what_is_wrong_or_cannot_be_is_one_line(
+    given: tuple[str, ...], code: int, words: str, command: Command
+) -> None:
+    found = command(*given)
+    assert found.code == code
+    text = found.err if code == 2 else found.out.split("\n")[0]
+    assert re.search(words, text), text
+    assert len(text.strip().split("\n")) == 1
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_a_workbook_of_an_answer_opens_on_it_with_a_chart(kind: str, command: Command, tmp_path: Path) -> None:
+    assert command(kind, "-o", tmp_path / "answer.xlsx").code == 0
+    book = openpyxl.load_workbook(tmp_path / "answer.xlsx")
+    shown = openpyxl.load_workbook(workbook(), data_only=True)[SHEETS[FORMS.index(kind)]]["F5"].value
+    assert len(book.active._charts) == 1
+    assert shown in [cell.value for row in book.active for cell in row]
+
+
+SERVED = ("serve", "--model", "Llama3-8B", "--accelerator", "H100", "--users", "400", "--speed-per-user", "30")
+
+
+@pytest.mark.parametrize("way", ["1", "2", "6"])
+def test_the_plan_of_a_way_is_a_row_that_evaluate_takes(way: str, command: Command, tmp_path: Path) -> None:
+    """One pool and two: what evaluate makes of the plan is what the answer says of a copy."""
+    (answer,) = json.loads(command(*SERVED, "--way", way, "--json").out)
+    plan, results = tmp_path / "plan.csv", tmp_path / "results.csv"
+    assert command(*SERVED, "--way", way, "-o", plan).code == 0
+    assert command("evaluate", plan, "-o", results).code == 0
+    (row,) = csv_rows(results.read_text(encoding="utf-8"))
+    assert row["software"] == answer["software"] and row["mode"] == answer["mode"]
+    assert float(row["num_accelerators"]) == answer["copy size"]
+    for header in ("ttft (ms)", "tpot (ms)", "tpot high (ms)", "memory (GiB)",
+                   "cost per million output tokens all in (USD/Mtoken)"):  # fmt: skip
+        assert float(row[header.split(" (")[0].replace(" ", "_")]) == pytest.approx(answer[header], rel=1e-12)
+
+
+def test_ways_are_in_json_and_in_a_table_of_eighty_columns(command: Command) -> None:
+    (answer,) = json.loads(command(*SERVED, "--json").out)
+    found = command(*SERVED)
+    lines = found.out.split("\n")
+    start = next(number for number, line in enumerate(lines) if line.startswith("way  engine"))
+    shown = lines[start + 1 : start + 1 + len(answer["ways"])]
+    assert len(answer["ways"]) == answer["num ways"] == 6
+    assert all(len(line) <= 80 for line in lines[start : start + 7])
+    for number, (line, way) in enumerate(zip(shown, answer["ways"], strict=True), start=1):
+        assert line.split()[0] == str(number) and line.endswith(way["trust"])
+        assert f"{way['accelerators']:,.0f}" in line
+    assert answer["accelerators"] == answer["ways"][0]["accelerators"]
+
+
+def test_an_engine_that_does_not_run_there_is_one_line(command: Command) -> None:
+    found = command("serve", "--accelerator", "MI300X", "--software", "tensorrt-llm")
+    assert found.code == 2
+    assert found.err.strip() == (
+        "--software: TensorRT-LLM does not run on MI300X; engines that do: sglang, vllm; or auto for all"
+    )
+
+
+@pytest.mark.parametrize(
+    ("question", "result"),
+    [
+        (("serve", "--model", "Llama3-8B", "--accelerator", "H100", "--users", "200"), "tpot (ms)"),
+        (("train", "--model", "Llama3-8B", "--accelerator", "H100", "--num-accelerators", "64"), "step time (s)"),
+    ],
+    ids=["serve", "train"],
+)  # fmt: skip
+def test_an_answer_hands_its_plan_to_the_other_commands(
+    command: Command, tmp_path: Path, question: tuple[str, ...], result: str
+) -> None:
+    path = tmp_path / "plan.csv"
+    (answer,) = json.loads(command(*question, "--json").out)
+    assert command(*question, "-o", path).code == 0
+    found = command("evaluate", path, "--json")
+    assert found.code == 0, found.err
+    (row,) = json.loads(found.out)
+    assert row[result] == pytest.approx(answer[result], rel=1e-9)
+    for other in (("launch",), ("explain",), ("worth",), ("uncertainty", "--result", result.partition(" (")[0])):
+        done = command(*other, path)
+        assert done.code == 0 and done.out, (other, done.err)

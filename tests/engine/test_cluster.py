@@ -1,0 +1,123 @@
+"""Blocks on a real Dask cluster of two worker processes: the file of one process, also where a worker is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from conftest import Outcome
+
+PLAN = "name,model,accelerator,num accelerators,tensor parallel\nmine,Llama3-70B,H100-SXM-80GB,64,8\n"
+VARY = ("--vary", "accelerators.memory bandwidth=2..4", "--samples", "160000", "--result", "step time", "--seed", "3")
+
+
+class Cluster(NamedTuple):
+    address: str
+    workers: list[subprocess.Popen[bytes]]
+
+
+def _ended(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    stated = tmp_path / "scheduler.json"
+    environment = os.environ | {"DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE": "False"}
+    with ExitStack() as stack:
+
+        def started(*arguments: str) -> subprocess.Popen[bytes]:
+            found = subprocess.Popen(
+                [sys.executable, "-m", "dask", *arguments],
+                cwd=tmp_path,
+                env=environment,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            stack.callback(_ended, found)
+            return found
+
+        started("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(stated))
+        _wait(stated.is_file)
+        address = json.loads(stated.read_text())["address"]
+        options = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--memory-limit", "0")
+        yield Cluster(address, [started("worker", address, *options) for _ in range(2)])
+
+
+def _wait(ready: Callable[[], bool], seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_sweep_on_a_cluster_whose_worker_is_killed(tmp_path: Path, cluster: Cluster) -> None:
+    plans = tmp_path / "plans.csv"
+    plans.write_text(PLAN)
+    sweep = [sys.executable, "-m", "xlperf", "evaluate", str(plans), *VARY]
+    alone, together = tmp_path / "alone.csv", tmp_path / "together.csv"
+    subprocess.run([*sweep, "-o", str(alone), "--processes", "1"], check=True, capture_output=True)
+    running = subprocess.Popen(
+        [*sweep, "-o", str(together), "--scheduler", cluster.address], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    parts = Path(f"{together}.parts")
+    _wait(lambda: running.poll() is not None or (parts.is_dir() and len(list(parts.glob("0*"))) >= 1))
+    assert running.poll() is None, running.communicate()
+    os.kill(cluster.workers[0].pid, signal.SIGKILL)
+    _, said = running.communicate(timeout=200)
+    assert running.returncode == 0, said
+    assert together.read_bytes() == alone.read_bytes()
+    assert alone.read_text().count("\n") == 160_001
+
+
+def test_evaluate_on_a_cluster(tmp_path: Path, cluster: Cluster, command: Callable[..., Outcome]) -> None:
+    plans = tmp_path / "plans.csv"
+    row = PLAN.splitlines()[1]
+    plans.write_text("\n".join([PLAN.splitlines()[0], *[row] * 40_000]))
+    for name, options in (("alone", ("--processes", "1")), ("together", ("--scheduler", cluster.address))):
+        assert command("evaluate", plans, "-o", tmp_path / f"{name}.csv", *options).code == 0
+    assert (tmp_path / "alone.csv").read_bytes() == (tmp_path / "together.csv").read_bytes()
+
+
+def test_no_scheduler_is_one_line(tmp_path: Path, command: Callable[..., Outcome], monkeypatch) -> None:
+    monkeypatch.setattr("xlperf.explore.workers._CONNECT", "1s")
+    plans = tmp_path / "plans.csv"
+    plans.write_text(PLAN)
+    found = command("evaluate", plans, "-o", tmp_path / "out.csv", "--scheduler", "tcp://127.0.0.1:9")
+    assert found.code == 2
+    assert found.err.startswith("--scheduler: no Dask scheduler answers at tcp://127.0.0.1:9")
+    found = command("evaluate", plans, "--scheduler", "tcp://127.0.0.1:9", "--processes", "2")
+    assert (found.code, "not both" in found.err) == (2, True)
+
+
+def test_workers_are_prepared_again_where_one_leaves_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    from xlperf.base.errors import InputError
+    from xlperf.explore import workers
+
+    monkeypatch.setattr(workers.time, "sleep", lambda _: None)
+    monkeypatch.setattr(workers, "_check_versions", lambda *_: None)
+
+    class Client:
+        def __init__(self, failing: int) -> None:
+            self.failing, self.tries = failing, 0
+
+        def register_plugin(self, plugin: object, name: str) -> None:
+            self.tries += 1
+            if self.tries <= self.failing:
+                raise OSError("stream is closed")
+
+    few = Client(2)
+    workers._prepare_workers(few, "tcp://a:1", None, "name")
+    assert few.tries == 3
+    with pytest.raises(InputError, match="left while they were prepared; run again: blocks that are done are kept"):
+        workers._prepare_workers(Client(99), "tcp://a:1", None, "name")

@@ -1,0 +1,373 @@
+"""The fleets that serve a demand: the answer of a form is what brute force over ``evaluate`` finds on stated grids."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xlperf.base.errors import InputError
+from xlperf.base.resources import rows
+from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.schema import table_schema
+from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
+from xlperf.explore.fleet_machines import engines_of
+from xlperf.explore.fleet_plans import ONE, TWO, with_columns
+from xlperf.explore.forms import answer_of, evaluate_forms, ways_of
+from xlperf.explore.serve import serving_ways
+
+Asked = dict[str, Any]
+Row = dict[str, Any]
+DEGREES = ("tensor_parallel", "data_parallel_attention", "expert_parallel")
+SERVER = 8.0
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load_catalog()
+
+
+def form_of(asked: Asked) -> Table:
+    return table_from_rows("serve", [name.replace("_", " ") for name in asked], [list(asked.values())])
+
+
+def plans_of(asked: Asked, tried: list[Row]) -> Table:
+    """Inference plans of a question; a blank where a row lacks a column."""
+    shared = {name: asked[name] for name in ("model", "accelerator", "prompt_length", "output_length")}
+    every = [shared | row for row in tried]
+    columns = {}
+    for column in table_schema("inference").columns:
+        if any(column.name in row for row in every):
+            kind: Any = object if column.is_text else np.float64
+            blank = "" if column.is_text else np.nan
+            columns[column.name] = np.array([row.get(column.name, blank) for row in every], dtype=kind)
+    return Table("inference", columns)
+
+
+def kept(results: Table, asked: Asked) -> np.ndarray:
+    good = (results.number("fits") == 1.0) & (results.number("tpot") <= (1.0 + 1e-9) / asked["speed_per_user"])
+    return np.asarray(good & (results.number("ttft") <= 1e-3 * asked["ttft_target"] * (1.0 + 1e-9)))
+
+
+def largest_loads(plans: Table, asked: Asked, catalog: Catalog) -> np.ndarray:
+    """Largest number of requests in flight that keeps the targets, by halving, to a part in 500; 0: none does."""
+    low, high = np.zeros(len(plans)), np.full(len(plans), 65536.0)
+    while (left := np.flatnonzero(high - low > np.maximum(1.0, low / 500.0))).size:
+        middle = np.floor(np.sqrt(np.maximum(low, 1.0) * high))[left]
+        middle = np.clip(middle, low[left] + 1.0, high[left] - 1.0)
+        tried = with_columns(plans.take(left), concurrency=middle)
+        good = kept(evaluate(tried, catalog, results=("fits", "tpot", "ttft")), asked)
+        low[left], high[left] = np.where(good, middle, low[left]), np.where(good, high[left], middle)
+    return low
+
+
+def brute_force(asked: Asked, tried: list[Row], catalog: Catalog) -> dict[str, tuple[float, Row]]:
+    """Fewest accelerators in whole servers of copies of any of some plans of each engine, each at its largest load.
+
+    Plans that give far fewer tokens within the targets than the best of their engine are left out.
+    """
+    first, token = 1e-3 * asked["ttft_target"], 1.0 / asked["speed_per_user"]
+    plans = with_columns(plans_of(asked, tried), ttft_target=first, tpot_target=token, concurrency=1.0)
+    rates = evaluate(plans, catalog, results=["batch_at_targets", "tokens_per_second_at_targets"])
+    each = np.nan_to_num(rates.number("tokens_per_second_at_targets")) / plans.number("num_accelerators")
+    found = {}
+    for engine in dict.fromkeys(row["software"] for row in tried):
+        own = (plans["software"] == engine) & (each > 0.0)
+        rows = np.flatnonzero(own & (each >= 0.6 * each[own].max(initial=0.0)))
+        if len(rows):
+            with np.errstate(divide="ignore"):
+                copies = np.ceil(asked["users"] / largest_loads(plans.take(rows), asked, catalog))
+            used = copies * plans.number("num_accelerators")[rows]
+            best = int(np.argmin(used))
+            found[engine] = float(np.ceil(used[best] / SERVER) * SERVER), tried[rows[best]]
+    return found
+
+
+def grid(engines: list[str], sizes: list[float], options: list[Row]) -> list[Row]:
+    """Copies with one pool: attention replicas and expert groups of a copy's size or a half of it."""
+    found = []
+    for engine, size, option in itertools.product(engines, sizes, options):
+        for replicas, experts in itertools.product(*[sorted({1.0, size / 2.0, size} - {0.5})] * 2):
+            degrees = dict(zip(DEGREES, (size, replicas, experts), strict=True))
+            found.append({"software": engine, "mode": ONE, "num_accelerators": size} | degrees | option)
+    return found
+
+
+def pooled(engines: list[str], sizes: list[float], options: list[Row], most: float) -> list[Row]:
+    """Two pools of up to so many accelerators in whole servers, whose replicas spread attention over all ranks."""
+    found = []
+    for engine, size, other, option in itertools.product(engines, sizes, sizes, options):
+        for total in np.arange(2.0 * SERVER, most + 1.0, SERVER):
+            for prefill in np.arange(other, total, other):
+                if (total - prefill) % size == 0.0 and 0.3 <= prefill / total <= 0.8:
+                    ours = dict.fromkeys(DEGREES, size) | {f"prefill_{name}": other for name in DEGREES}
+                    whole = {"num_accelerators": float(total), "prefill_accelerators": float(prefill)}
+                    found.append({"software": engine, "mode": TWO} | ours | whole | option)
+    return found
+
+
+def dense(tried: list[Row]) -> list[Row]:
+    """Rows of a model without experts: their groups are left out."""
+    return [
+        {name: 1.0 if name.endswith(("expert_parallel", "attention")) else value for name, value in row.items()}
+        for row in tried
+    ]
+
+
+PREFILL = tuple(f"prefill_{name}" for name in DEGREES)
+NODES = {"expert_dispatch": "nodes"}
+LONG = {"prefill_tokens": 16384.0}
+CASES = [
+    (
+        {"model": "DeepSeek-V3", "accelerator": "H200-SXM-141GB", "users": 10_000.0, "speed_per_user": 20.0},
+        [*grid(["sglang", "vllm"], [8.0, 16.0], [{}, LONG]), *grid(["sglang"], [16.0, 32.0], [NODES, NODES | LONG])],
+        pooled(["sglang"], [8.0, 16.0], [{}], 48.0),
+        "fp8",
+    ),
+    (
+        {"model": "Qwen3-235B-A22B", "accelerator": "H100-SXM-80GB", "users": 10_000.0, "speed_per_user": 30.0},
+        grid(["sglang", "vllm", "tensorrt-llm"], [4.0, 8.0], [{}]),
+        pooled(["sglang", "tensorrt-llm"], [4.0, 8.0], [{}], 32.0),
+        "fp8",
+    ),
+    (
+        {"model": "Meta-Llama-3.1-70B", "accelerator": "MI300X", "users": 2_000.0, "speed_per_user": 25.0},
+        dense(grid(["sglang", "vllm"], [1.0, 2.0, 4.0, 8.0], [{}, LONG])),
+        dense(pooled(["sglang", "vllm"], [1.0, 2.0, 4.0], [{}], 24.0)),
+        "fp8",
+    ),
+    (  # so fast that a replica runs two or three requests: copies of several replicas share them
+        {
+            "model": "Qwen3-235B-A22B",
+            "accelerator": "B200-SXM-180GB",
+            "users": 20_000.0,
+            "speed_per_user": 100.0,
+            "prompt_length": 500.0,
+            "output_length": 800.0,
+            "ttft_target": 800.0,
+        },
+        [row | {"num_accelerators": 64.0} for row in grid(["sglang"], [4.0, 8.0], [{}])],
+        [
+            row | {"num_accelerators": 66.0, "prefill_accelerators": 2.0} | dict.fromkeys(PREFILL, 2.0)
+            for row in pooled(["sglang"], [8.0], [{"data_parallel_attention": 1.0}], 16.0)
+        ],
+        "fp8",
+    ),
+    (  # vLLM starts few of the mappings that the first engine does best with
+        {
+            "model": "Mixtral-8x22B-v0.1",
+            "accelerator": "A100-SXM4-80GB",
+            "users": 4_000.0,
+            "speed_per_user": 25.0,
+            "prompt_length": 800.0,
+            "output_length": 200.0,
+            "ttft_target": 1500.0,
+            "mode": ONE,
+        },
+        [row | {"data_parallel_attention": 4.0, "prefill_tokens": 2048.0} for row in grid(["vllm"], [16.0], [NODES])],
+        [],
+        "bf16",
+    ),
+]
+
+
+@pytest.mark.parametrize(("asked", "one", "two", "precision"), CASES, ids=lambda case: str(case)[:0])
+def test_the_answer_is_what_brute_force_finds(
+    catalog: Catalog, asked: Asked, one: list[Row], two: list[Row], precision: str
+) -> None:
+    """No plan of the grids needs fewer accelerators, and the engine says that the plan of the answer serves all."""
+    asked = {"prompt_length": 2000.0, "output_length": 500.0, "ttft_target": 2000.0} | asked
+    ways = serving_ways(form_of(asked), catalog)
+    for mode, tried in ((ONE, one), (TWO, two)):
+        for engine, (least, row) in brute_force(
+            asked, [{"precision": precision} | row for row in tried], catalog
+        ).items():
+            best = next(way for way in ways if (way.plan["software"][0], way.plan["mode"][0]) == (engine, mode))
+            assert best.accelerators <= 1.01 * least, row
+    for way in ways:
+        results = evaluate(way.plan, catalog)
+        assert kept(results, asked).all()
+        copies = way.used / way.plan.number("num_accelerators")[0]
+        assert copies * way.plan.number("concurrency")[0] >= asked["users"]
+    assert [way.accelerators for way in ways] == sorted(way.accelerators for way in ways)
+
+
+SMALL = {"model": "Meta-Llama-3.1-8B", "accelerator": "H100-SXM-80GB", "users": 400.0, "prompt_length": 1000.0,
+         "output_length": 200.0, "speed_per_user": 30.0, "ttft_target": 1000.0}  # fmt: skip
+
+
+def test_ways_are_engines_with_one_pool_and_two_and_each_is_an_answer(catalog: Catalog) -> None:
+    plans, answers = ways_of(form_of(SMALL), catalog)
+    pairs = set(zip(plans["software"].tolist(), plans["mode"].tolist(), strict=True))
+    assert pairs == set(itertools.product(("sglang", "vllm", "tensorrt-llm"), (ONE, TWO)))
+    assert answers.number("accelerators").tolist() == sorted(answers.number("accelerators").tolist())
+    second = answer_of(form_of(SMALL | {"way": 2.0}), catalog)
+    for name in ("accelerators", "software", "trust", "tpot", "way"):
+        assert second[name] == answers[name][1]
+    results = evaluate(plans, catalog)
+    for name in ("tpot", "ttft", "tokens_per_second_per_accelerator", "cost_per_million_output_tokens_all_in"):
+        assert results.number(name).tolist() == answers.number(name).tolist()
+    low, sure, high = (answers.number(f"accelerators_{end}") for end in ("low", "sure", "high"))
+    assert (low <= sure).all() and (sure <= high).all() and (answers.number("accelerators") <= sure).all()
+    none = answer_of(form_of(SMALL | {"way": 9.0}), catalog)
+    assert none["answer"] == "No answer: way 9 is asked for, and 6 ways are known."
+
+
+@pytest.mark.parametrize("software", ["vllm", "sglang", "TensorRT-LLM"])
+def test_an_engine_that_the_form_names_is_the_only_one(catalog: Catalog, software: str) -> None:
+    free = serving_ways(form_of(SMALL), catalog)
+    own = serving_ways(form_of(SMALL | {"software": software}), catalog)
+    assert {way.plan["software"][0] for way in own} == {software.casefold()}
+    assert own[0].accelerators >= free[0].accelerators
+    fixed = [way for way in free if way.plan["software"][0] == software.casefold()]
+    assert [way.accelerators for way in own] == pytest.approx([way.accelerators for way in fixed], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "software", "words"),
+    [
+        ("MI300X", "tensorrt-llm", "TensorRT-LLM does not run on MI300X; engines that do: sglang, vllm; or auto"),
+        ("Trainium2", "sglang", "SGLang does not run on Trainium2; engines that do: vllm"),
+        (
+            "H100-SXM-80GB",
+            "jetstream",
+            "jetstream does not run on H100-SXM-80GB; engines that do: sglang, vllm",
+        ),
+        ("Trainium2", "transformers-neuronx", "transformers-neuronx does not run on Trainium2; engines that do: vllm"),
+        ("H100-SXM-80GB", "vlllm", 'unknown serving engine "vlllm"; did you mean vllm'),
+    ],
+)
+def test_an_engine_that_does_not_run_there_is_refused_by_name(
+    catalog: Catalog, accelerator: str, software: str, words: str
+) -> None:
+    asked = SMALL | {"accelerator": accelerator, "software": software}
+    with pytest.raises(InputError) as found:
+        serving_ways(form_of(asked), catalog)
+    assert words in str(found.value)
+
+
+def test_every_accelerator_of_the_catalog_has_an_engine_and_every_row_a_source(catalog: Catalog) -> None:
+    known = rows("catalog/serving_engines.csv")
+    assert all(row["source"] for row in known)
+    named = {row["vendor"] for row in known}
+    table = catalog.tables["accelerators"]
+    assert {vendor.casefold() or "nvidia" for vendor in table.text("vendor").tolist()} <= named
+    for name in table.text("accelerator").tolist():
+        found = engines_of(form_of(SMALL | {"accelerator": name}), catalog)
+        assert found and all(catalog.calibration.knows_software("serving_software", one) for one in found)
+
+
+def test_people_times_their_active_share_are_in_flight(catalog: Catalog) -> None:
+    few = answer_of(form_of(SMALL), catalog)
+    many = answer_of(form_of(SMALL | {"users": 4000.0, "active_share": 0.1}), catalog)
+    assert many["users"] == few["users"] == 400.0
+    assert many["accelerators"] == few["accelerators"]
+
+
+def test_a_rate_and_the_users_that_it_makes_need_the_same_fleet(catalog: Catalog) -> None:
+    """Little's law: of requests that arrive at a rate as many are in flight as the answer says."""
+    for mode in (ONE, TWO):
+        rated = {name: value for name, value in SMALL.items() if name != "users"} | {
+            "request_rate": 100.0,
+            "mode": mode,
+        }
+        found = answer_of(form_of(rated), catalog)
+        again = answer_of(form_of(SMALL | {"users": found["users"], "mode": mode}), catalog)
+        assert found["accelerators"] == pytest.approx(again["accelerators"], abs=8.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"speed_per_user": 5000.0}, r"tokens/s at most .* 5,000 tokens/s are [\d.]+ times as many: ask for less"),
+        ({"ttft_target": 1.0}, r"first token within 0\.00 s is [\d.]+ times as soon: ask for less"),
+        ({"model": "DeepSeek-V3", "num_accelerators": 2.0}, r"needs .* GiB.*; larger copies or weights of fewer bits"),
+        ({"concurrency": 60_000.0, "num_accelerators": 1.0}, r"60,000 users of one copy are too many"),
+    ],
+)
+def test_a_demand_that_no_way_meets_says_which_limit_and_by_how_much(
+    catalog: Catalog, changed: Asked, words: str
+) -> None:
+    found = answer_of(form_of(SMALL | changed), catalog)
+    assert found["answer"].startswith("No answer: ") and re.search(words, found["answer"]), found["answer"]
+    assert "accelerators" not in found
+
+
+def test_copies_of_a_given_size_and_load_are_kept(catalog: Catalog) -> None:
+    for mode in (ONE, TWO):
+        sized = answer_of(form_of(SMALL | {"num_accelerators": 8.0, "mode": mode}), catalog)
+        assert sized["copy_size"] == 8.0
+        loaded = answer_of(form_of(SMALL | {"concurrency": 50.0, "mode": mode}), catalog)
+        assert loaded["concurrency"] == 50.0 and loaded["copies"] == 8.0
+        free = answer_of(form_of(SMALL | {"mode": mode}), catalog)
+        assert free["accelerators"] <= min(sized["accelerators"], loaded["accelerators"])
+
+
+def test_what_a_form_sets_is_held_against_the_best_way(catalog: Catalog) -> None:
+    """The best way is the answer of the same form with all left open that it sets."""
+    many = SMALL | {"users": 20_000.0}
+    free = evaluate_forms(form_of(many), catalog)
+    own = evaluate_forms(form_of(many | {"software": "vllm", "mode": ONE}), catalog)
+    assert free["best_way"][0] == "none" and own["accelerators"][0] > free["accelerators"][0]
+    assert own["best_accelerators"][0] == free["accelerators"][0]
+    assert own["best_way"][0].startswith(f"As you set it: {own['accelerators'][0]:,.0f}; the best way takes")
+
+
+def test_machines_that_would_meet_a_demand_are_named(catalog: Catalog) -> None:
+    fast = {"model": "Meta-Llama-3.1-405B", "accelerator": "A100-SXM4-80GB", "speed_per_user": 60.0}
+    none = evaluate_forms(form_of(SMALL | fast), catalog)
+    assert none["answer"][0].startswith("No answer: ")
+    named = none["best_way"][0].removesuffix(" would serve this").split(", ")
+    assert "B200" in named and "A100" not in named
+    other = form_of(SMALL | fast | {"accelerator": "B200-SXM-180GB", "mode": ONE, "software": "sglang"})
+    assert serving_ways(other, catalog)
+
+
+def test_a_prefill_pool_may_have_other_accelerators(catalog: Catalog) -> None:
+    """Both kinds in whole servers; the engine says of the plan what the answer does; price is that of both."""
+    asked = SMALL | {"prefill_accelerator": "H200-SXM-141GB", "mode": TWO, "software": "sglang"}
+    (way,) = serving_ways(form_of(asked), catalog)
+    assert way.plan["prefill_accelerator"][0] == "H200-SXM-141GB"
+    assert kept(evaluate(way.plan, catalog), asked).all()
+    found = answer_of(form_of(asked), catalog)
+    whole, prefill = (way.plan.number(name)[0] for name in ("num_accelerators", "prefill_accelerators"))
+    counts = [float(np.ceil(found["copies"] * part / SERVER - 1e-9) * SERVER) for part in (whole - prefill, prefill)]
+    assert found["accelerators"] == sum(counts) == found["servers"] * SERVER
+    assert found["answer"].startswith(f"{counts[0]:,.0f} H100 and {counts[1]:,.0f} H200 in ")
+    with pytest.raises(InputError, match="SGLang does not run on TPUv5p"):
+        serving_ways(form_of(asked | {"prefill_accelerator": "TPUv5p"}), catalog)
+
+
+def test_the_curve_of_a_way_goes_through_its_answer(catalog: Catalog) -> None:
+    found = answer_of(form_of(SMALL), catalog)
+    assert found["curve_speed_6"] == pytest.approx(found["tokens_per_second_per_user"], rel=1e-12)
+    assert found["curve_throughput_6"] == pytest.approx(found["tokens_per_second_per_accelerator"], rel=1e-12)
+    speeds, rates = ([found[f"curve_{name}_{n}"] for n in range(1, 9)] for name in ("speed", "throughput"))
+    assert speeds == sorted(speeds, reverse=True) and rates == sorted(rates)
+
+
+def test_the_precision_of_the_cache_is_open_unless_the_form_states_it(catalog: Catalog) -> None:
+    """Products in 16 bits and a narrow cache need no more than a wide one; A100 does not compute in FP8."""
+    bf16 = SMALL | {"precision": "bf16", "mode": ONE, "software": "vllm"}
+    free = answer_of(form_of(bf16), catalog)
+    own = {name: answer_of(form_of(bf16 | {"kv_precision": name}), catalog) for name in ("fp8", "bf16")}
+    assert free["accelerators"] == min(answer["accelerators"] for answer in own.values())
+    assert free["kv_precision"] == "fp8" and free["answer"].endswith("Cache in FP8.")
+    assert answer_of(form_of(bf16 | {"accelerator": "A100-SXM4-80GB"}), catalog)["kv_precision"] == "bf16"
+
+
+def test_a_stated_price_answers_alike_whatever_was_asked_before(catalog: Catalog) -> None:
+    """Pools of two kinds of accelerators are ranked by price; a stated price makes both kinds alike."""
+    asked = SMALL | {"prefill_accelerator": "H200-SXM-141GB", "mode": TWO, "software": "sglang"}
+    stated = asked | {"hour_price": 2.0}
+    after = [
+        [(way.accelerators, way.price) for way in serving_ways(form_of(form), catalog)] for form in (asked, stated)
+    ]
+    other = load_catalog()
+    before = [[(way.accelerators, way.price) for way in serving_ways(form_of(form), other)] for form in (stated, asked)]
+    assert after == before[::-1] and after[0] != after[1]

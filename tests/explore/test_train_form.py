@@ -1,0 +1,134 @@
+"""The form Train: the whole mapping is chosen, it starts, and it is the best of what the engine models."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
+from xlperf.explore.forms import evaluate_forms, form_of
+from xlperf.explore.search_results import one_plan
+from xlperf.explore.started import refused_reasons, shape_of
+from xlperf.explore.train import SEARCHED, best_mapping, ways
+from xlperf.interop.launch import launch_lines
+
+DAY = 86_400.0
+DENSE = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": "256",
+         "training_tokens": "2", "sequence_length": "8192", "global_batch_size": "1024"}  # fmt: skip
+MIXTURE = {**DENSE, "model": "DeepSeek-V3", "num_accelerators": "2048", "training_tokens": "14.8"}
+SMALL = {**DENSE, "model": "Meta-Llama-3.1-8B", "num_accelerators": "16", "global_batch_size": "32"}
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load_catalog()
+
+
+def answered(catalog: Catalog, words: dict[str, str], **more: str) -> dict[str, Any]:
+    form = form_of("train", {**words, **more})
+    return {name: values[0] for name, values in evaluate_forms(form, catalog).columns.items()}
+
+
+def open_plan(words: dict[str, str], software: str = "megatron", **fixed: Any) -> Table:
+    """A plan as the form has it: every column that is searched open."""
+    numbers = {
+        name: np.array([float(words[name])]) for name in ("num_accelerators", "sequence_length", "global_batch_size")
+    }
+    columns: dict[str, Any] = {name: np.array([words[name]], dtype=object) for name in ("model", "accelerator")}
+    columns |= numbers | {"software": np.array([software], dtype=object), "precision": np.array(["bf16"], dtype=object)}
+    blank = {name: "" if name in ("recompute", "pipeline_schedule") else np.nan for name in SEARCHED}
+    columns |= {name: np.array([value], dtype=object if isinstance(value, str) else np.float64)
+                for name, value in {**blank, **fixed}.items()}  # fmt: skip
+    form = form_of("train", words)
+    return one_plan("training", columns, SEARCHED, form)
+
+
+def test_the_first_answer_starts_and_is_no_slower(catalog: Catalog) -> None:
+    """70B on 256 H100: 75.39 days with virtual pipeline 14 of 20 layers, which Megatron-Core refuses."""
+    found = answered(catalog, DENSE)
+    assert found["run_time"] <= 1.002 * 75.3875 * DAY
+    stages = 80.0 / found["pipeline_parallel"]
+    assert stages % found["virtual_pipeline"] == 0.0
+
+
+def test_a_mixture_is_mapped_as_a_whole(catalog: Catalog) -> None:
+    """DeepSeek-V3 on 2,048 H100: 116 days with full recomputation and 30 GiB free."""
+    found = answered(catalog, MIXTURE)
+    assert found["run_time"] <= 100.0 * DAY
+    assert found["recompute"] != "full" and found["memory_free"] < 15.0 * 2.0**30
+
+
+@pytest.mark.parametrize("words", [DENSE, MIXTURE, SMALL])
+def test_the_mapping_starts_and_is_launched(catalog: Catalog, words: dict[str, str]) -> None:
+    plan = best_mapping(open_plan(words), catalog).plans
+    assert refused_reasons(plan, catalog) == [""]
+    assert any("--seq-length 8192" in line for line in launch_lines(plan, "megatron", shape_of(plan, catalog)))
+
+
+def test_the_answer_is_that_of_brute_force(catalog: Catalog) -> None:
+    """Every degree, schedule and way to save memory of 8B on 16 H100, evaluated one by one."""
+    plan = open_plan(SMALL)
+    found = best_mapping(plan, catalog)
+    degrees = [1.0, 2.0, 4.0, 8.0, 16.0]
+    rows = [
+        {"model": SMALL["model"], "accelerator": SMALL["accelerator"], "num accelerators": 16, "sequence length": 8192,
+         "global batch size": 32, "tensor parallel": tensor, "pipeline parallel": stages, "virtual pipeline": chunks,
+         "context parallel": context, "micro batch size": micro, "recompute": way.recompute,
+         "recompute modules": way.modules or None, "recompute layers": layers(way.share, stages),
+         "zero stage": None if np.isnan(way.zero) else way.zero}
+        for tensor, stages, context in product(degrees, degrees, degrees)
+        if tensor * stages * context <= 16.0
+        for chunks in ((1, 2, 4, 8, 16) if stages > 1.0 else (1,))
+        for micro in (1, 2, 4)
+        for way in ways(plan, catalog)
+        if np.isnan(way.share) or chunks == 1
+    ]  # fmt: skip
+    table = table_from_rows("training", list(rows[0]), [list(row.values()) for row in rows], lambda _, column: column)
+    results = evaluate(table, catalog)
+    good = (results.number("fits") == 1.0) & [not why for why in refused_reasons(table, catalog)]
+    assert good.sum() > 1000
+    assert found.results.number("step_time")[0] <= results.number("step_time")[good].min() * (1.0 + 1e-12)
+
+
+def layers(share: float, stages: float) -> float | None:
+    return None if np.isnan(share) else float(np.ceil(share * 32.0 / stages))
+
+
+def test_what_a_form_states_is_kept(catalog: Catalog) -> None:
+    stated = {"tensor_parallel": "8", "recompute": "full", "zero_stage": "1", "context_parallel": "1"}
+    found = answered(catalog, DENSE, **stated)
+    assert [found[name] for name in stated] == [8.0, "full", 1.0, 1.0]
+    assert found["run_time"] >= answered(catalog, DENSE)["run_time"]
+
+
+def test_precision_is_chosen_if_it_is_auto(catalog: Catalog) -> None:
+    wide, chosen = (answered(catalog, SMALL, precision=word) for word in ("bf16", "auto"))
+    assert (wide["precision"], chosen["precision"]) == ("bf16", "fp8-current") and chosen["run_time"] < wide["run_time"]
+    old = answered(catalog, {**SMALL, "accelerator": "A100-SXM4-80GB"}, precision="auto")
+    assert old["precision"] == "bf16"
+
+
+def test_the_optimizer_goes_to_the_host_where_nothing_else_fits(catalog: Catalog) -> None:
+    assert answered(catalog, DENSE)["offload_optimizer"] == 0.0
+    tight = answered(catalog, {**DENSE, "num_accelerators": "8"})
+    assert tight["offload_optimizer"] == 1.0 and tight["memory_free"] > 0.0
+
+
+def test_another_stack_has_its_own_schedules(catalog: Catalog) -> None:
+    """torchtitan shards weights with the optimizer and knows zero-bubble schedules; Megatron-Core does not."""
+    found = best_mapping(open_plan(SMALL, "torchtitan"), catalog).plans
+    assert found.number("zero_stage")[0] in (2.0, 3.0) and refused_reasons(found, catalog) == [""]
+
+
+def test_a_deadline_is_met_in_whole_servers(catalog: Catalog) -> None:
+    words = {name: text for name, text in SMALL.items() if name != "num_accelerators"}
+    found = answered(catalog, words, deadline="200")
+    assert found["run_time"] <= 200.0 * DAY and found["accelerators"] % 8.0 == 0.0
+    fewer = answered(catalog, {**SMALL, "num_accelerators": f"{found['accelerators'] / 2.0:g}"})
+    assert not fewer["run_time"] <= 200.0 * DAY

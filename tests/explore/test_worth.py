@@ -1,0 +1,286 @@
+"""What more of a number is worth: equal cost per token, re-planned, and nothing where there is slack."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks import shadow
+from conftest import csv_rows
+from explore.test_solve import H100, SERVE, TRAIN, table, targets, varied
+
+from xlperf.addin.worker import Session
+from xlperf.catalog.catalog import Catalog
+from xlperf.engine import evaluate
+from xlperf.explore.candidates import with_mapping
+from xlperf.explore.changed_catalogs import changed_catalog, sheet_rows
+from xlperf.explore.open_loads import best_plan
+from xlperf.explore.search import search
+from xlperf.explore.vary import Varied
+from xlperf.explore.worth import MONTH, STEP, break_even, changed, usual_changes, worth
+
+COST = "cost_per_million_output_tokens_all_in"
+RENT = "prices.rental price=x1"
+SERVED = {**SERVE, "ttft target": 400, "tpot target": 12, "concurrency": "auto"}
+SCENARIOS = [
+    {**TRAIN, "accelerator": accelerator, "tensor parallel": tensor, "global batch size": batch}
+    for accelerator in (H100, "H200-SXM-141GB", "B200-SXM-180GB")
+    for tensor in (2, 8, "auto")
+    for batch in (64, 256)
+]
+
+
+def _dearer(catalog: Catalog, plan: Any, by: float) -> Catalog:
+    """The catalog with a rental price that is higher by so much [USD/s]."""
+    price = varied(plan.kind, RENT).varied[0]
+    rows = catalog.price_rows[catalog.known_rows("accelerators", plan.text("accelerator"))]
+    value = float(catalog.tables["prices"]["rental_price"][rows[0]]) + by
+    return changed_catalog(catalog, plan, [(Varied(price.sheet, price.name, np.array([value]), False), value)])
+
+
+@pytest.mark.parametrize(
+    "row", [*SCENARIOS, SERVED], ids=lambda row: f"{row['accelerator'][:4]}-{row['tensor parallel']}"
+)
+def test_at_the_price_that_it_is_worth_a_token_costs_as_before(catalog: Catalog, row: dict[str, Any]) -> None:
+    plan = table(row)
+    changes = usual_changes(plan, catalog)
+    found = worth(plan, catalog, changes)
+    assert len(found) == (8 if plan.kind == "inference" else 6)
+    assert (found["worth"] > 0.0).any()
+    cost = "cost_per_million_tokens" if plan.kind == "training" else "cost_per_million_output_tokens_all_in"
+    before = search(plan, catalog, "cost").results[cost][0]
+    for number, one in enumerate(changes):
+        if one.sheet == plan.kind:
+            continue
+        gain = found["worth"][number] * (found["value_after"][number] - found["value_before"][number])
+        first, second = np.array([1.0, STEP]) * sheet_number(catalog, plan, one)
+        own = _dearer(changed(plan, catalog, (), one, first, second)[1], plan, gain / MONTH)
+        assert search(plan, own, "cost").results[cost][0] == pytest.approx(before, rel=1e-9)
+
+
+def test_what_the_best_plan_does_not_use_is_worth_exactly_nothing(catalog: Catalog) -> None:
+    plan = table(TRAIN)
+    asked = varied("training", "accelerators.memory capacity=x1.01,x2", "networks.link bandwidth=x1.01").varied
+    roomy = worth(plan, catalog, asked[:1])
+    assert roomy["worth"].tolist() == [0.0, 0.0]
+    assert roomy["chosen"].tolist() == ["the same plan"] * 2
+    alone = table({**TRAIN, "num accelerators": 1, "tensor parallel": 1, "model": "Qwen3-0.6B"})
+    assert worth(alone, catalog, asked[1:])["worth"].tolist() == [0.0]
+
+
+def test_memory_is_worth_something_where_another_plan_then_fits(catalog: Catalog) -> None:
+    plan = with_mapping(table({**TRAIN, "tensor parallel": "", "model": "Meta-Llama-3.1-70B", "num accelerators": 32}))
+    more = varied("training", "accelerators.memory capacity=x1.01,x2").varied
+    found = worth(plan, catalog, more)
+    assert found["worth"][0] >= 0.0
+    assert found["worth"][1] > 0.0
+    assert found["chosen"][1] != "the same plan"
+    fixed = worth(
+        table({**TRAIN, "tensor parallel": 8}), catalog, varied("training", "accelerators.memory capacity=x2").varied
+    )
+    assert fixed["worth"].tolist() == [0.0]
+
+
+def sheet_number(catalog: Catalog, plan: Any, one: Any) -> float:
+    """The number that a change starts from, of a network that of its innermost tier."""
+    return float(catalog.tables[one.sheet].number(one.name)[sheet_rows(catalog, plan, one)][0])
+
+
+def test_area_has_rates_and_cache_in_proportion_and_power_has_a_worth(catalog: Catalog) -> None:
+    plan = table({**TRAIN, "tensor parallel": 2})
+    found = worth(plan, catalog, usual_changes(plan, catalog))
+    by_name = dict(zip(found["input"].tolist(), found["worth"].tolist(), strict=True))
+    assert by_name["die area (mm2)"] > 0.0
+    assert by_name["thermal design power (W)"] >= 0.0
+
+
+def test_a_limit_is_worth_nothing_where_there_is_slack_and_something_where_it_binds(catalog: Catalog) -> None:
+    plan = with_mapping(table({**TRAIN, "tensor parallel": "", "num accelerators": "auto"}))
+    free = search(plan, catalog, "cost", most_accelerators=64)
+    power = float(free.results["grid_power"][0])
+    for factor, binds in ((1.5, False), (0.6, True)):
+        limits = targets("training", f"grid power <= {factor * power / 1e6} MW")
+        changes = usual_changes(plan, catalog, limits)
+        found = worth(plan, catalog, changes[-1:], limits, most_accelerators=64)
+        assert found["sheet"].tolist() == ["limit"] and found["input"].tolist() == ["grid power (MW)"]
+        assert (found["worth"] >= 0.0).all()
+        if not binds:
+            assert found["worth"].tolist() == [0.0] and found["worth_of_last"].tolist() == [0.0]
+
+
+def test_where_a_plan_only_just_fits_the_last_unit_is_worth_more_than_the_next(catalog: Catalog) -> None:
+    plan = table({**TRAIN, "micro batch size": "auto", "recompute": "auto"})
+    memory = varied("training", "accelerators.memory capacity=x1.01").varied
+    best = search(plan, catalog, "cost").results
+    share = float(best["memory_reserved"][0] / best["memory_capacity"][0])
+    tight = changed_catalog(catalog, plan, [(memory[0], share * 1.002)])
+    found = worth(plan, tight, memory)
+    assert found["worth"].tolist() == [0.0]
+    assert found["worth_of_last"][0] > 0.0
+
+
+def test_no_worth_where_nothing_keeps_the_limits(catalog: Catalog) -> None:
+    plan = table(TRAIN)
+    found = worth(plan, catalog, usual_changes(plan, catalog)[:1], targets("training", "step time <= 1 ms"))
+    assert np.isnan(found["worth"]).all()
+    assert found["chosen"][0].startswith("none keeps step time <= 0.001 s")
+
+
+def test_the_command_shows_worth_by_unit(tmp_path: Path, command: Callable[..., Any]) -> None:
+    plans = tmp_path / "plans.csv"
+    with plans.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows([TRAIN.keys(), TRAIN.values()])
+    shown = command("worth", plans)
+    assert (shown.code, shown.err) == (0, "")
+    assert "memory bandwidth (TB/s)" in shown.out
+    rows = csv_rows(command("worth", plans, "--vary", "accelerators.memory bandwidth=3.5,4", "-o", "-").out)
+    assert [(row["plan"], float(row["value_after"])) for row in rows] == [("a", 3.5), ("a", 4.0)]
+    assert float(rows[0]["worth"]) > float(rows[1]["worth"]) > 0.0  # ever less of it is used
+    bad = command("worth", plans, "--vary", "precision=bf16")
+    assert (bad.code, "--vary: what a change is worth takes numbers" in bad.err) == (2, True)
+
+
+def test_the_worksheet_function_spills_what_more_is_worth(catalog: Catalog) -> None:
+    cells = [list(TRAIN), list(TRAIN.values())]
+    block = Session().call("XLPERF_SHADOW_PRICE", [cells])
+    plan = table(TRAIN)
+    own = worth(plan, catalog, usual_changes(plan, catalog))
+    place = list(block[0]).index("worth (USD)")
+    assert [row[place] for row in block[1:]] == own["worth"].tolist()
+    asked = Session().call("XLPERF_SHADOW_PRICE", [cells, [["accelerators.memory bandwidth", "x1.1", "x1.2"]]])
+    assert len(asked) == 3 and asked[1][place] >= asked[2][place] > 0.0
+    wrong = Session().call("XLPERF_SHADOW_PRICE", [cells, [["accelerators.memory bandwidth", "x1..x2"]]])
+    assert "takes numbers" in str(wrong[0][0])
+
+
+@pytest.mark.parametrize("make", [shadow.training, shadow.serving])
+def test_worth_is_the_difference_of_optima_over_all_plans(catalog: Catalog, make: Any) -> None:
+    """The optima before and after by trying every plan, without the search; half the change where no plan changes."""
+    for _, (more, last) in zip(range(4), shadow.checks(catalog, make, seed=5), strict=False):
+        assert more.worth == pytest.approx(more.difference, rel=0.05)
+        assert last.worth == pytest.approx(last.difference, rel=0.05)
+        if more.same_plan:
+            assert more.worth == pytest.approx(more.half, rel=0.07)
+
+
+def test_at_its_break_even_price_another_accelerator_makes_tokens_as_cheaply(
+    catalog: Catalog, tmp_path: Path, command: Callable[..., Any]
+) -> None:
+    plan = table({**TRAIN, "tensor parallel": "auto"})
+    found = break_even(plan, ["B200-SXM-180GB", str(plan["accelerator"][0])], catalog)
+    assert found["break_even_hour_cost"][1] == pytest.approx(found["hour_cost_against"][1], rel=1e-12)
+    other = table({**TRAIN, "tensor parallel": "auto", "accelerator": "B200-SXM-180GB"})
+    rows = catalog.price_rows[catalog.known_rows("accelerators", other.text("accelerator"))]
+    priced = catalog.tables["prices"]["rental_price"][rows[0]]
+    share = found["break_even_hour_cost"][0] / found["hour_cost_against"][0]
+    value = float(priced * share)
+    price = Varied("prices", "rental_price", np.array([value]), False)
+    dearer = changed_catalog(catalog, other, [(price, value)])
+    cost = search(other, dearer, "cost").results["cost_per_million_tokens"][0]
+    assert cost == pytest.approx(search(plan, catalog, "cost").results["cost_per_million_tokens"][0], rel=1e-9)
+    path = tmp_path / "plans.csv"
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows([TRAIN.keys(), TRAIN.values()])
+    rows_shown = csv_rows(command("worth", path, "--against", "B200-SXM-180GB", "-o", "-").out)
+    assert [row["against"] for row in rows_shown] == ["B200-SXM-180GB"]
+    both = command("worth", path, "--against", "B200-SXM-180GB", "--vary", "prices.rental price=x2")
+    assert (both.code, "not both" in both.err) == (2, True)
+
+
+OPEN = {**SERVE, "concurrency": "", "request rate": 0.5, "num accelerators": 8, "tensor parallel": 4,
+        "mode": "continuous"}  # fmt: skip
+LOADS = {
+    "places": {"max running batch": 16},
+    "ttft": {"ttft target": 250, "tpot target": 30},
+    "tpot": {"ttft target": 1000, "tpot target": 15},
+    "pools": {"mode": "disaggregated", "prefill accelerators": 4, "tpot target": 15},
+}
+
+
+def _least_cost(plan: Any, catalog: Catalog) -> tuple[float, float]:
+    """Least cost of a token over all request rates that keep the targets, by trying rates; cost of an hour."""
+    low, high = 0.0, 1e3
+    while high - low > 1e-8 * high:
+        rates = np.linspace(low, high, 200)
+        many = plan.take(np.zeros(len(rates), dtype=int))
+        many = replace(many, columns={**many.columns, "request_rate": np.maximum(rates, 1e-6)})
+        asked = ("ttft", "tpot", "fits", "accelerator_hour_cost", "cost_per_million_output_tokens_all_in")
+        results = evaluate(many, catalog, results=asked)
+        kept = results.number("fits") == 1.0
+        for name in ("ttft", "tpot"):
+            target = plan.number(f"{name}_target")[0]
+            kept &= np.isnan(target) | (results[name] <= target)
+        last = int(np.flatnonzero(kept)[-1])
+        low, high = rates[last], rates[min(last + 1, len(rates) - 1)]
+        cost, hour = results[asked[-1]][last], results[asked[-2]][last]
+    return float(cost), float(hour)
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_worth_under_an_open_load_is_the_difference_of_costs_at_the_largest_rates(catalog: Catalog, load: str) -> None:
+    """Issue Cases 13: it was 0 for every lever, as at a stated rate a token costs the same on every machine."""
+    plan = table({**OPEN, **LOADS[load]})
+    levers = ("memory_bandwidth", "thermal_design_power", "ttft_target", "tpot_target")
+    known = [one for one in usual_changes(plan, catalog) if one.name in levers]
+    found = worth(plan, catalog, known)
+    before, hour = _least_cost(plan, catalog)
+    assert found["cost_before"] == pytest.approx(before, rel=1e-6)
+    assert (found["worth"] > 0.0).sum() >= 2
+    for number, one in enumerate(known):
+        first = sheet_number(catalog, plan, one) if one.sheet != plan.kind else float(plan.number(one.name)[0])
+        for value, name in ((STEP, "worth"), (2.0 - STEP, "worth_of_last")):
+            own, there, _ = changed(plan, catalog, (), one, first, value * first)
+            after, _ = _least_cost(own, there)
+            dear, cheap = (before, after) if value > 1.0 else (after, before)
+            unit = abs(found["value_after"][number] - found["value_before"][number])
+            gain = hour * MONTH * (dear / cheap - 1.0) / unit
+            assert found[name][number] == pytest.approx(gain, rel=0.01, abs=1e-6 * hour * MONTH / unit), (
+                one.name,
+                name,
+            )
+
+
+def test_worth_under_an_open_load_does_not_depend_on_the_stated_rate(catalog: Catalog) -> None:
+    changes = varied("inference", "accelerators.memory bandwidth=x1.01").varied
+    rows = [{**OPEN, **LOADS["places"], "request rate": rate} for rate in (0.1, 5.0, 500.0)]
+    found = [worth(table(row), catalog, changes) for row in rows]
+    assert found[0]["worth"][0] > 0.0
+    assert all(one["worth"][0] == found[0]["worth"][0] for one in found)
+
+
+def test_the_mapping_that_costs_least_at_its_largest_rate_is_chosen(catalog: Catalog) -> None:
+    plan = table({**OPEN, "tensor parallel": "auto", **LOADS["tpot"]})
+    found = best_plan(plan, catalog, "cost")
+    costs = []
+    for tensor in (1, 2, 4, 8):
+        one = best_plan(table({**OPEN, "tensor parallel": tensor, **LOADS["tpot"]}), catalog, "cost")
+        costs.append(one.results[COST][0] if one.found else np.inf)
+    assert found.num_tried == 4 and found.results[COST][0] == pytest.approx(min(costs), rel=1e-8)
+    none = best_plan(table({**OPEN, "ttft target": 0.001}), catalog, "cost")
+    assert not none.found and none.words.startswith("none keeps ttft <= 0.001 ms")
+
+
+def test_the_break_even_price_under_an_open_load_is_that_of_the_work_done(catalog: Catalog) -> None:
+    """Issue Cases 13: B200's break-even price was the rent of the H100, whatever it serves."""
+    row = {**OPEN, "ttft target": 500, "tpot target": 20}
+    found = break_even(table(row), ["B200-SXM-180GB", row["accelerator"]], catalog)
+    rents = [_least_cost(table({**row, **other}), catalog) for other in ({"accelerator": "B200-SXM-180GB"}, {})]
+    even = rents[0][1] * rents[1][0] / rents[0][0]
+    assert found["break_even_hour_cost"][0] == pytest.approx(even, rel=1e-6)
+    assert found["break_even_hour_cost"][0] > 1.1 * rents[1][1]
+    assert found["break_even_hour_cost"][1] == pytest.approx(found["hour_cost_against"][1], rel=1e-9)
+
+
+def test_processes_share_searches_and_the_answer_is_the_same(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xlperf.explore.worth.LONG", 0.0)
+    plan = table({**TRAIN, "tensor parallel": "auto", "micro batch size": "auto"})
+    limits = targets("training", "step time <= 20 s")
+    changes = usual_changes(plan, catalog, limits)
+    one, two = (worth(plan, catalog, changes, limits, processes=processes) for processes in (1, 2))
+    for name in one.columns:
+        assert [repr(value) for value in one[name].tolist()] == [repr(value) for value in two[name].tolist()]

@@ -1,0 +1,245 @@
+"""Launch files that people published: values for other scripts, wrappers, models, precisions, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from xlperf.base.errors import InputError
+from xlperf.catalog.catalog import load_catalog
+from xlperf.catalog.table import Table
+from xlperf.interop.launch import Launch, read_launch
+
+H100 = {"accelerator": "H100-SXM-80GB", "num accelerators": "64"}
+SERVING = {"accelerator": "H100-SXM-80GB", "prompt length": "1000", "output length": "200"}
+
+
+@pytest.fixture(scope="module")
+def models() -> Table:
+    return load_catalog().tables["models"]
+
+
+def read(text: str, models: Table, partial: bool = False, **given: str) -> Launch:
+    base = SERVING if "serve" in text or "launch_server" in text else H100
+    return read_launch(text, "file", given={**base, **given}, models=models, partial=partial)
+
+
+def said(found: Launch, *names: str) -> list[object]:
+    return [found.plan[name][0] if name in found.plan else None for name in names]
+
+
+DEGREES = ("tensor_parallel", "pipeline_parallel", "virtual_pipeline", "expert_parallel")
+
+ZOO = """export MODEL=${MODEL:-Qwen3-235B-A22B}
+export MBS=1
+export SEQ_LEN=4096
+export PR=${PR:-"bf16"}
+DISPATCHER=deepep A2A_OVERLAP=1 TP=2 PP=8 VPP=4 EP=32 NNODES=32 GBS=2048 bash ./sbatch_benchmarking.sh \\
+    --recompute-granularity selective --recompute-modules moe_act layernorm
+"""
+
+
+def test_values_for_another_script_are_read(models: Table) -> None:
+    """B84: Megatron-MoE-ModelZoo run_h100_235b.sh: TP2 PP8 VP4 EP32, micro batch 1 of 2,048, 4,096 tokens, BF16."""
+    found = read(ZOO, models)
+    assert said(found, *DEGREES) == [2.0, 8.0, 4.0, 32.0]
+    assert said(found, "micro_batch_size", "global_batch_size", "sequence_length") == [1.0, 2048.0, 4096.0]
+    assert said(found, "precision", "zero_stage", "model") == ["bf16", 1.0, "Qwen3-235B-A22B"]
+    assert any("Megatron-MoE-ModelZoo" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("form", ["{} bash other.sh", "env {} ./other.sh", "export {}\nsbatch other.slurm"])
+def test_values_for_an_unknown_script_are_read(models: Table, form: str) -> None:
+    """Without its flags in sight nothing is taken from Megatron-LM's switches: no FP32, no ZeRO 0."""
+    found = read(form.format("TP=2 PP=8 EP=32"), models, model="Qwen3-235B-A22B")
+    assert said(found, *DEGREES) == [2.0, 8.0, None, 32.0]
+    assert said(found, "precision", "zero_stage") == [None, None]
+    assert any("what other.s" in note for note in found.notes)
+
+
+def test_values_for_another_script_that_are_not_known_are_refused(models: Table) -> None:
+    text = "TP=2 FROBNICATE=7 NCCL_DEBUG=INFO OUTPUT_DIR=/data bash other.sh 8 4096"
+    with pytest.raises(InputError, match=r"not read: other.sh 8 4096; FROBNICATE=7: give"):
+        read(text, models, model="Llama3-70B")
+    found = read(text, models, partial=True, model="Llama3-70B")
+    assert said(found, "tensor_parallel") == [2.0] and len(found.unread) == 2
+    with pytest.raises(InputError, match=r"it starts run_mcore.sh: read that file"):
+        read("bash run_mcore.sh dsw 8B 1 256 1e-5 4096 bf16 4 2", models, model="Qwen3-8B")
+
+
+def test_settings_that_move_a_result_are_refused_by_name(models: Table) -> None:
+    """Serving C43 (vLLM issues 14450, 20160): adapters have no column; a log interval only gets a note."""
+    line = "vllm serve meta-llama/Llama-3.1-8B-Instruct --enable-lora --max-loras 8 --new-log-colour red"
+    with pytest.raises(InputError, match=r"not read: --enable-lora; --max-loras 8: .*--partial"):
+        read(line, models)
+    found = read(line, models, partial=True)
+    assert found.unread == ["--enable-lora", "--max-loras 8"] and found.unknown == ["--new-log-colour red"]
+
+
+def test_variables_without_a_value_are_named(models: Table) -> None:
+    line = "torchrun pretrain_gpt.py --bf16 --tensor-model-parallel-size $TP --nnodes $NNODES ${EXTRA_ARGS[@]}"
+    with pytest.raises(InputError, match=r"without a value: --tensor-model-parallel-size \$TP: .*--set TP="):
+        read(line, models, model="Llama3-70B")  # the number of accelerators is given, so that of nodes is not asked for
+    assert said(read(line, models, model="Llama3-70B", TP="4"), "tensor_parallel") == [4.0]
+    with pytest.raises(InputError, match=r"\$\{EXTRA_ARGS\[@\]\}"):
+        read(f"source args.sh\n{line}", models, model="Llama3-70B", TP="4")
+
+
+PRIMUS = """modules:
+  pre_trainer:
+    framework: megatron
+    config: pre_trainer.yaml
+    model: ${PRIMUS_MODEL:qwen3_30B_A3B}.yaml
+    overrides:
+      micro_batch_size: 2
+      global_batch_size: ${oc.env:GBS,256}
+      seq_length: ${PRIMUS_SEQ_LENGTH:4096}
+      max_position_embeddings: ${.seq_length}
+      expert_model_parallel_size: ${PRIMUS_EP:8}
+      pipeline_model_parallel_size: ${PRIMUS_PP:1}
+      overlap_grad_reduce: true
+"""
+
+
+def test_primus(models: Table) -> None:
+    """B85: qwen3_30B_A3B-BF16-pretrain.yaml: EP8, 4,096 tokens, BF16; defaults stand in the file."""
+    found = read(PRIMUS, models)
+    assert said(found, "expert_parallel", "sequence_length", "global_batch_size") == [8.0, 4096.0, 256.0]
+    assert said(found, "precision", "zero_stage", "model") == ["bf16", 1.0, "Qwen3-30B-A3B"]
+    assert said(read(PRIMUS, models, PRIMUS_EP="4"), "expert_parallel") == [4.0]
+
+
+def test_ms_swift(models: Table) -> None:
+    """B87: qwen3_moe.sh: BF16, 8,192 tokens, distributed optimizer; the model is the one that it loads."""
+    text = "NNODES=$WORLD_SIZE \\\nNODE_RANK=$RANK \\\nmegatron sft \\\n  --load Qwen3-30B-A3B-Base-mcore \\\n"
+    text += "  --pipeline_model_parallel_size 2 --expert_model_parallel_size 8 --packing true --max_length 8192"
+    found = read(text, models)
+    assert said(found, "precision", "zero_stage", "sequence_length") == ["bf16", 1.0, 8192.0]
+    assert said(found, "model", "recompute", "micro_batch_size") == ["Qwen3-30B-A3B", "selective", 1.0]
+    assert any(note.startswith("defaults of ms-swift: ") for note in found.notes)
+
+
+def test_slime(models: Table) -> None:
+    text = "source models/qwen3-4B.sh\nray job submit --address=http://127.0.0.1:8265 -- python3 train.py \\\n"
+    text += "  --actor-num-nodes 2 --actor-num-gpus-per-node 8 ${MODEL_ARGS[@]} --hf-checkpoint /models/Qwen3-4B \\\n"
+    text += "  --tensor-model-parallel-size 2 --rollout-batch-size 32 --sglang-ep-size 8"
+    found = read_launch(text, "file", given={"accelerator": "H100-SXM-80GB"}, models=models)
+    assert said(found, "precision", "zero_stage", "model", "num_accelerators") == ["bf16", 1.0, "Qwen3-4B", 16.0]
+
+
+def test_torchtitan_by_run_train(models: Table) -> None:
+    """B91: PR 1875; NGPU is the number of accelerators, CONFIG_FILE names the model."""
+    text = "NGPU=8 CONFIG_FILE=/data/${USER}/torchtitan/llama3_70b.toml ./run_train.sh --training.seq_len=8192"
+    text += " --parallelism.tensor_parallel_degree=4"
+    found = read_launch(text, "file", given={"accelerator": "H100-SXM-80GB"}, models=models)
+    assert said(found, "num_accelerators", "model", "tensor_parallel") == [8.0, "Meta-Llama-3.1-70B", 4.0]
+    assert said(found, "zero_stage", "software") == [3.0, "torchtitan"]
+
+
+def test_flags_in_a_here_document(models: Table) -> None:
+    """B50: gpu-recipes a4x: TP1 PP8 VP3 EP8, micro batch 1 of 1,024, 4,096 tokens, BF16 on 64."""
+    text = """worker_command=$(cat <<- EOM
+  python run.py --model_recipe_name qwen3_235b_a22b --gpus_per_node 4 --num_gpus 64 --seq_length 4096 \\
+    --compute_dtype bf16 --global_batch_size 1024 --tensor_model_parallel_size $TP --pipeline_model_parallel_size 8 \\
+    --expert_model_parallel_size 8 --virtual_pipeline_model_parallel_size 3 --micro_batch_size 1
+EOM
+)
+echo "$worker_command" > worker_command.sh
+torchrun --nproc-per-node="4" --nnodes="16" --no-python bash worker_command.sh
+"""
+    found = read_launch("TP=1\n" + text, "file", given={"accelerator": "GB200"}, models=models)
+    assert said(found, *DEGREES) == [1.0, 8.0, 3.0, 8.0]
+    assert said(found, "micro_batch_size", "global_batch_size", "num_accelerators") == [1.0, 1024.0, 64.0]
+    assert said(found, "precision", "model") == ["bf16", "Qwen3-235B-A22B"]
+
+
+def test_a_model_of_two_flags(models: Table) -> None:
+    """B93: -m deepseek -s v3, in a script inside YAML; -m of Python names a module."""
+    text = "spec:\n  train.sh: |\n    torchrun run_script.py -m deepseek -s v3 -c bf16 -g gb300 -ng 64 -mb 1 -ep 64\n"
+    found = read_launch(text, "file", models=models)
+    assert said(found, "model", "expert_parallel", "num_accelerators") == ["DeepSeek-V3", 64.0, 64.0]
+    plan = read("python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-R1 --tp 16", models).plan
+    assert (plan["model"][0], plan["software"][0]) == ("DeepSeek-R1", "sglang")
+
+
+@pytest.mark.parametrize("name", ["moonshotai/Moonlight-99B-A3B", "deepseek-ai/DeepSeek-R1-Distill-Llama-70B"])
+def test_a_model_that_the_catalog_lacks_is_named(models: Table, name: str) -> None:
+    """B88: ms-swift deepseek_v3.sh; a longer name is no model whose name it begins with."""
+    for line in (f"megatron sft --model {name} --tensor_model_parallel_size 2", f"vllm serve {name}"):
+        with pytest.raises(InputError, match=f"names {name}, which the catalog lacks: add its row"):
+            read(line, models)
+
+
+DIMENSIONS = "--num-layers {} --hidden-size {} --num-attention-heads {} --tensor-model-parallel-size 8 "
+
+
+def test_a_model_agrees_with_all_dimensions(models: Table) -> None:
+    """B94: fixstars/mdk: 6.44 billion parameters: gated, so 10,880 wide; no GPT-7.1B, which is 16,384 wide."""
+    line = DIMENSIONS.format(30, 4096, 32)
+    with pytest.raises(InputError, match=r"ffn hidden size 10880; the nearest, GPT-7.1B, has gated mlp 0, ffn hidden"):
+        read(line + "--swiglu", models)
+    assert said(read(line, models), "model") == ["GPT-7.1B"]  # ungated and four times as wide without its flags
+    line = DIMENSIONS.format(80, 8192, 64) + "--num-query-groups 8 --ffn-hidden-size 28672 --swiglu --vocab-size "
+    assert said(read(f"{line} 128256", models), "model") == ["Meta-Llama-3.1-70B"]
+    assert said(read(f"{line} 32000", models), "model") == ["Llama2-70B"]
+    with pytest.raises(InputError, match="vocab size 64000"):
+        read(f"{line} 64000", models)
+    with pytest.raises(InputError, match=r"names Qwen3-8B.*, but states num layers 30 and not 36"):
+        read(f"{DIMENSIONS.format(30, 4096, 32)} --load Qwen3-8B-mcore --model Qwen3-8B", models)
+
+
+LOG = """  bf16 ............................................ True
+  ffn_hidden_size ................................. 28672
+  group_query_attention ........................... True
+  hidden_size ..................................... 8192
+  num_attention_heads ............................. 64
+  num_layers ...................................... 80
+  num_query_groups ................................ 8
+  padded_vocab_size ............................... {}
+  swiglu .......................................... True
+  tensor_model_parallel_size ...................... 8
+"""
+
+
+@pytest.mark.parametrize(("vocabulary", "model"), [(129024, "Meta-Llama-3.1-70B"), (32768, "Llama2-70B")])
+def test_a_log_of_llama_3_is_no_llama_2(models: Table, vocabulary: int, model: str) -> None:
+    """Vocabularies of 128,256 and 32,000, padded to multiples of 128 times 8 ranks."""
+    assert said(read(LOG.format(vocabulary), models), "model") == [model]
+
+
+@pytest.mark.parametrize(
+    ("line", "precision", "activations", "cache"),
+    [
+        # C01: vLLM issue 21348: 8.11 GiB hold 178,880 tokens, 48,128 B each: a cache of 16 bits beside FP8 weights
+        ("vllm serve /models/Qwen3-235B-A22B-FP8", "fp8", None, "bf16"),
+        ("vllm serve /models/Qwen3-235B-A22B-FP8 --kv-cache-dtype auto", "fp8", None, "bf16"),
+        ("vllm serve /models/Qwen3-235B-A22B-FP8 --kv-cache-dtype fp8", "fp8", None, "fp8"),
+        ("sglang.launch_server --model-path Qwen/Qwen3-235B-A22B-FP8 --tp 4", "fp8", None, "bf16"),
+        # C22: --dtype is of the activations of quantised checkpoints
+        ("vllm serve Qwen/Qwen2.5-72B-Instruct-AWQ --quantization awq --dtype half", "int4", "fp16", "fp16"),
+        ("vllm serve Qwen/Qwen2.5-72B-Instruct-GPTQ-Int4 --dtype bfloat16", "int4", "bf16", "bf16"),
+        ("vllm serve Qwen/Qwen2.5-72B-Instruct --dtype half", "fp16", None, "fp16"),
+        # C23: W8A8 of this publisher is INT8, unless its name says FP8
+        ("vllm serve RedHatAI/Meta-Llama-3.1-70B-Instruct-quantized.w8a8", "int8", None, "bf16"),
+        ("vllm serve RedHatAI/Meta-Llama-3.1-70B-Instruct-FP8-dynamic", "fp8", None, "bf16"),
+        ("vllm serve RedHatAI/Meta-Llama-3.1-70B-Instruct-quantized.w8a16", "int8", "bf16", "bf16"),
+        ("vllm serve nvidia/Llama-3.3-70B-Instruct-NVFP4 --quantization modelopt", "fp4", None, "bf16"),
+        # checkpoints that are not published in 16 bits
+        ("vllm serve openai/gpt-oss-120b", "fp4", None, "bf16"),
+        ("vllm serve deepseek-ai/DeepSeek-V3-0324", "fp8", None, "bf16"),
+        ("vllm serve moonshotai/Kimi-K2-Instruct", "fp8", None, "bf16"),
+        ("vllm serve unsloth/DeepSeek-V3-BF16", "bf16", None, "bf16"),
+    ],
+)
+def test_precisions_of_checkpoints(
+    models: Table, line: str, precision: str, activations: str | None, cache: str
+) -> None:
+    found = read(f"{line} --max-running-requests 8" if "sglang" in line else f"{line} -tp 8", models)
+    assert said(found, "precision", "activation_precision", "kv_precision") == [precision, activations, cache]
+    assert precision in ("bf16", "fp16") or any(precision in note for note in found.notes) or "awq" in line
+
+
+def test_a_precision_that_is_assumed_is_said(models: Table) -> None:
+    assert (
+        "precision bf16 is assumed: the name Qwen/Qwen3-8B states no format"
+        in read("vllm serve Qwen/Qwen3-8B", models).notes
+    )

@@ -1,0 +1,245 @@
+"""Logs: medians without the warm-up, any length, and one line for what is none."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import run_logs
+from conftest import Outcome
+
+from xlperf.base.errors import InputError
+from xlperf.base.resources import rows, workbook
+from xlperf.base.units import UNITS
+from xlperf.explore.causes import measured_texts
+from xlperf.interop.logs import blocks, read_log, read_profile
+
+Command = Callable[..., Outcome]
+LINE = (
+    " iteration {:8d}/  500000 | consumed samples: 512 | elapsed time per iteration (ms): {:.1f} | lm loss: 2E+00 |\n"
+)
+
+
+def megatron(path: Path, count: int) -> Path:
+    memory = "[Rank 0] (after 2 iterations) memory (MB) | allocated: 100.0 | max allocated: 25600.0 | reserved: 3.0\n"
+    with path.open("w") as stream:
+        for step in range(count):
+            stream.write(LINE.format(step, 90_000.0 if step < 2 else 20_600.0 + step % 3))
+        stream.write(memory)
+    return path
+
+
+def test_a_training_log(command: Command, tmp_path: Path) -> None:
+    log = megatron(tmp_path / "train.log", 100)
+    step, memory = read_log(log).results
+    assert (step.value, step.unit, step.used, step.left_out) == (20_601.0, "ms", 90, 10)
+    assert (memory.result, memory.value, memory.unit) == ("memory", 25_600.0, "MiB")
+    outcome = command("diagnose", workbook(), "--name", "Llama-3 70B, 64 H100, bf16", "--log", log)
+    assert outcome.code == 0 and outcome.out.startswith("measured step time 20.6 s; predicted")
+    assert "10 of warm-up left out" in outcome.err and "full recomputation" in outcome.out
+
+
+def test_benchmark_results(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps({"median_ttft_ms": 120.5, "median_tpot_ms": 8.25, "output_throughput": 812.0}))
+    assert [value.text for value in read_log(path).results] == [
+        "ttft=120.5 ms",
+        "tpot=8.25 ms",
+        "tokens per second=812 token/s",
+    ]
+    path.write_text("Median TTFT (ms):      99.5\nMedian TPOT (ms):  7.5\nOutput token throughput (tok/s):  1000.25\n")
+    assert [value.value for value in read_log(path).results] == [99.5, 7.5, 1000.25]
+
+
+def test_memory_does_not_grow_with_the_log_and_each_byte_is_read_once(tmp_path: Path) -> None:
+    """The time of 100 MB is in tests/benchmarks."""
+    peaks = []
+    for count in (10_000, 30_000):
+        path = megatron(tmp_path / "large.log", count)
+        tracemalloc.start()
+        assert read_log(path).results[0].value == 20_601.0
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert sum(len(block) for block in blocks(path)) == path.stat().st_size
+    assert peaks[1] < peaks[0] + 3 * 8 * 20_000 + 1e6  # the numbers kept, not the text
+    assert peaks[1] < 16e6
+
+
+def trace(path: Path, order: str = "cat first") -> Path:
+    """Two steps: products of 3 ms, of which messages overlap 1 ms and stick out 2 ms; attention of 1 ms."""
+    events, start = [], 0.0
+    for step in range(2):
+        events.append({"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "ts": start, "dur": 6000})
+        for name, at, length in (
+            ("nvjet_tst_128x256_NNT", 0.0, 3000.0),
+            ("ncclDevKernel_ReduceScatter_Sum_bf16", 2000.0, 3000.0),
+            ("flash_fwd_kernel<Flash_fwd_kernel_traits>", 5000.0, 1000.0),
+        ):
+            own = {"cat": "kernel", "name": name} if order == "cat first" else {"name": name, "cat": "kernel"}
+            events.append(
+                {"ph": "X", **own, "pid": 0, "tid": 7, "ts": start + at, "dur": length, "args": {"stream": 7}}
+            )
+        start += 10_000.0
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}, indent=None if order else 2))
+    return path
+
+
+@pytest.mark.parametrize("order", ["cat first", "name first"])
+def test_a_trace_by_class_of_kernels(tmp_path: Path, order: str) -> None:
+    found = read_profile(trace(tmp_path / "trace.json", order))
+    assert found.steps == 2 and found.exposed == pytest.approx(2e-3) and found.computed == pytest.approx(4e-3)
+    assert found.times == pytest.approx({"matrix": 3e-3, "communication": 3e-3, "attention": 1e-3})
+    texts = dict(text.split("=") for text in measured_texts("training", found))
+    assert [float(value.removesuffix(" s")) for value in texts.values()] == pytest.approx([4e-3, 2e-3])
+
+
+def test_a_profile_beside_the_prediction(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "profile.csv"
+    path.write_text("class,time (ms)\nmatrix,11000\nattention,1700\nvector,620\ncommunication,5200\nexposed,2300\n")
+    asked = ("diagnose", workbook(), "--name", "Llama-3 70B, 64 H100, bf16", "--profile", path, "--all")
+    outcome = command(*asked, "--measured", "step time=15.7")
+    assert outcome.code == 0
+    lines = {line.split()[0]: line.split()[1:] for line in outcome.err.splitlines() if line.startswith(("m", "a", "v"))}
+    assert float(lines["matrix"][0]) == 11_000.0 and 0.9 < float(lines["matrix"][2]) < 1.1
+    assert "time forward ... time optimizer" in outcome.out
+
+
+BROKEN = (b"", b"{}", b"[1, 2", b"\xff" * 99, b'{"traceEvents": [{"cat": "kernel", "name": "', b'{"matrix": "fast"}')
+
+
+@pytest.mark.parametrize("content", [*BROKEN, b'{"cat": "kernel", "name": "g", "ts": 1, "dur": 2}'])
+def test_what_is_no_profile_gets_a_line(command: Command, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError):
+        read_profile(path)
+    outcome = command("diagnose", workbook(), "--profile", path)
+    assert outcome.code == 2 and outcome.err.count("\n") == 1
+
+
+VALUES = {"tpot": 0.012, "ttft": 0.25, "tokens_per_second": 800.0, "tokens_per_second_per_accelerator": 100.0}
+VALUES |= {"step_time": 2.0, "memory": 3e10, "memory_reserved": 4e10, "memory_weights": 15e9}
+VALUES |= {"accelerator_power": 600.0}
+
+
+@pytest.mark.parametrize("write", [*run_logs.TRAINING.values(), *run_logs.SERVING.values(), run_logs.nvidia_smi])
+def test_logs_of_every_stack(tmp_path: Path, write: Callable[..., str]) -> None:
+    parts = dict.fromkeys((*run_logs.PASSES, *run_logs.COMPUTED, *run_logs.EXCHANGED), 0.2)
+    path = tmp_path / "log"
+    path.write_text(write({**parts, **VALUES}, np.random.default_rng(0), 0.0))
+    values = read_log(path).results
+    assert values
+    for one in values:
+        names = [name.replace(" ", "_") for name in one.result.split(" + ")]
+        wanted = sum({**parts, **VALUES}[name] for name in names)
+        assert one.value * UNITS[one.unit].factor == pytest.approx(wanted, rel=0.02), one
+    assert {len(value.text.split("=")) for value in values} == {2}
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\xff" * 70_000, b"elapsed time per iteration (ms): 1.2.3", b"tps: ,,"])
+def test_what_is_no_log_gets_a_line(command: Command, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "noise.log"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="has no step time"):
+        read_log(path)
+    assert command("diagnose", workbook(), "--log", path).err.count("\n") == 1
+
+
+# --- numbers as each stack writes them, warm-up by step, and logs that contradict the plan ---------------------------
+
+NEMO = (
+    "Training epoch 0, iteration {0}/999 | global_batch_size: 32 | global_step: {0} | train_step_timing in s: {1} | "
+    "tokens_per_sec_per_gpu: {2} | consumed_samples: 16896\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "result", "value"),
+    [
+        # NeMo 2.0 writes rates in scientific notation and nanotron as human_format (public logs)
+        (NEMO.format(527, 2.389, "6.859e+03") * 2, "tokens per second per accelerator", 6859.0),
+        ("iteration: 8 / 50 | tokens_per_sec_per_gpu: 11.4K | x\n", "tokens per second per accelerator", 11_400.0),
+        ("iteration: 8 / 50 | tokens_per_sec_per_gpu: 1.02M | x\n", "tokens per second per accelerator", 1.02e6),
+        ("iteration: 8 / 50 | time_per_iteration_ms: 4.15K | x\n", "step time", 4150.0),
+        ("step:  3  loss: 8.2  memory: 33.21GiB(34.9%)  tps: 5,615  mfu: 4%\n", "memory reserved", 33.21),
+        ("Step Time : 12.78s GPU utilization: 528.1TFLOP/s/GPU\n", "step time", 12.78),
+        ("step: 10  loss: 12.1  memory: 81.67GiB(85.93%)  wps: 5,380  mfu: 22%\n", "memory reserved", 81.67),
+        ("Epoch 0: 1% | train_step_timing in s=5.300, consumed_samples=10240\n", "step time", 5.3),
+        ("Mean TTFT (ms):  474.30\nMean TPOT (ms):  12.05\n", "tpot", 12.05),
+        ("completed step: 17, seconds: 12.345, TFLOP/s/device: 415.2, Tokens/s/device: 663.6\n", "step time", 12.345),
+        ("elapsed time per iteration (ms): 1.52E+04 |\n", "step time", 15_200.0),
+    ],
+)
+def test_numbers_as_stacks_write_them(tmp_path: Path, text: str, result: str, value: float) -> None:
+    path = tmp_path / "log"
+    path.write_text(text)
+    assert {one.result: one.value for one in read_log(path).results}[result] == pytest.approx(value)
+
+
+def test_warm_up_is_counted_in_steps(tmp_path: Path) -> None:
+    """Four ranks of torchtitan (PR 1884): the four lines of step 1 are one step, and 5,615 token/s are left."""
+    line = "[rank{}]:[titan] - INFO - step: {:2}  loss: 10.2  memory: 44.84GiB(47.19%)  tps: {:,}  mfu: 32.88%\n"
+    path = tmp_path / "log"
+    path.write_text("".join(line.format(rank, step, tps) for step, tps in ((1, 86), (10, 5615)) for rank in range(4)))
+    rate = next(one for one in read_log(path).results if one.result.startswith("tokens"))
+    assert (rate.value, rate.used, rate.left_out) == (5615.0, 1, 1)
+    path.write_text("".join(NEMO.format(n, t, "1e3") for n, t in ((527, 2.389), (528, 2.443), (529, 2.127))))
+    step = read_log(path).results[0]
+    assert (step.value, step.left_out) == (2.389, 0)  # the middle of a run has no warm-up
+
+
+PLANS = (
+    "name,model,accelerator,num accelerators,global batch size,micro batch size,sequence length,software\n"
+    "a,Llama3-8B,H100,8,128,1,8192,nemo\n"
+)
+
+
+def test_a_log_of_another_run_is_reported(command: Command, tmp_path: Path) -> None:
+    """A batch of 32 beside a plan of 128, and TFLOP/s that stand for half the FLOP per token of the plan."""
+    plans, log = tmp_path / "plans.csv", tmp_path / "nemo.log"
+    plans.write_text(PLANS)
+    log.write_text("".join(NEMO.format(number, 2.4, "1.37e+04") for number in range(500, 510)))
+    outcome = command("diagnose", plans, "--log", log)
+    assert "nemo.log: contradicts the plan: its global batch size is 32, that of the plan 128" in outcome.err
+    log.write_text(
+        "iteration 5/ 9 | elapsed time per iteration (ms): 12700.0 | throughput per GPU (TFLOP/s/GPU): 270.1 |\n"
+    )
+    assert "GFLOP per token" in command("diagnose", plans, "--log", log).err
+    log.write_text(log.read_text().replace("270.1", "520.1"))
+    assert "contradicts" not in command("diagnose", plans, "--log", log).err
+
+
+def test_reading_is_linear_in_the_length_of_a_line(tmp_path: Path) -> None:
+    """Every pattern on its own worst text: its literal beginning over and over, and long runs after it."""
+    from xlperf.interop.log_text import _patterns
+    from xlperf.interop.logs import _EVENT, _compiled
+
+    def worst(pattern: re.Pattern[bytes], stem: bytes, size: int) -> float:
+        texts = [stem * (size // max(len(stem), 1)), *(stem + each * size for each in (b"1", b" ", b".", b",", b"x"))]
+        texts.append((stem + b"1,") * (size // (len(stem) + 2)))
+        slowest = 0.0
+        for text in texts:
+            start = time.process_time()
+            for _ in pattern.finditer(text):
+                pass
+            slowest = max(slowest, time.process_time() - start)
+        return slowest
+
+    patterns = [(_compiled(row["pattern"]), row["pattern"]) for row in rows("interop/log_patterns.csv")]
+    patterns += [(re.compile(one.pattern.encode(), one.flags & re.M), one.pattern) for _, one, *_ in _patterns()]
+    stems = [(pattern, re.sub(r"\\s\*|\\b|\(\?m\)|\^", "", text.split("{number}")[0])) for pattern, text in patterns]
+    cases = [(pattern, re.sub(r"\\(.)", r"\1", re.split(r"\(\?:|\[\^|\\\.\+", stem)[0])) for pattern, stem in stems]
+    cases += [
+        (_EVENT, '"cat":"kernel","name":"a","ts":1'),
+        (_EVENT, '"cat":"kernel","name":"a\\"'),
+        (_EVENT, '"name":"'),
+    ]
+    for pattern, stem in cases:
+        short, long = (worst(pattern, stem.encode(), size) for size in (1 << 15, 1 << 17))
+        assert long < 0.2 or long < 8.0 * short, pattern.pattern  # four times the text; sixteen if it were quadratic

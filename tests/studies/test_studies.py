@@ -1,0 +1,513 @@
+"""Studies: each finding is pinned by sign, order or knee; workbooks are what their modules give; reports open."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from dataclasses import replace
+from datetime import date
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import openpyxl
+import pytest
+from conftest import show
+from report_samples import faults_on_paper
+from study_samples import cell, outcome, sheet
+
+from xlperf.base.errors import InputError
+from xlperf.catalog.parse import table_from_rows
+from xlperf.engine import evaluate
+from xlperf.equations.training.step import STEP_PARTS
+from xlperf.studies import NAMES, study
+from xlperf.studies import outcome as outcome_module
+from xlperf.studies import study as shelved
+from xlperf.studies.inputs import read_inputs, study_workbook
+from xlperf.studies.outcome import IN_SHORT
+from xlperf.workbook.report.book import write_study_report
+from xlperf.workbook.report.studies import (
+    _colours_of_machines,
+    _shades,
+    study_package,
+    study_sheets,
+    write_study,
+)
+from xlperf.workbook.style import add_styles
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_workbook_of_a_study_is_what_its_module_gives(name: str, tmp_path: Path) -> None:
+    made = tmp_path / f"{name}.xlsx"
+    write_study(made, study(name))
+    assert show(study_workbook(name)).splitlines()[1:] == show(made).splitlines()[1:]
+    assert study_package(study(name)) == made.read_bytes()
+
+
+def test_every_row_of_the_csv_files_belongs_to_a_study() -> None:
+    folder = Path(outcome_module.__file__).parent
+    for path in folder.glob("*.csv"):
+        with path.open(encoding="utf-8", newline="") as stream:
+            rows = list(csv.DictReader(stream))
+        assert rows
+        assert {row["study"] for row in rows} <= set(NAMES), path.name
+        assert not [row for row in rows if None in row or None in row.values()], path.name
+
+
+def test_a_grid_of_plans_is_written_once() -> None:
+    """Alternatives are crossed, the first column slowest; braces take the value of another column."""
+    plans = study("cost-performance").rows()["inference"]
+    first = [(row["tensor_parallel"], row["batch_size"]) for row in plans[:10]]
+    assert first == [*((1.0, 2.0**power) for power in range(9)), (2.0, 1.0)]
+    assert plans[9]["name"] == "A100-SXM4-80GB, bf16, TP 2, batch 1"
+    assert plans[9]["num_accelerators"] == 2.0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_report_has_every_table_its_charts_and_no_error(name: str, tmp_path: Path) -> None:
+    chosen = study(name)
+    inputs = read_inputs(chosen)
+    path = tmp_path / "report.xlsx"
+    write_study_report(path, chosen, inputs, outcome(name), date=date(2026, 11, 21))
+    book = openpyxl.load_workbook(path)
+    assert book.sheetnames[: len(outcome(name).sheets) + 2] == [
+        "study", *(found.name for found in outcome(name).sheets), "summary"
+    ]  # fmt: skip
+    assert book.active is book["study"]
+    text = " ".join(str(c.value) for row in book["study"].iter_rows() for c in row if c.value is not None)
+    for finding in outcome(name).findings:
+        assert finding.words in text
+    for found in outcome(name).sheets:
+        made = book[found.name]
+        assert len(made._charts) == len(found.charts)
+        filled = sum(c.value is not None for row in made.iter_rows() for c in row)
+        assert filled > len(found.rows)
+        for row in made.iter_rows():
+            assert not [c.coordinate for c in row if isinstance(c.value, str) and c.value.startswith("#")]
+    assert outcome(name).findings
+    if name not in NAMES[:2]:
+        return
+    again = tmp_path / "again.xlsx"
+    write_study_report(again, chosen, inputs, outcome(name), date=date(2026, 11, 21))
+    assert again.read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_advice_takes_its_numbers_from_the_results(name: str) -> None:
+    """No number is typed into a study's advice; what it names is found, and without facts what needs none is left."""
+    typed = re.sub(r"\{\w+\}|\b(mm2|FLOP)\b", "", study(name).advice)
+    assert not re.search(r"\d", typed)
+    said = study(name).advised(outcome(name).facts)
+    assert "{" not in said and said.count(";") == study(name).advice.count(";")
+    assert "{" not in study(name).advised({})
+
+
+def test_a_machine_has_one_colour_in_all_charts_of_a_study() -> None:
+    """And no other series of a chart with machines has the colour of one."""
+    found = outcome("mixed-pools")
+    machines = _colours_of_machines(found)
+    assert len(set(machines.values())) == len(machines) > 2
+    for source in found.sheets:
+        for chart in source.charts:
+            shades = _shades(chart.y, machines)
+            assert len(set(shades.values())) == len(shades)
+            assert all(shades[name] == machines[name] for name in chart.y if name in machines)
+            others = {shade for name, shade in shades.items() if name not in machines}
+            assert not others & set(machines.values()) or not set(chart.y) & set(machines)
+
+
+def test_a_chart_refers_to_columns_that_its_sheet_has() -> None:
+    for name in NAMES:
+        for found in outcome(name).sheets:
+            names = [column.name for column in found.columns]
+            assert len(set(names)) == len(names)
+            for chart in found.charts:
+                assert {chart.x, *chart.y} <= set(names), (name, found.name)
+
+
+def test_a_speed_up_is_the_product_of_its_factors_and_near_what_was_published() -> None:
+    """10.7 and 14.2 times: published rows on B200 in FP8 over A100 with selective and with full recompute."""
+    factors = sheet("a100-to-b200", "factors")
+    for row in factors.rows:
+        gains = [float(value) for value in row[1:-1] if isinstance(value, float)]
+        assert math.prod(gains) == pytest.approx(row[-1], rel=1e-9)
+        assert gains[-1] == pytest.approx(1, rel=1e-9), "the factors explain all"
+    assert cell(factors, "old, selective recompute to new, FP8", "total") == pytest.approx(10.7, rel=0.15)
+    assert cell(factors, "old, full recompute to new, FP8", "total") == pytest.approx(14.2, rel=0.15)
+
+
+def test_no_gain_is_above_the_ratio_of_peaks_times_the_recompute_saved() -> None:
+    ceilings = sheet("a100-to-b200", "ceilings")
+    assert cell(ceilings, "old, selective recompute to new, FP8", "compute_ceiling") == pytest.approx(14.42, abs=0.01)
+    assert cell(ceilings, "old, selective recompute to new, FP4", "compute_ceiling") == pytest.approx(28.85, abs=0.01)
+    for row in ceilings.rows:
+        assert 0 < float(row[3] or 0) < 4 / 3
+
+
+def test_a_claimed_gain_is_told_by_what_it_would_need() -> None:
+    """No plan reaches 35 times; gain x missing factor is the claim, and the old machine's share of peak falls by it."""
+    rows = sheet("a100-to-b200", "claim").rows
+    for _, gain, claimed, missing, mfu, needed in (
+        [float(v) if isinstance(v, float) else 0.0 for v in row] for row in rows
+    ):
+        assert gain * missing == pytest.approx(claimed) and claimed == 35.0 and gain < claimed
+        assert needed * missing == pytest.approx(mfu)
+    slower = sheet("a100-to-b200", "handicaps").numbers("times_slower")
+    assert (slower > 1.0).all() and list(slower) == sorted(slower, reverse=True)
+    words = {finding.tag: finding.words for finding in outcome("a100-to-b200").findings}
+    assert words["Claim"].startswith("No honest baseline gives 35 times: ") and "Handicap" in words
+
+
+def test_recompute_saves_memory_for_time() -> None:
+    """Korthikanti et al. 2022: selective costs a few percent, full 30 to 40 %; activations fall in that order."""
+    found = sheet("recompute", "recompute")
+    for label in ("22B", "175B", "530B", "1T"):
+        for sequence in ("", "sequence parallel, "):
+            plans = [f"{label}, {sequence}{mode} recompute" for mode in ("none", "selective", "full")]
+            none, selective, full = (cell(found, plan, "memory_activations") for plan in plans)
+            assert none > selective > full
+            steps = [cell(found, plan, "step_time") for plan in plans]
+            assert 1 < steps[1] / steps[0] < 1.1
+            assert 1.2 < steps[2] / steps[0] < 1.45
+    mode = "sequence parallel, selective recompute"
+    assert cell(found, f"175B, {mode}", "memory_activations") < 0.25 * cell(
+        found, "175B, none recompute", "memory_activations"
+    )
+
+
+def test_decode_waits_for_memory_everywhere_and_prefill_turns_on_faster_machines() -> None:
+    bounds = sheet("gemm-bounds", "bounds")
+    machines = [column.name for column in bounds.columns][1:]
+    for row in bounds.rows:
+        if str(row[0]).startswith("decode"):
+            assert set(row[1:]) == {"memory"}
+    prefill = next(row for row in bounds.rows if row[0] == "prefill: mlp up")
+    words = dict(zip(machines, prefill[1:], strict=True))
+    assert words["Llama 2 13B on A100-SXM4-80GB"] == "compute"
+    assert words["Llama 2 13B on B200-SXM-180GB"] == "memory"
+
+
+def test_a_larger_ridge_asks_for_a_larger_batch() -> None:
+    batch = sheet("gemm-bounds", "batch")
+    turn = {name: cell(batch, "mlp up", f"Llama 2 13B on {name}") for name in ("A100-SXM4-80GB", "H100-SXM-80GB")}
+    assert 150 <= turn["A100-SXM4-80GB"] < turn["H100-SXM-80GB"] <= 512
+
+
+def test_flash_attention_gains_with_the_sequence() -> None:
+    found = sheet("flash-attention", "attention")
+    for machine in ("A100-SXM4-80GB", "H100-SXM-80GB"):
+        rows = [row for row in found.rows if row[1] == machine]
+        speed = [float(row[5] or 0) for row in rows]
+        assert speed == sorted(speed)
+        assert speed[0] > 1
+        assert speed[-1] > 2
+        for row in rows:
+            length, ratio = float(row[2] or 0), float(row[8] or 0)
+            assert ratio == pytest.approx(1 + 5 * 32 * length / (34 * 4096), rel=0.1)
+
+
+def test_networks_stand_in_the_order_of_their_bandwidth() -> None:
+    found = sheet("topologies", "topologies")
+    parts = [found.numbers(part) for part in STEP_PARTS]
+    np.testing.assert_allclose(np.sum(parts, axis=0), found.numbers("step_time"), rtol=1e-9)
+    steps = {str(row[0]): float(row[3] or 0) for row in found.rows}
+    assert not any(math.isnan(value) for value in steps.values())
+    for kind in ("dense", "experts"):
+        assert steps[f"{kind} on fat-tree"] <= steps[f"{kind} on dragonfly"]
+        assert steps[f"{kind} on fat-tree"] < steps[f"{kind} on fat-tree 4 to 1"]
+        assert (
+            steps[f"{kind} on flat switch"] < steps[f"{kind} on flat torus 8x8x8"] < steps[f"{kind} on flat mesh 8x8x8"]
+        )
+    slow = {kind: steps[f"{kind} on torus of nodes"] / steps[f"{kind} on fat-tree"] for kind in ("dense", "experts")}
+    assert slow["experts"] > slow["dense"], "the all-to-all suffers most"
+
+
+def test_the_all_to_all_of_a_torus_grows_with_its_longest_ring() -> None:
+    """Per axis of a torus, a quarter of its ring times what each sends, over its two links of the axis."""
+    found = sheet("topologies", "collectives")
+    cubic, flat = (cell(found, f"flat torus {shape}", "all_to_all") for shape in ("8x8x8", "32x16"))
+    bandwidth = 100e9
+    for time, ring, axes in ((cubic, 8, 3), (flat, 32, 2)):
+        bound = 256e6 * ring / 8 / (bandwidth / (2 * axes)) * 1e3
+        assert bound < time < 1.7 * bound
+    assert flat / cubic == pytest.approx(32 / 8 * 2 / 3, rel=0.05)
+
+
+def test_experts_give_more_parameters_for_less_than_their_cost() -> None:
+    found = sheet("moe", "experts")
+    dense = "dense, equal active"
+    for name in ("8 experts, 2 active", "64 experts, 8 active"):
+        assert cell(found, name, "active_parameters") == pytest.approx(
+            cell(found, dense, "active_parameters"), rel=0.01
+        )
+        twin = f"dense, equal total to {name.partition(',')[0]}"
+        assert cell(found, name, "parameters") == pytest.approx(cell(found, twin, "parameters"), rel=0.01)
+        rate = cell(found, name, "tokens_per_second_per_accelerator")
+        assert cell(found, twin, "tokens_per_second_per_accelerator") < rate
+        assert rate < cell(found, dense, "tokens_per_second_per_accelerator")
+
+
+def test_the_exposed_all_to_all_grows_with_expert_parallelism() -> None:
+    widths = sheet("moe", "width")
+    names = [column.name for column in widths.columns]
+    for i, name in enumerate(names):
+        if name.startswith("share_"):
+            shares = [float(row[i]) for row in widths.rows if isinstance(row[i], float)]
+            assert shares[0] == 0
+            assert shares[-1] == max(shares) > 0
+
+
+def test_experts_lose_their_bytes_as_the_batch_grows() -> None:
+    decode = sheet("moe", "decode")
+    ratio = [
+        cell(decode, row[0], "64 experts, 8 active") / cell(decode, row[0], "dense, equal active")
+        for row in decode.rows
+    ]
+    assert max(ratio[1:-1]) > ratio[0]
+
+
+def test_a_laxer_target_is_never_dearer() -> None:
+    serving = sheet("cost-performance", "serving")
+    for i in range(1, len(serving.columns)):
+        costs = [float(row[i]) for row in serving.rows if isinstance(row[i], float)]
+        assert costs == sorted(costs, reverse=True)
+        assert costs
+
+
+def test_a_frontier_falls() -> None:
+    edge = sheet("cost-performance", "serving frontier")
+    machines = [str(row[1]) for row in edge.rows]
+    assert len(set(machines)) == len(list(groupby(machines))), "charts draw a series for each run of rows"
+    for machine in set(machines):
+        rows = [(float(row[2] or 0), float(row[3] or 0)) for row in edge.rows if row[1] == machine]
+        assert [time for time, _ in rows] == sorted(time for time, _ in rows)
+        costs = [cost for _, cost in rows]
+        assert costs == sorted(set(costs), reverse=True)
+
+
+def test_newer_machines_train_faster_for_each_accelerator() -> None:
+    machines = sheet("cost-performance", "training machines")
+    rate = [
+        cell(machines, name, "tokens_per_second_per_accelerator")
+        for name in ("A100-SXM4-80GB", "H100-SXM-80GB", "B200-SXM-180GB")
+    ]
+    assert rate == sorted(rate)
+
+
+def test_a_study_of_ones_own_numbers(tmp_path: Path) -> None:
+    """A reader halves the NVLink of A100 in the study's workbook: the gain to B200 grows."""
+    mine = tmp_path / "mine.xlsx"
+    write_study(mine, study("a100-to-b200"))
+    book = openpyxl.load_workbook(mine)
+    sheet_ = book["study"]
+    for row in sheet_.iter_rows():
+        if row[0].value == "claimed gain":
+            row[1].value = 20
+    networks = book.create_sheet("networks")
+    networks.append(["network", "tier", "size", "topology", "link bandwidth (GB/s)", "latency (us)"])
+    networks.append(["DGX-A100", 1, 8, "switch", 150, 3])
+    networks.append(["DGX-A100", 2, 65536, "fat-tree", 25, 5])
+    book.save(mine)
+    inputs = read_inputs(study("a100-to-b200"), mine)
+    assert inputs.number("claimed_gain") == 20
+    changed = study("a100-to-b200").analyse(inputs)
+    key = "old, selective recompute to new, FP8"
+    assert cell(changed.sheets[0], key, "total") > 1.02 * cell(sheet("a100-to-b200", "factors"), key, "total")
+
+
+def test_bad_studies_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match='no study is named "recompte"; did you mean recompute'):
+        shelved("recompte")
+    mine = tmp_path / "mine.xlsx"
+    write_study(mine, study("gemm-bounds"))
+    book = openpyxl.load_workbook(mine)
+    book["study"]["B5"] = "1, two"
+    book["study"]["A6"] = "batch size"
+    book.save(mine)
+    with pytest.raises(InputError) as problem:
+        read_inputs(study("gemm-bounds"), mine)
+    lines = str(problem.value).splitlines()
+    assert lines[0] == 'mine.xlsx [study!B5]: batch sizes must be a number, got "two"'
+    assert lines[1].startswith('mine.xlsx [study!A6]: no setting "batch size" in the study gemm-bounds; did you mean')
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_study_begins_with_its_question_its_finding_in_two_sentences_and_what_to_do(name: str) -> None:
+    (short,) = outcome(name).short
+    assert short.tag == IN_SHORT
+    sentences = short.words.rstrip(".").split(". ")
+    assert len(sentences) == 2 and all(re.search(r"\d", words) for words in sentences), short.words
+    book = openpyxl.Workbook()
+    add_styles(book)
+    book.worksheets[0].title = "summary"
+    study_sheets(book, study(name), read_inputs(study(name)), outcome(name))
+    sheet = book.worksheets[0]
+    rows = [(sheet.cell(row, 1).value, sheet.cell(row, 2).value) for row in range(3, 6)]
+    assert rows == [
+        ("Question", study(name).question),
+        (IN_SHORT, short.words),
+        ("What to do", study(name).advised(outcome(name).facts)),
+    ]
+    charts = [chart for found in outcome(name).sheets for chart in found.charts]
+    assert len(sheet._charts) == min(len(charts), 2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_share_that_a_study_names_is_more_than_the_whole(name: str) -> None:
+    """Shares are told as per cent once: 4 to 7 % of the dies, not 400 to 700."""
+    told = [study(name).advised(outcome(name).facts), *(finding.words for finding in outcome(name).findings)]
+    shares = [share for words in told for share in re.findall(r"([\d,.]+) % of (?:the|that|its|it)\b", words)]
+    assert all(float(share.replace(",", "")) <= 100.0 for share in shares), told
+
+
+def test_a_report_of_a_study_is_cut_nowhere_on_paper() -> None:
+    """No page ends inside a chart, and every chart lies within what is printed, in the narrowest font."""
+    for name in NAMES:
+        book = openpyxl.Workbook()
+        add_styles(book)
+        book.worksheets[0].title = "summary"
+        study_sheets(book, study(name), read_inputs(study(name)), outcome(name))
+        for made in book.worksheets[:-1]:
+            assert not faults_on_paper(made), (name, made.title)
+
+
+def test_charts_have_few_labels() -> None:
+    for name in NAMES:
+        for found in outcome(name).sheets:
+            for chart in found.charts:
+                first, last = chart.rows or (0, len(found.rows))
+                assert chart.kind not in ("bars", "columns") or last - first <= 45, (name, found.name)
+
+
+def test_winners_of_cost_against_performance_say_what_they_rest_on() -> None:
+    made = outcome("cost-performance").findings
+    assert made[0].tag == "In short"
+    assert "Extrapolated kernels:" in made[0].words or "measured kernels" in made[0].words
+
+
+@pytest.mark.parametrize(("name", "kind"), [("recompute", "training"), ("dram", "inference")])
+def test_a_workbook_without_plans_is_said(name: str, kind: str, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.xlsx"
+    write_study(mine, study(name))
+    book = openpyxl.load_workbook(mine)
+    del book[kind]
+    book.save(mine)
+    with pytest.raises(InputError, match=f"^mine.xlsx: has no {kind} plans, which this study needs"):
+        study(name).analyse(read_inputs(study(name), mine))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_study_takes_plans_that_state_only_what_they_must(name: str, tmp_path: Path) -> None:
+    """Columns that a reader deletes take their defaults; what is left is computed or refused with a reason."""
+    mine = tmp_path / "mine.xlsx"
+    write_study(mine, study(name))
+    book = openpyxl.load_workbook(mine)
+    for kind in {"training", "inference"} & set(book.sheetnames):
+        found = book[kind]
+        found.tables.clear()
+        headers = [cell.value for cell in found[4]]
+        for word in ("tensor parallel", "recompute", "precision", "pipeline parallel"):
+            if word in headers:
+                found.delete_cols(headers.index(word) + 1)
+                headers.remove(word)
+    book.save(mine)
+    assert study(name).analyse(read_inputs(study(name), mine)).findings
+
+
+def test_a_second_kind_for_the_prompts_pays_where_its_price_is_below_its_worth() -> None:
+    """The best pair never costs more than the best machine alone; break-even prices agree with the costs of pairs."""
+    gains = sheet("mixed-pools", "gains")
+    assert (gains.numbers("saving") >= 0.0).all() and gains.numbers("saving").max() < 50.0
+    assert (gains.numbers("cost_of_the_pair") <= gains.numbers("cost_of_one_kind")).all()
+    costs, worth = sheet("mixed-pools", "prompt 32768"), sheet("mixed-pools", "worth of prefill")
+    names = [column.name for column in costs.columns[1:]]
+    rents = {"H100-SXM-80GB": 1.69, "H200-SXM-141GB": 1.74, "B200-SXM-180GB": 2.34, "GB200-NVL72": 2.75,
+             "MI300X": 1.40, "MI355X": 1.90}  # fmt: skip
+    checked = 0
+    for row, decode in enumerate(names):
+        for prefill in names:
+            price, pair = worth.numbers(prefill)[row], costs.numbers(prefill)[row]
+            if math.isfinite(price) and math.isfinite(pair):
+                assert (price > rents[prefill]) == (pair < costs.numbers(decode)[row]), (decode, prefill)
+                checked += 1
+    assert checked >= 8
+
+
+@pytest.mark.parametrize("model", ["DeepSeek-V3", "Qwen3-235B-A22B"])
+def test_a_pool_for_the_experts_pays_beside_machines_that_are_dear_alone(model: str) -> None:
+    """No pair is far below the best machine; one that is dear alone gains most by a second kind, as the study says."""
+    costs = sheet("mixed-pools", f"experts of {model}")
+    names = [column.name for column in costs.columns[2:]]
+    alone, pairs = costs.numbers("no expert pool"), np.stack([costs.numbers(name) for name in names], axis=1)
+    assert 0.7 < np.nanmin(pairs) / np.nanmin(alone) < 1.5
+    gain = 1.0 - pairs / alone[:, None]
+    np.fill_diagonal(gain, np.nan)
+    own, other = np.unravel_index(int(np.nanargmax(gain)), gain.shape)
+    assert alone[own] > np.nanmin(alone) and gain[own, other] > 0.05
+    words = next(each.words for each in outcome("mixed-pools").findings if each.tag == f"Experts of {model}")
+    assert f"most beside {names[own]}: {names[other]} saves {100.0 * gain[own, other]:.1f} %" in words
+    assert f"pays in {int(np.sum(gain > 0.05))} of" in words
+
+
+def test_a_break_even_price_makes_tokens_as_cheaply() -> None:
+    """A machine has room where its rent is below its worth; energy and years that both pay hardly move a price.
+
+    At its break-even purchase price a machine is evaluated again: a token then costs as much as on the other.
+    """
+    inputs, rent = read_inputs(study("break-even")), sheet("break-even", "rent")
+    assert len(rent.rows) == 6
+    ratio = rent.numbers("break_even_rent") / rent.numbers("rent")
+    assert ratio - 1.0 == pytest.approx(rent.numbers("room") / 100.0)
+    assert cell(rent, "serving, H100-SXM-80GB against A100-SXM4-80GB", "work_of_one") > 3.0
+    assert 1.4 < cell(rent, "serving, B200-SXM-180GB against H200-SXM-141GB", "work_of_one") < 2.3
+    for name, most in (("energy price", 1.3), ("years", 1.1), ("utilization", 1.1)):
+        found = sheet("break-even", name)
+        for series in (column.name for column in found.columns[1:]):
+            values = found.numbers(series)
+            assert (values > 0.0).all() and values.max() / values.min() < most, (name, series)
+    prices = inputs.catalog.tables["prices"]
+    machines, wanted = prices.text("price"), "B200-SXM-180GB"
+    price = cell(sheet("break-even", "purchase"), f"serving, {wanted} against H200-SXM-141GB", "break_even_price")
+    capex = np.where(machines == wanted, price, prices.number("capex"))
+    owned = {**prices.columns, "rental_price": np.full(len(prices), np.nan), "capex": capex}
+    plans = inputs.plans["inference"]
+    results = evaluate(plans, inputs.catalog.with_tables([replace(prices, columns=owned)]))
+    good = (results.number("fits") == 1) & (results.number("tpot") <= 0.04)
+    cost = results.number("cost_per_million_output_tokens_all_in")
+    new, old = (np.nanmin(cost[good & (plans.text("accelerator") == name)]) for name in (wanted, "H200-SXM-141GB"))
+    assert new == pytest.approx(old, rel=1e-9)
+
+
+def test_a_break_even_rent_under_an_open_load_is_that_of_the_most_each_machine_can_serve() -> None:
+    """Issue Cases 13: at one request rate both machines make the same tokens, so the rents were the same."""
+    machines = ("H100-SXM-80GB", "B200-SXM-180GB")
+    header = ("model", "accelerator", "num accelerators", "tensor parallel", "prompt length", "output length", "mode",
+              "request rate")  # fmt: skip
+    rows = [["Meta-Llama-3.1-70B", name, 8, 4, 2048, 512, "continuous", 0.5] for name in machines]
+    known = read_inputs(study("break-even"))
+    inputs = replace(
+        known,
+        plans={"inference": table_from_rows("inference", header, rows)},
+        settings={**known.settings, "pairs": (f"{machines[1]} against {machines[0]}",), "tpot_target": 20.0},
+    )
+    rent = next(one for one in study("break-even").analyse(inputs).sheets if one.name == "rent")
+    work = rent.rows[0][[column.name for column in rent.columns].index("work_of_one")]
+    rates = np.linspace(0.5, 60.0, 600)
+    most = []
+    for row in rows:
+        results = evaluate(table_from_rows("inference", header, [[*row[:-1], rate] for rate in rates]), known.catalog)
+        most.append(rates[(results.number("fits") == 1.0) & (results.number("tpot") <= 0.02)][-1])
+    assert most[1] > 1.2 * most[0]
+    assert work == pytest.approx(most[1] / most[0], rel=0.1)
+
+
+def test_pairs_that_are_none_are_said() -> None:
+    inputs = read_inputs(study("break-even"))
+    with pytest.raises(InputError, match=r'^break-even.xlsx \[study\]: pairs must be "MACHINE against MACHINE"'):
+        study("break-even").analyse(replace(inputs, settings={**inputs.settings, "pairs": ("H100-SXM-80GB",)}))
+    with pytest.raises(InputError, match='pairs: no plan is on "B300"'):
+        study("break-even").analyse(replace(inputs, settings={**inputs.settings, "pairs": ("B300 against MI355X",)}))
+    serving = {"inference": inputs.plans["inference"]}
+    nothing = replace(inputs, plans=serving, settings={**inputs.settings, "tpot_target": 0.1})
+    assert study("break-even").analyse(nothing).findings[0].tone == "warning"

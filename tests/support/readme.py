@@ -1,0 +1,103 @@
+"""The numbers and pictures of the README, made anew: ``python tests/support/readme.py``.
+
+The answer below each command of the three questions is printed by the command; the pictures are the pages of the front
+sheets as LibreOffice prints them.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pypdfium2
+from places import ROOT
+
+README = ROOT / "README.md"
+PICTURES = {"serve": 1, "train": 2, "compare": 4}
+"""Pages of the printed workbook by the name of the picture."""
+_SCALE = 1.62
+"""Pixels of a point, so that a front sheet is some 1,250 pixels wide."""
+_BORDER = 12
+_ENDS = {"serve": " with (?=SGLang|vLLM|TensorRT)", "train": ";", "chip": ", "}
+"""Where the README ends an answer, as a pattern."""
+_LINE = re.compile(r"^(xlperf (serve|train|chip) (.+))\n# \2: .*$", re.MULTILINE)
+
+
+def answer(kind: str, words: str) -> str:
+    """What a command answers, as far as the README repeats it: its first clauses."""
+    command = [sys.executable, "-m", "xlperf", kind, *shlex.split(words, comments=True)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=280)
+    return re.split(_ENDS[kind], done.stdout.split("\n")[0])[0]
+
+
+def with_answers(text: str, answers: Mapping[str, str]) -> str:
+    """The text of the README with other answers below its commands.
+
+    ``answers``: by command, ``serve``, ``train`` and ``chip``.
+    """
+    return _LINE.sub(lambda found: f"{found[1]}\n# {found[2]}: {answers[found[2]]}", text)
+
+
+def commands(text: str) -> dict[str, str]:
+    """Arguments of the three commands of the README by command."""
+    return {found[2]: found[3] for found in _LINE.finditer(text)}
+
+
+def printed(workbook: Path, pages: int) -> list[np.ndarray]:
+    """The first pages of a workbook as LibreOffice prints them.
+
+    Returns pixels of each page without its white margins, (height, width, 3), 8 bits.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        command = [shutil.which("soffice") or "soffice", f"-env:UserInstallation={Path(folder, 'profile').as_uri()}"]
+        kind = f'pdf:calc_pdf_Export:{{"PageRange":{{"type":"string","value":"1-{pages}"}}}}'
+        command += ["--headless", "--norestore", "--convert-to", kind, "--outdir", folder, str(workbook)]
+        subprocess.run(command, check=True, capture_output=True, timeout=280)
+        document = pypdfium2.PdfDocument(Path(folder, f"{workbook.stem}.pdf").read_bytes())
+        drawn = [page.render(scale=_SCALE, rev_byteorder=True).to_numpy()[..., :3] for page in document]
+    return [_trimmed(page) for page in drawn]
+
+
+def _trimmed(page: np.ndarray) -> np.ndarray:
+    inked = np.argwhere((page < 255).any(axis=2))
+    (top, left), (bottom, right) = inked.min(axis=0), inked.max(axis=0)
+    first = np.maximum((top - _BORDER, left - _BORDER), 0)
+    # five bits of a color are enough for a sheet, and half of the file
+    cut = page[first[0] : bottom + _BORDER, first[1] : right + _BORDER]
+    return np.asarray((cut.astype(np.int64) * 31 + 127) // 255 * 255 // 31, dtype=np.uint8)
+
+
+def png(pixels: np.ndarray) -> bytes:
+    """A picture as a PNG file; ``pixels``: (height, width, 3), 8 bits."""
+    height, width, _ = pixels.shape
+    lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, width * 3)], axis=1)
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(lines.tobytes(), 9)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+def main() -> None:
+    """Make the README and its pictures anew."""
+    text = README.read_text(encoding="utf-8")
+    asked = commands(text)
+    README.write_text(with_answers(text, {kind: answer(kind, words) for kind, words in asked.items()}), "utf-8")
+    pages = printed(ROOT / "workbooks" / "xlperf.xlsx", max(PICTURES.values()))
+    for name, page in PICTURES.items():
+        (ROOT / "workbooks" / f"{name}.png").write_bytes(png(pages[page - 1]))
+
+
+if __name__ == "__main__":
+    main()

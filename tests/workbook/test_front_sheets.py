@@ -1,0 +1,520 @@
+"""Front sheets: forms answered by the engine, the same in cells as in Python, and one line where a form is wrong."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import numpy as np
+import openpyxl
+import pytest
+from places import ROOT
+
+from xlperf.addin.cells import CellError
+from xlperf.addin.worker import Session
+from xlperf.base.errors import InputError
+from xlperf.base.resources import workbook
+from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.schema import FORMS, PLAN_TABLES, first_words, results_of, table_schema
+from xlperf.engine import evaluate
+from xlperf.engine.devices import evaluate_devices
+from xlperf.explore.auto import evaluate_resolved
+from xlperf.explore.chip_table import chip_worth
+from xlperf.explore.forms import answers_of, evaluate_forms, form_of
+from xlperf.explore.train import FOLLOWING, SEARCHED
+from xlperf.workbook.build import read_tables, workbook_package
+from xlperf.workbook.front import compare as compare_sheet
+from xlperf.workbook.front.formulas import Live
+from xlperf.workbook.front.layout import NUMBERS, SHEETS
+from xlperf.workbook.package import Formulas, data_rows
+
+ASKED = {"model": "Meta-Llama-3.1-70B", "accelerator": "H200-SXM-141GB", "users": 1000.0, "prompt length": 2000.0,
+         "output length": 500.0, "speed per user": 20.0, "ttft target": 2000.0}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load_catalog()
+
+
+@pytest.fixture(scope="module")
+def session() -> Session:
+    return Session()
+
+
+@pytest.fixture(scope="module")
+def book() -> Any:
+    return openpyxl.load_workbook(workbook())
+
+
+@pytest.fixture(scope="module")
+def values() -> Any:
+    return openpyxl.load_workbook(workbook(), data_only=True)
+
+
+def answered(catalog: Catalog, kind: str, **asked: Any) -> dict[str, Any]:
+    results = evaluate_forms(table_from_rows(kind, list(asked), [list(asked.values())]), catalog)
+    return {name: column[0] for name, column in results.columns.items()}
+
+
+def test_the_walks_of_the_readme_are_true(catalog: Catalog) -> None:
+    """Three questions with their answers as the README gives them, each from one form; within 3 %."""
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    serve = answered(catalog, "serve", **{**ASKED, "model": "DeepSeek-V3", "users": 10_000.0, "precision": "fp8"})
+    run = {
+        "model": "Meta-Llama-3.1-70B",
+        "training tokens": 2.0,
+        "sequence length": 8192.0,
+        "global batch size": 1024.0,
+    }
+    train = answered(catalog, "train", **{**run, "accelerator": "H100-SXM-80GB", "num accelerators": 256.0})
+    told = re.search(r"(\d+) H200 in (\d+) servers, \$([\d.]+) per million output tokens", text)
+    assert told is not None
+    found = (serve["accelerators"], serve["servers"], serve["fleet_cost_per_million_output_tokens"] * 1e6)
+    assert [float(value) for value in told.groups()] == pytest.approx(found, rel=0.03)
+    told = re.search(r"(\d+) days for \$(\d+) k at (\d+) % MFU; .* tensor (\d+), pipeline (\d+), virtual (\d+)", text)
+    assert told is not None
+    found = (train["run_time"] / 86400.0, train["run_cost"] / 1e3, 100.0 * train["mfu"])
+    assert [float(value) for value in told.groups()[:3]] == pytest.approx(found, rel=0.03)
+    assert [float(v) for v in told.groups()[3:]] == [
+        train[name] for name in ("tensor_parallel", "pipeline_parallel", "virtual_pipeline")
+    ]
+
+
+def test_the_walk_of_a_chip_is_true(catalog: Catalog) -> None:
+    """Twice H200's bandwidth on four dies at 3 nm, from the form with three entries changed; within 3 %."""
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    told = re.search(
+        r"3 nm, (\d+) dies of (\d+) mm2, HBM4, a bandwidth of ([\d.]+) TB/s, which takes (\d+) stacks: ([\d.]+) TB/s "
+        r"\(H200: ([\d.]+)\), \$([\d,]+) to make, "
+        r"([\d.]+) times the tokens of a B200, ([\d.]+) times as many per dollar",
+        text,
+    )
+    assert told is not None
+    dies, area, target, stacks, bandwidth, sold, cost, gain, more = (float(v.replace(",", "")) for v in told.groups())
+    asked = {**CHIP, "num dies": dies, "die area": area, "bandwidth target": target}
+    chip = answered(catalog, "chip", **asked)
+    one = answered(catalog, "chip", **asked, accelerator="B200-SXM-180GB")
+    rate, worth = "tokens_per_second_per_accelerator", "tokens_per_thousand_dollars"
+    found = (chip["memory_bandwidth"] / 1e12, chip["unit_cost"], chip[rate] / one[rate], chip[worth] / one[worth])
+    assert (bandwidth, cost, gain, more) == pytest.approx(found, rel=0.05)
+    assert dies == 4.0 and chip["memory_stacks"] == stacks and bandwidth >= target >= 2.0 * sold
+
+
+# --- Serve
+
+
+def test_a_fleet_serves_its_users_at_their_speed(catalog: Catalog) -> None:
+    found = answered(catalog, "serve", **ASKED)
+    assert found["tokens_per_second_per_user"] >= 20.0
+    assert found["ttft"] <= 2.0
+    assert found["accelerators"] == found["servers"] * found["server_size"]
+    assert found["copies"] * found["concurrency"] >= 1000.0 > (found["copies"] - 1.0) * found["concurrency"]
+    assert found["copies"] * found["copy_size"] <= found["accelerators"]
+    assert found["accelerators_low"] <= found["accelerators"] <= found["accelerators_high"]
+    hour = found["accelerators"] * found["hour_price"]
+    assert hour / found["tokens_per_second"] == pytest.approx(found["fleet_cost_per_million_output_tokens"])
+    assert hour * 730.0 * 3600.0 == pytest.approx(found["monthly_cost"])
+    assert found["trust"] in ("MEASURED", "INTERPOLATED", "EXTRAPOLATED")
+    assert found["answer"].startswith(f"{found['accelerators']:,.0f} H200")
+
+
+CHOSEN = (
+    "tensor_parallel", "expert_parallel", "data_parallel_attention", "concurrency", "precision", "software", "mode",
+    "expert_dispatch", "two_batch_overlap", "prefill_tokens", "redundant_experts", "prefill_accelerators",
+    "prefill_tensor_parallel", "prefill_expert_parallel", "prefill_data_parallel_attention", "kv_precision",
+)  # fmt: skip
+
+
+def copy_of(asked: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """The plan of a copy, from the answer alone."""
+    plan = {name: asked[name] for name in ("model", "accelerator", "prompt length", "output length")}
+    plan["num accelerators"] = found["copy_size"]
+    own = {name.replace("_", " "): found[name] for name in CHOSEN if found[name] == found[name] and found[name] != ""}
+    flag = "two batch overlap"
+    return plan | own | ({flag: "yes" if own[flag] else "no"} if flag in own else {})
+
+
+@pytest.mark.parametrize("mode", ["continuous", "disaggregated"])
+def test_the_copy_that_was_chosen_is_what_the_engine_says_of_it(catalog: Catalog, mode: str) -> None:
+    found = answered(catalog, "serve", **ASKED, mode=mode)
+    plan = copy_of(ASKED, found)
+    results = evaluate(table_from_rows("inference", list(plan), [list(plan.values())]), catalog)
+    shared = [name for name in found if name in results.columns and isinstance(found[name], float)]
+    assert {"cost_per_million_output_tokens", "cost_per_million_output_tokens_all_in", "tpot_low"} <= set(shared)
+    for name in set(shared) - {"tokens_per_second", "accelerator_hour_cost"}:  # the output of the whole fleet
+        assert results.number(name)[0] == found[name], f"{name}: one number under one name"
+    # The fleet's cost is that of its copies over the share of it that is used.
+    used = found["users"] / found["concurrency"] * found["copy_size"] / found["accelerators"]
+    spread = found["cost_per_million_output_tokens_all_in"] / used
+    assert found["fleet_cost_per_million_output_tokens"] == pytest.approx(spread, rel=1e-9)
+    dear = answered(catalog, "serve", **{**ASKED, "hour price": 2.0 * 3600.0 * found["hour_price"]}, mode=mode)
+    for name in ("fleet_cost_per_million_output_tokens", "cost_per_million_output_tokens"):
+        assert dear[name] == pytest.approx(2.0 * found[name], rel=1e-9)
+
+
+def test_no_mapping_of_another_size_needs_a_smaller_fleet(catalog: Catalog) -> None:
+    best = answered(catalog, "serve", **ASKED)
+    for size in (1.0, 2.0, 4.0, 8.0, 16.0):
+        fixed = answered(catalog, "serve", **ASKED, **{"num accelerators": size})
+        if fixed["copies"] == fixed["copies"]:
+            assert fixed["copies"] * size >= 0.99 * best["copies"] * best["copy_size"]
+
+
+def test_more_users_and_faster_ones_never_need_fewer_accelerators(catalog: Catalog) -> None:
+    fleets = [answered(catalog, "serve", **{**ASKED, "users": users})["accelerators"] for users in (500, 1000, 4000)]
+    assert fleets == sorted(fleets)
+    fleets = [answered(catalog, "serve", **{**ASKED, "speed per user": s})["accelerators"] for s in (10, 20, 40)]
+    assert fleets == sorted(fleets)
+
+
+def test_a_request_rate_is_users_by_littles_law(catalog: Catalog) -> None:
+    found = answered(catalog, "serve", **{**ASKED, "users": None, "request rate": 40.0})
+    assert found["users"] / 40.0 == pytest.approx(found["ttft"] + 499.0 * found["tpot"], rel=0.01)
+    assert found["request_rate"] == pytest.approx(40.0)
+    with pytest.raises(InputError, match="users or request rate must be given"):
+        answered(catalog, "serve", **{**ASKED, "users": None})
+
+
+def test_what_cannot_be_served_says_why(catalog: Catalog) -> None:
+    fast = answered(catalog, "serve", **{**ASKED, "speed per user": 5000.0})
+    assert np.isnan(fast["accelerators"])
+    assert "tokens/s at most" in fast["reason"]
+    large = answered(catalog, "serve", **{**ASKED, "model": "DeepSeek-V4-Pro", "num accelerators": 1.0})
+    assert np.isnan(large["accelerators"]) and large["answer"].startswith("No answer: needs ")
+
+
+FEW = {"mode": "continuous", "users": 10.0, "prompt length": 1000.0, "output length": 500.0, "ttft target": None}
+
+
+@pytest.mark.parametrize(
+    ("model", "accelerator", "precision", "words", "copy", "gib"),
+    [
+        # vllm start-up log of gpt-oss-120b on one H100: 64 to 66 GiB of MXFP4 weights
+        ("gpt-oss-120b", "H100-SXM-80GB", "fp4", "MXFP4 weights, products in bf16.", 1.0, (64.0, 66.0)),
+        # openai/gpt-oss-20b model card: runs within 16 GB
+        ("gpt-oss-20b", "RTX 4090", "fp4", "MXFP4 weights, products in bf16.", 1.0, (11.0, 14.9)),
+        # InferenceX issue 2128: eight H200 hold a copy from a memory fraction of 0.9113 on
+        ("DeepSeek-V4-Pro", "H200-SXM-141GB", "fp4", "MXFP4 weights, products in bf16; attention", 8.0, (99.0, 127.9)),
+        # moonshotai/Kimi-K2.5: 595 GB of INT4 experts and 16-bit attention, which copies of attention repeat
+        ("Kimi-K2.5", "H200-SXM-141GB", "int4", "INT4 weights, products in bf16.", 8.0, (66.0, 86.0)),
+        ("DeepSeek-V3", "A100-SXM4-80GB", "fp8", "FP8 weights, products in bf16.", 16.0, (39.0, 44.0)),
+        ("gpt-oss-120b", "B200-SXM-180GB", "fp4", "", 1.0, (64.0, 66.0)),  # its matrix units compute in FP4
+        ("DeepSeek-V4-Flash", "B200-SXM-180GB", "fp4", "MXFP4 weights; attention counts", 1.0, (150.0, 170.0)),
+    ],
+)
+def test_a_form_without_a_precision_tries_the_published_checkpoint(
+    catalog: Catalog, model: str, accelerator: str, precision: str, words: str, copy: float, gib: tuple[float, float]
+) -> None:
+    found = answered(catalog, "serve", **{**FEW, "model": model, "accelerator": accelerator})
+    assert (found["precision"], found["copy_size"]) == (precision, copy)
+    assert (words in found["answer"]) if words else ("weights" not in found["answer"])
+    activation = "bf16" if "products" in words else ""
+    assert found["kv_precision"] in (("bf16",) if accelerator.startswith("A100") else ("bf16", "fp8"))
+    plan = copy_of(FEW | {"model": model, "accelerator": accelerator}, found) | {"activation precision": activation}
+    results = evaluate(table_from_rows("inference", list(plan), [list(plan.values())]), catalog)
+    assert results.number("tpot")[0] == found["tpot"] and results.number("memory")[0] == found["memory"]
+    assert gib[0] <= results.number("memory_weights")[0] / 2.0**30 <= gib[1]
+    if accelerator.startswith(("H100", "RTX")):
+        asked = {**FEW, "model": model, "accelerator": accelerator, "precision": precision}
+        assert answered(catalog, "serve", **asked)["answer"] == found["answer"]
+
+
+def test_weights_that_are_not_as_published_are_named(catalog: Catalog) -> None:
+    """Many users of gpt-oss on H100 are served by fewer accelerators with products in FP8; MXFP4 was published."""
+    asked = {**FEW, "model": "gpt-oss-120b", "accelerator": "H100-SXM-80GB", "users": 100_000.0}
+    found, own = answered(catalog, "serve", **asked), answered(catalog, "serve", **asked, precision="fp4")
+    assert found["precision"] == "fp8" and found["answer"].endswith("FP8 weights; the published checkpoint has MXFP4.")
+    assert found["accelerators"] < own["accelerators"]
+
+
+def test_a_precision_without_a_peak_is_of_the_weights_alone(catalog: Catalog) -> None:
+    old = {**ASKED, "accelerator": "A100-SXM4-80GB"}
+    narrow, wide = (answered(catalog, "serve", **{**old, "precision": word}) for word in ("fp8", "bf16"))
+    assert "FP8 weights, products in bf16." in narrow["answer"] and "weights" not in wide["answer"]
+    assert narrow["kv_precision"] == "bf16" and narrow["memory"] <= narrow["memory_capacity"]
+    # Without a published narrow checkpoint, nothing but the accelerator chooses.
+    assert answered(catalog, "serve", **old)["answer"] == wide["answer"]
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "precision", "software", "unit"),
+    [("A100-SXM4-80GB", "bf16", "vllm", "server"), ("MI300X", "fp8", "vllm", "server"),
+     ("TPUv5p", "bf16", "vllm", "slice")],
+)  # fmt: skip
+def test_a_form_takes_the_precision_and_the_engine_that_its_accelerator_has(
+    catalog: Catalog, accelerator: str, precision: str, software: str, unit: str
+) -> None:
+    """A torus is had in slices as small as a copy; of whole servers an answer says how many would do."""
+    found = answered(catalog, "serve", **{**ASKED, "accelerator": accelerator, "users": 8.0})
+    assert (found["precision"], found["software"]) == (precision, software)
+    used = found["copies"] * found["copy_size"]
+    assert found["accelerators"] == (used if unit == "slice" else 8.0) and f" in 1 {unit}" in found["answer"]
+    assert (f"({used:,.0f} would do)" in found["answer"]) == (found["accelerators"] >= 1.5 * used)
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "result"),
+    [
+        ("serve", ASKED | {"accelerator": "H100-SXM-80GB"}, "fleet_cost_per_million_output_tokens"),
+        ("train", {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 256.0,
+                   "training tokens": 2.0, "sequence length": 8192.0, "global batch size": 1024.0}, "run_cost"),
+        ("chip", {"technology": "3 nm", "core": "Blackwell SM", "memory": "HBM4", "link": "NVLink 5",
+                  "package": "CoWoS-L", "model": "Meta-Llama-3.1-70B", "prompt length": 2000.0,
+                  "output length": 500.0, "num dies": 2.0, "die area": 800.0}, "unit_cost"),
+    ],
+)  # fmt: skip
+def test_a_scenario_moves_prices_and_bands(catalog: Catalog, kind: str, asked: dict[str, Any], result: str) -> None:
+    low, base, high = (answered(catalog.in_case(case), kind, **asked)[result] for case in ("low", "base", "high"))
+    assert low < base < high
+    assert base == answered(catalog, kind, **asked)[result]
+
+
+def test_a_scenario_cell_of_the_catalog_moves_prices(session: Session, catalog: Catalog) -> None:
+    columns = table_schema("prices").columns
+    block = [[column.header for column in columns], *data_rows(catalog.tables["prices"], columns)]
+    plan = [["model", "Llama2-7B"], ["accelerator", "H100-SXM-80GB"], ["num accelerators", 8.0]]
+    handles = [session.call("XLPERF_CATALOG", [block, *case])[0][0] for case in ((), ("base",), ("low",), ("high",))]
+    assert handles[0] == handles[1] and len(set(handles)) == 3
+    rates = [session.call("XLPERF_ACCELERATOR_HOUR_COST", [plan, handle])[0][0] for handle in handles]
+    assert rates == [1.69, 1.69, 1.3, 2.99]
+
+
+def test_badges_follow_the_published_runs(catalog: Catalog) -> None:
+    asked = {**ASKED, "model": "Meta-Llama-3.1-8B"}
+    assert answered(catalog, "serve", **asked)["trust"] == "MEASURED"
+    assert "published run" in answered(catalog, "serve", **asked)["trust_reason"]
+    # two pools of 40 accelerators, which were never measured; the answer names the best way that is nearer
+    far = answered(catalog, "serve", **{**ASKED, "model": "DeepSeek-V3", "users": 10_000.0})
+    assert far["trust"] == "EXTRAPOLATED" and "far from theirs" in far["trust_reason"]
+    near = answered(catalog, "serve", **{**ASKED, "model": "DeepSeek-V3", "users": 10_000.0, "mode": "continuous"})
+    assert near["trust"] == "INTERPOLATED"
+    assert f"It is extrapolated; {near['accelerators']:,.0f} H200 with SGLang in one pool are" in far["answer"]
+    other = answered(catalog, "serve", **{**ASKED, "model": "Qwen2.5-72B"})
+    assert other["trust"] == "INTERPOLATED" and "none of Qwen2.5-72B" in other["trust_reason"]  # others on H200
+    assert answered(catalog, "serve", **{**ASKED, "accelerator": "MI325X"})["trust"] != "MEASURED"
+
+
+# --- Train
+
+RUN = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 256.0,
+       "training tokens": 2.0, "sequence length": 8192.0, "global batch size": 1024.0}  # fmt: skip
+
+
+def test_a_run_is_what_the_engine_says_of_the_mapping_that_was_chosen(catalog: Catalog) -> None:
+    found = answered(catalog, "train", **RUN)
+    plan = {**RUN, **{name.replace("_", " "): found[name] for name in (*SEARCHED, *FOLLOWING, "precision")}}
+    plan = {name: value for name, value in plan.items() if value == value and value != ""}
+    results = evaluate(table_from_rows("training", list(plan), [list(plan.values())]), catalog)
+    for name in ("step_time", "step_time_low", "step_time_high", "run_time", "run_cost", "run_energy", "mfu"):
+        assert results.number(name)[0] == pytest.approx(found[name], rel=1e-12)
+    shares = [value for name, value in found.items() if name.startswith("share_")]
+    assert sum(shares) == pytest.approx(1.0)
+    parts = ("weights", "gradients", "optimizer", "activations", "reserve", "free")
+    assert sum(found[f"memory_{part}"] for part in parts) == pytest.approx(found["memory_capacity"])
+    assert "256 H100 train" in found["answer"]
+
+
+def test_a_deadline_is_kept_by_the_fewest_accelerators(catalog: Catalog) -> None:
+    asked = {**RUN, "num accelerators": None, "deadline": 30.0}
+    found = answered(catalog, "train", **asked)
+    assert found["run_time"] <= 30.0 * 86400.0
+    fewer = answered(catalog, "train", **{**RUN, "num accelerators": found["accelerators"] / 2.0})
+    assert fewer["run_time"] > 30.0 * 86400.0
+    with pytest.raises(InputError, match="a facility power limit must be given"):
+        answered(catalog, "train", **{**RUN, "num accelerators": None})
+
+
+def test_a_given_price_moves_the_cost_alone(catalog: Catalog) -> None:
+    plain, dear = (answered(catalog, "train", **RUN, **{"hour price": price}) for price in (1.0, 3.0))
+    assert dear["run_cost"] == pytest.approx(3.0 * plain["run_cost"])
+    assert dear["run_time"] == plain["run_time"]
+
+
+def test_a_run_that_does_not_fit_says_so(catalog: Catalog) -> None:
+    found = answered(catalog, "train", **{**RUN, "num accelerators": 4.0})
+    assert np.isnan(found["run_time"]) and "on 4 accelerators: needs" in found["answer"]
+
+
+# --- Build a chip
+
+CHIP = {"technology": "3 nm", "core": "Blackwell SM", "num dies": 2.0, "die area": 800.0, "power budget": 1400.0,
+        "memory": "HBM4", "link": "NVLink 5", "package": "CoWoS-L", "model": "Meta-Llama-3.1-70B",
+        "prompt length": 2000.0, "output length": 500.0}  # fmt: skip
+
+
+def test_a_chip_is_the_device_of_its_budgets(catalog: Catalog) -> None:
+    found = answered(catalog, "chip", **CHIP)
+    own = ("technology", "core", "num dies", "die area", "power budget", "memory", "link", "package")
+    row = {"device": "d", **{name: CHIP[name] for name in own}}
+    device = evaluate_devices(table_from_rows("devices", list(row), [list(row.values())]), catalog)
+    for name in ("unit_cost", "capex", "memory_capacity", "memory_bandwidth", "peak_flop_rate_fp8", "memory_stacks"):
+        assert device.number(name)[0] == pytest.approx(found[name], rel=1e-12)
+    parts = [value for name, value in found.items() if name.startswith("cost_")]
+    assert len(parts) == 8 and sum(parts) == pytest.approx(found["unit_cost"])
+
+
+def test_stacks_asked_for_are_what_it_has_or_it_is_refused(catalog: Catalog) -> None:
+    for stacks in (4.0, 6.0):
+        assert answered(catalog, "chip", **CHIP, **{"memory stacks": stacks})["memory_stacks"] == stacks
+    many = answered(catalog, "chip", **CHIP, **{"memory stacks": 40.0})
+    assert np.isnan(many["memory_stacks"]) and many["answer"].startswith("No answer: 40 stacks of HBM4")
+
+
+def test_a_bandwidth_asked_for_takes_the_fewest_stacks(catalog: Catalog) -> None:
+    asked = answered(catalog, "chip", **CHIP, **{"bandwidth target": 9.0})
+    fewer = answered(catalog, "chip", **CHIP, **{"memory stacks": asked["memory_stacks"] - 1.0})
+    assert asked["memory_bandwidth"] >= 9e12 > fewer["memory_bandwidth"]
+    both = answered(catalog, "chip", **CHIP, **{"bandwidth target": 9.0, "memory stacks": 6.0})
+    assert both["memory_stacks"] == 6.0
+
+
+def test_an_accelerator_in_the_place_of_the_chip_is_that_of_the_catalog(catalog: Catalog) -> None:
+    found = answered(catalog, "chip", **CHIP, accelerator="H200-SXM-141GB")
+    judged = {"software": "tensorrt-llm", "mode": "continuous"}
+    sold = answered(catalog, "serve", **{**ASKED, "ttft target": None}, **judged)
+    each = "tokens_per_second_per_accelerator"
+    # The fewest whole servers for 1,000 users may take a copy that is a little slower.
+    assert sold[each] <= found[each] <= 1.06 * sold[each]
+    assert found[each] * 1000.0 / found["capex"] == pytest.approx(found["tokens_per_thousand_dollars"])
+
+
+# --- cells
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_a_wrong_name_is_one_line_on_top(session: Session, kind: str) -> None:
+    forms = {"train": RUN, "chip": CHIP}
+    card = [["MODEL", None], ["model", "DeepSek-V3"], ["accelerator", "H200-SXM-141GB"], ["users", 10.0],
+            ["prompt length", 10.0], ["output length", 10.0]] if kind == "serve" else [
+        ["model", "DeepSek-V3"], *([name, value] for name, value in forms[kind].items() if name != "model"),
+    ]  # fmt: skip
+    (line,), *_ = session.call(f"XLPERF_{kind.upper()}", [card])
+    assert line.startswith("No answer: ")
+    assert "\n" not in line and "DeepSeek-V3" in line and len(line) < 220
+    ((number,),) = session.call(f"XLPERF_{kind.upper()}", [card, "unit cost" if kind == "chip" else "accelerators"])
+    assert isinstance(number, CellError)
+
+
+def test_blank_and_auto_are_the_same(session: Session) -> None:
+    card = [["SERVE", None], *([name, value] for name, value in ASKED.items())]
+    plain = session.call("XLPERF_SERVE", [card, "monthly cost"])
+    auto = session.call("XLPERF_SERVE", [[*card, ["tensor parallel", "auto"], ["hour price", "auto"]], "monthly cost"])
+    assert plain == auto
+
+
+def test_sheets_show_what_the_functions_answer(book: Any, values: Any, session: Session) -> None:
+    for sheet, kind, numbers in zip(SHEETS[:3], FORMS, NUMBERS[:3], strict=True):
+        area = [[cell.value for cell in row] for row in book[sheet]["B5:C33"]]
+        found = {
+            column.name: session.call(f"XLPERF_{kind.upper()}", [area, column.name.replace("_", " ")])[0][0]
+            for column in results_of(kind).columns
+        }
+        assert values[sheet]["F5"].value == found["answer"]
+        shown = [cell.value for row in values[numbers].iter_rows() for cell in row]
+        for name, value in found.items():
+            if value not in ("", None) and not isinstance(value, CellError):
+                assert value in shown, name
+
+
+def test_tables_and_curves_beside_the_answers_have_numbers(values: Any) -> None:
+    serve, train, chip = (values[name] for name in SHEETS[:3])
+    assert sum(isinstance(serve[f"P{row}"].value, float) for row in range(23, 28)) >= 4
+    for letter in ("E", "L", "N", "P", "R", "T"):  # a curve for each way
+        curve = [values["calc serve"][f"{letter}{row}"].value for row in range(25, 33)]
+        assert sum(isinstance(own, float | int) for own in curve) >= 6
+    assert all(isinstance(train[f"O{row}"].value, float) for row in range(22, 27))
+    assert all(isinstance(chip[f"{letter}{row}"].value, float | int) for letter in "OPQR" for row in range(15, 22))
+    assert all(isinstance(chip[f"{letter}{row}"].value, float | int) for letter in "OPQ" for row in range(25, 29))
+    rates, costs, marks = ([chip[f"{letter}{row}"].value for row in range(42, 78)] for letter in "GHJ")
+    assert all(isinstance(value, float | int) for value in (*rates, *costs))
+    best = [row for row, mark in enumerate(marks) if mark]
+    assert 3 <= len(best) < 36 and rates.index(max(rates)) in best and costs.index(min(costs)) < 36
+
+
+def test_the_sheet_says_what_the_next_unit_is_worth_as_the_command_does(values: Any, catalog: Catalog) -> None:
+    asked = form_of("chip", first_words("chip"))
+    worth = chip_worth(asked, answers_of(asked, catalog)[0], catalog)
+    for letter, name in (("O", "rate"), ("P", "worth"), ("Q", "price")):
+        shown = [values["Build a chip"][f"{letter}{row}"].value for row in range(25, 29)]
+        assert shown == pytest.approx(worth.number(name).tolist(), rel=1e-9), name
+
+
+def test_every_entry_has_a_drop_down_or_bounds(book: Any) -> None:
+    for sheet, kind in zip(SHEETS[:3], FORMS, strict=True):
+        guarded = {str(one.sqref): one for one in book[sheet].data_validations.dataValidation}
+        named = {column.header: column for column in table_schema(kind).columns}
+        rows = [row for row in book[sheet]["B5:C33"] if row[0].value in named]
+        assert len(rows) >= 10
+        for name, cell in rows:
+            column = named[name.value]
+            assert cell.coordinate in guarded, name.value
+            if column.kind == "reference":
+                assert book.defined_names[guarded[cell.coordinate].formula1].attr_text.startswith(column.reference)
+
+
+@pytest.mark.parametrize("kind", PLAN_TABLES)
+def test_two_plans_differ_by_the_sum_of_their_parts(
+    kind: str, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = read_tables(workbook())
+    names = (str(tables[kind]["name"][4]), str(tables[kind]["name"][-1]))
+    monkeypatch.setattr(compare_sheet, "FIRST_CHOICE", names)
+    built = openpyxl.load_workbook(io.BytesIO(workbook_package(tables)), data_only=True)
+    numbers, shown = built["calc compare"], built["Compare"]
+    before, after = numbers["Q14"].value, numbers["Q21"].value
+    plans = tables[kind].take([4, len(tables[kind]) - 1])
+    rates = evaluate_resolved(plans, catalog)[1]["tokens_per_second_per_accelerator"]
+    assert [before, after] == pytest.approx((1000.0 / rates).tolist())
+    assert sum(numbers[f"N{row}"].value for row in range(15, 21)) == pytest.approx(after - before, rel=1e-6)
+    assert shown["F5"].value.startswith(f"{names[1]} yields {rates[1] / rates[0]:.2f}× the tokens per accelerator")
+    differ = [shown[f"B{row}"].value for row in range(10, 27) if shown[f"B{row}"].value]
+    assert all(str(shown[f"C{row}"].value) != str(shown[f"D{row}"].value) for row in range(10, 10 + len(differ)))
+    assert differ
+
+
+def test_a_card_tells_of_its_plan_and_one_that_is_wrong_in_one_line() -> None:
+    tables = read_tables(workbook())
+    wrong = [{"name": "mine", "model": "no such model", "accelerator": "H100-SXM-80GB", "num_accelerators": 8}]
+    for rows, line in ((tables["training"], " s a step (80 %: "), (wrong, 'unknown model "no such model"')):
+        book = openpyxl.load_workbook(io.BytesIO(workbook_package({**tables, "training": rows})), data_only=True)
+        cells = [cell.value for row in book["training"].iter_rows(max_row=9) for cell in row if cell.value is not None]
+        assert sum(line in str(cell) for cell in cells) == 1
+        assert not [cell for cell in cells if str(cell).startswith("#")]
+
+
+def test_a_workbook_without_values_has_the_same_formulas() -> None:
+    tables = read_tables(workbook())
+    bare = openpyxl.load_workbook(io.BytesIO(workbook_package(tables, values=False)))
+    full = openpyxl.load_workbook(workbook())
+    for sheet in (*SHEETS, *NUMBERS):
+        for row in full[sheet].iter_rows():
+            for cell in row:
+                if cell.data_type == "f":
+                    assert bare[sheet][cell.coordinate].value == cell.value
+
+
+@pytest.mark.parametrize(
+    ("formula", "value"),
+    [
+        ("1+2*3-4/2", 5.0),
+        ('IF(2>=2,"yes","no")&TEXT(0.256,"0 %")', "yes26 %"),
+        ('IFERROR(1/0,"none")', "none"),
+        ('TEXT(12345.678,"#,##0.0")', "12,345.7"),
+        ('IF(AND(1=1,OR(1=2,"a"="A")),-(1+1),0)', -2.0),
+        ('"""quoted"""', '"quoted"'),
+    ],
+)
+def test_formulas_have_the_values_of_a_spreadsheet(formula: str, value: Any) -> None:
+    assert Live(Formulas(), None).value_of(formula, "s") == value
+
+
+def test_look_ups_in_ranges() -> None:
+    live = Live(Formulas(), None)
+    for row, (name, number) in enumerate((("a", 3.0), ("b", 1.0), ("c", 2.0)), start=1):
+        live.values["s", f"A{row}"], live.values["s", f"B{row}"] = name, number
+    assert live.value_of("INDEX($A$1:$A$3,MATCH(SMALL($B$1:$B$3,1),$B$1:$B$3,0))", "s") == "b"
+    assert live.value_of("MAX(B1:B3)+MIN('s'!B1:B3)", "s") == 4.0
+    assert live.value_of('IFERROR(MATCH("z",A1:A3,0),0)', "s") == 0.0

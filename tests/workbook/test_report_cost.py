@@ -1,0 +1,220 @@
+"""Sheets of cost in a report: waterfalls, tornado, chiplets or one die, cost of a token; numbers are the engine's."""
+
+from __future__ import annotations
+
+import datetime
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import report_samples as samples
+from conftest import Outcome
+from cost_samples import DESIGN, NODE, PACKAGE, SERVER
+from openpyxl import Workbook, load_workbook
+
+from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.parse import table_from_columns
+from xlperf.catalog.table import Table
+from xlperf.engine import evaluate, evaluate_designs, evaluate_ownership, evaluate_servers
+from xlperf.equations.cost.designs import crossover_volume
+from xlperf.workbook.data_sheets import table_of
+from xlperf.workbook.report.book import report_workbook, write_report
+
+H100 = "H100-SXM-80GB"
+SHEETS = ["token cost", "cost bridge", "accelerator cost", "chiplets or one die"]
+NODES = [{**NODE, "wafer_price_low": 13_000, "wafer_price_high": 20_000, "nre_chip_fixed": 90e6,
+          "nre_chip_per_area": 542_000, "nre_module_per_area": 903_000}]  # fmt: skip
+PACKAGES = [
+    {**PACKAGE, "bonding_yield": 0.99, "nre_fixed": 3e5},
+    {**PACKAGE, "package": "flip chip", "structure": "soc"},
+]
+MADE = [{**DESIGN, "chiplet": "part", "accelerator": H100, "num_dies": 1, "package": "flip chip", "memory_stacks": 5,
+         "stack_capacity": 16, "memory_price": 15, "memory_price_low": 8, "memory_price_high": 18, "board_cost": 480,
+         "margin_share": 0.8}]  # fmt: skip
+SERVERS = [{**SERVER, "accelerator": H100}]
+PLANS = {"name": ["small", "large", "other"], "model": ["Meta-Llama-3.1-70B"] * 3,
+         "accelerator": [H100, H100, "MI300X"], "num accelerators": [8.0, 1024.0, 64.0],
+         "tensor parallel": [8.0] * 3}  # fmt: skip
+SERVED = {"name": ["served"], "model": ["Meta-Llama-3.1-70B"], "accelerator": [H100], "num accelerators": [8.0],
+          "tensor parallel": [8.0], "prompt length": [1000.0], "output length": [500.0],
+          "batch size": [16.0]}  # fmt: skip
+CHART = "{http://schemas.openxmlformats.org/drawingml/2006/chart}"
+
+
+def _plans(kind: str, columns: dict[str, list[object]]) -> Table:
+    return table_from_columns(kind, {name: np.array(values) for name, values in columns.items()})
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    rows = {"process_nodes": NODES, "packages": PACKAGES, "chiplets": MADE, "servers": SERVERS}
+    return load_catalog().with_tables([table_of(kind, own) for kind, own in rows.items()])
+
+
+@pytest.fixture(scope="module")
+def path(catalog: Catalog, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("report") / "report.xlsx"
+    plans = [_plans("training", PLANS), _plans("inference", SERVED)]
+    results = [evaluate(table, catalog) for table in plans]
+    write_report(made, catalog, plans, results, date=datetime.date(2026, 11, 21))
+    return made
+
+
+@pytest.fixture(scope="module")
+def book(path: Path) -> Workbook:
+    return load_workbook(path)
+
+
+def _rows(book: Workbook, sheet: str, table: str) -> list[dict[str, Any]]:
+    return samples.records(book[sheet], table)
+
+
+def test_sheets_and_charts(path: Path, book: Workbook) -> None:
+    assert [name for name in book.sheetnames if name in SHEETS] == SHEETS
+    counts = {name: len(book[name]._charts) for name in SHEETS}
+    assert counts == {"token cost": 2, "cost bridge": 0, "accelerator cost": 3, "chiplets or one die": 2}
+    with zipfile.ZipFile(path) as package:
+        charts = [name for name in package.namelist() if name.startswith("xl/charts/chart")]
+        for name in charts:
+            for cache in ElementTree.fromstring(package.read(name)).iter(f"{CHART}numCache"):
+                assert cache.find(f"{CHART}pt") is not None, f"{name} shows a series without points"
+
+
+def test_waterfall_from_the_wafer_to_the_price(book: Workbook, catalog: Catalog) -> None:
+    made = evaluate_designs(catalog.tables["chiplets"], catalog)
+    rows = _rows(book, "accelerator cost", "price_steps")
+    shown = {row["part"].split(" \N{MIDDLE DOT} ")[0]: row for row in rows}
+    for part, name in (("raw dies", "raw_dies"), ("stacked memory", "memory"),
+                       ("bill of materials", "bill_of_materials"),
+                       ("unit cost", "unit_cost"), ("price", "sale_price")):  # fmt: skip
+        assert shown[part]["amount (USD)"] == pytest.approx(float(made[name][0]), rel=1e-12), part
+    level = 0.0
+    for row in rows:
+        if row["stands on (USD)"]:
+            assert row["stands on (USD)"] == pytest.approx(level, rel=1e-12)
+            level += row["amount (USD)"]
+        else:
+            assert row["amount (USD)"] == pytest.approx(level, rel=1e-12) or level == 0.0
+            level = row["amount (USD)"]
+    assert level == pytest.approx(float(made["sale_price"][0]), rel=1e-12)
+
+
+def test_waterfall_from_the_price_to_the_hour(book: Workbook, catalog: Catalog) -> None:
+    hours = evaluate_servers(catalog.tables["servers"])
+    rows = _rows(book, "accelerator cost", "hour_steps")
+    parts = {row["part"].split(" \N{MIDDLE DOT} ")[0]: row["amount (USD/h)"] for row in rows}
+    assert parts["hour, all in"] == pytest.approx(float(hours["cost_rate"][0]) * 3600.0, rel=1e-12)
+    assert parts["made for"] + parts["gross margin"] == pytest.approx(parts["accelerator"], rel=1e-12)
+    assert parts["energy"] == pytest.approx(float(hours["energy_cost"][0]) * 3600.0, rel=1e-12)
+
+
+def test_tornado_has_the_largest_first(book: Workbook) -> None:
+    rows = _rows(book, "accelerator cost", "tornado")
+    assert [row["input"] for row in rows] == ["memory price (USD/GB)", "wafer price (USD)"]
+    for row in rows:
+        assert row["low value adds (USD)"] == pytest.approx(row["with low (USD)"] - row["base (USD)"])
+        assert row["low value adds (USD)"] < 0.0 < row["high value adds (USD)"]
+
+
+def test_map_of_area_and_number_of_dies(book: Workbook, catalog: Catalog) -> None:
+    rows = {row["silicon area (mm2)"]: row for row in _rows(book, "chiplets or one die", "chiplet_map")}
+    assert rows[800.0]["one die (USD)"] is not None
+    assert rows[1000.0]["one die (USD)"] is None, "beyond the reticle"
+    assert rows[1600.0]["2 chiplets (USD)"] is None
+    design = {"chiplet": "two", "node": "5 nm", "package": "organic", "num_dies": 2, "num_designs": 1,
+              "module_area": 400, "link_area_share": 0.1, "volume": 1e6}  # fmt: skip
+    expected = evaluate_designs(table_of("chiplets", [design]), catalog)
+    assert rows[800.0]["2 chiplets (USD)"] == pytest.approx(float(expected["unit_cost"][0]), rel=1e-12)
+
+
+def test_crossover_of_one_die_and_chiplets(book: Workbook) -> None:
+    """Where the curves meet: both cost the same, and the sides change."""
+    rows = {row["crossover"].split(":")[0]: row for row in _rows(book, "chiplets or one die", "crossover")}
+    one, two = rows["one die"], rows["2 different chiplets"]
+    volume = two["crossover volume"]
+    found = [row["made for (USD)"] + row["one time cost (MUSD)"] * 1e6 / volume for row in (one, two)]
+    assert found[0] == pytest.approx(found[1], rel=1e-9)
+    assert found[0] == pytest.approx(two["unit cost there (USD)"], rel=1e-9)
+    assert "cheaper from" in two["crossover"]
+    assert rows["4 alike"]["crossover volume"] is None
+    assert "cheaper at every volume" in rows["4 alike"]["crossover"]
+    over = _rows(book, "chiplets or one die", "cost_over_volume")
+    gaps = [row["2 different chiplets (USD)"] - row["one die (USD)"] for row in over]
+    sides = [gap > 0.0 for row, gap in zip(over, gaps, strict=True) if row["volume"] < volume]
+    assert all(sides)
+    assert not any(gap > 0.0 for row, gap in zip(over, gaps, strict=True) if row["volume"] > volume)
+
+
+def test_crossover_volume_has_a_known_answer() -> None:
+    assert crossover_volume(100.0, 1e6, 60.0, 5e6) == pytest.approx(1e5)
+    assert np.isnan(crossover_volume(100.0, 1e6, 60.0, 5e5)), "cheaper at every volume"
+    assert np.isnan(crossover_volume(100.0, 1e6, 100.0, 5e6)), "never the same"
+
+
+def test_cost_of_a_token_by_part(book: Workbook, catalog: Catalog) -> None:
+    """Parts add up to the total, the total is the engine's; a plan without a server is named as left out."""
+    owned = evaluate_ownership(_plans("training", PLANS), catalog)
+    rows = _rows(book, "token cost", "token_cost_training")
+    assert [row["plan"].split(" \N{MIDDLE DOT} ")[0] for row in rows] == ["small", "large"]
+    for place, row in enumerate(rows):
+        total = row.pop("owned cost per million tokens (USD/Mtoken)")
+        assert total == pytest.approx(float(owned["owned_cost_per_million_tokens"][place]) * 1e6, rel=1e-12)
+        assert sum(value for name, value in row.items() if name != "plan") == pytest.approx(total, rel=1e-12)
+    assert rows[0]["network (USD/Mtoken)"] == 0.0
+    assert rows[1]["network (USD/Mtoken)"] > 0.0
+    notes = [cell.value for (cell,) in book["token cost"].iter_rows(max_col=1) if isinstance(cell.value, str)]
+    assert any(note.startswith("1 plan not shown") for note in notes)
+    worth = _rows(book, "token cost", "token_cost_inference_worth")
+    assert worth[0]["owned tokens per dollar (Mtoken/USD)"] > 0.0
+
+
+def test_reports_without_rows_of_cost_have_no_sheets_of_cost(catalog: Catalog) -> None:
+    plans = _plans("training", PLANS)
+    for without, left in (("servers", SHEETS[2:]), ("chiplets", SHEETS[:2]), ("packages", [])):
+        tables = [table_of(without, [])]
+        if without == "packages":
+            tables += [table_of("chiplets", []), table_of("servers", [])]
+        own = catalog.with_tables(tables)
+        book = report_workbook(own, [plans], [evaluate(plans, own)], date=datetime.date(2026, 11, 21))
+        assert [name for name in book.sheetnames if name in SHEETS] == left
+
+
+def test_a_report_says_how_sure_times_and_costs_are() -> None:
+    """Percentiles hold the results and their bands, come again with the same seed, and only when asked for."""
+    refused = {**PLANS, "tensor parallel": [8.0, 8.0, 3.0]}
+    plans, catalog = _plans("training", refused), load_catalog()
+    served = _plans("inference", SERVED)
+    results = [evaluate(table, catalog) for table in (plans, served)]
+    assert np.isnan(results[0].number("step_time")[2])
+
+    def records(uncertain: bool) -> list[list[dict[str, object]]]:
+        day = datetime.date(2026, 11, 21)
+        book = report_workbook(catalog, [plans, served], results, date=day, uncertain=uncertain)
+        names = ("uncertainty_training", "uncertainty_inference")
+        assert ("uncertainty" in book.sheetnames) == uncertain
+        return [samples.records(book["uncertainty"], name) for name in names] if uncertain else []
+
+    assert records(False) == []
+    found = records(True)
+    assert found == records(True)
+    trained, inferred = found
+    assert [row["plan"] for row in trained] == ["small", "large"] and [row["plan"] for row in inferred] == ["served"]
+    for rows, own, time, unit in ((trained, results[0], "step time", 1.0), (inferred, results[1], "tpot", 1e-3)):
+        name = time.replace(" ", "_")
+        for place, row in enumerate(rows):
+            below, middle, above, cheap, cost, dear = list(row.values())[1:7]
+            low, base, high = (own.number(f"{name}{end}")[place] / unit for end in ("_low", "", "_high"))
+            assert below < low < base < high < above, "80 % of the band lie within 5th and 95th percentile"
+            assert middle == pytest.approx(base, rel=0.05)
+            assert cheap < 0.9 * cost < cost < 1.1 * cost < dear
+            assert row["decides"] in ("prices.rental price", "calibration band")
+            assert row["cost high (%)"] == pytest.approx(100.0 * (dear / cost - 1.0))
+
+
+def test_percentiles_are_not_of_studies(command: Callable[..., Outcome]) -> None:
+    said = command("report", "--study", "recompute", "--uncertain")
+    assert said.code == 2 and "--uncertain goes with the plans of a workbook" in said.err
