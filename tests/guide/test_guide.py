@@ -1,4 +1,4 @@
-"""The guide: each of its commands and each Python block runs, in order, in one folder, and prints what the page shows."""
+"""The guide: commands and Python blocks of a page run, in order, in one folder, and print what the page shows."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from places import ROOT
 
 from xlperf.base import resources
 from xlperf.catalog.schema import schema
+from xlperf.cli.app import cli
 
 Command = Callable[..., Outcome]
 GUIDE = resources.table("guide")
@@ -69,8 +70,8 @@ def test_the_command_lists_and_prints_each_page_and_names_the_nearest(command: C
 def test_the_command_prints_the_parts_of_a_page_that_have_some_words(command: Command) -> None:
     columns = command("guide", "columns", "micro batch size").out
     assert "## training" in columns and "**micro batch size**" in columns and len(columns.splitlines()) < 60
-    formula = command("guide", "equations", "die_yield").out
-    assert "$$" in formula and "`area`" in formula and len(formula.splitlines()) < 60
+    formula = command("guide", "equations", "poisson").out
+    assert "$$" in formula and "`defects`" in formula and len(formula.splitlines()) < 60
     nothing = command("guide", "glossary", "no such words")
     assert nothing.code == 2 and nothing.err == "guide: the page glossary has no no such words\n"
 
@@ -99,7 +100,33 @@ def test_names_of_the_glossary_exist() -> None:
         text = contract.documentation(function)
         known |= {entry.name for title in ("Parameters", "Returns") for entry in contract.section(text, title)}
     assert 120 <= len(glossary()) <= 180
-    assert not set(glossary()) - known
+    assert not sorted(set(glossary()) - known)
+
+
+def test_changes_list_the_new_spelling_of_every_old_name() -> None:
+    rows = dict(re.findall(r"^\| `xlperf (\w+).*?` \| `xlperf (.+?)`", page("changes"), re.MULTILINE))
+    for spelling, task in cli.tasks().items():
+        name, _, flag = spelling.partition(" ")
+        if flag:
+            assert rows[str(task.name)].startswith(name) and flag in rows[str(task.name)].split(), spelling
+
+
+def test_files_that_the_guide_tells_to_touch_exist() -> None:
+    """A path with a folder is one below the package or the project; a name alone is anywhere."""
+    names = re.findall(r"`([\w./]+\.(?:csv|py))`", page("extend"))
+    assert len(names) > 20
+    missing = [
+        name
+        for name in names
+        if not (any((top / name).exists() for top in (GUIDE.parent, ROOT)) if "/" in name else list(ROOT.rglob(name)))
+    ]
+    assert not missing
+
+
+def test_commands_named_in_the_guide_exist() -> None:
+    texts = [page(name) for name in guide_pages.written_pages() if name != "changes"]
+    named = set(re.findall(r"`xlperf ([a-z]+)", "\n".join(texts)))
+    assert named <= set(cli.commands), "an old name, or none"
 
 
 def test_the_site_lists_every_page() -> None:

@@ -1,4 +1,4 @@
-"""Pages of the guide that are made from data, and the printed output in the others: ``python tests/support/guide_pages.py``.
+"""Pages of the guide from data, and printed output in the others: ``python tests/support/guide_pages.py``.
 
 ``functions.md`` follows from the registry of worksheet functions, ``columns.md`` from the schema of the sheets,
 ``equations.md`` from the docstrings of the formulas. In every other page a block ``console`` shows commands and the
@@ -136,8 +136,10 @@ def _equation(name: str, documentation: str) -> Iterator[str]:
     text = re.split(r"^(?:\w+\n-+$|>>>)", documentation, maxsplit=1, flags=re.MULTILINE)[0]
     for paragraph in filter(None, map(str.strip, text.split("\n\n"))):
         words = re.sub(r" ?\[\d\]_", "", " ".join(paragraph.split()))
-        yield f"$$ {words.removeprefix('.. math::').strip()} $$" if words.startswith(".. math::") else words.replace(
-            "``", "`"
+        yield (
+            f"$$ {words.removeprefix('.. math::').strip()} $$"
+            if words.startswith(".. math::")
+            else words.replace("``", "`")
         )
     parameters = contract.section(documentation, "Parameters")
     returned = contract.section(documentation, "Returns")
@@ -163,7 +165,7 @@ def _list(entries: Any) -> str:
 
 def _page(title: str, *paragraphs: str) -> str:
     made = "Made from the data of xlperf by `python tests/support/guide_pages.py`: edit the data, not this page."
-    return "\n\n".join((f"# {title}", *filter(None, paragraphs), made)) + "\n"
+    return "\n\n".join((f"# {title}", made, *filter(None, paragraphs))) + "\n"
 
 
 MADE: Mapping[str, Callable[[], str]] = {
@@ -217,11 +219,11 @@ def _as_long(output: str, shown: str) -> str:
 
 
 def _python(block: str, session: dict[str, Any]) -> str:
-    """A block of Python; a comment ``#> `` below a statement is a line that it prints."""
-    code = [line for line in block.splitlines() if not line.startswith("#> ")]
+    """A block of Python; a comment ``#: `` below a statement is a line that it prints."""
+    code = [line for line in block.splitlines() if not line.startswith("#: ")]
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec("\n".join(code), session)  # the guide's own code
-    shown = [f"#> {line.rstrip()}" for line in printed.getvalue().splitlines()]
+    shown = [f"#: {line.rstrip()}" for line in printed.getvalue().splitlines()]
     return "".join(f"{line}\n" for line in (*code, *shown))
 
 

@@ -97,7 +97,7 @@ class _Sections(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="\b\nStart here:\n"
     "  xlperf serve --model DeepSeek-V3 --accelerator H200 --users 10000     what it takes (also train, chip)\n"
-    "  xlperf guide planner              the first hour of a planner (also engineer, architect)\n"
+    "  xlperf guide start                three questions, answered step by step (also planner, engineer, architect)\n"
     "  xlperf report -o report.xlsx      the shipped plans, computed, with charts\n"
     "  xlperf new study.xlsx             a workbook of your own to edit\n"
     "  xlperf report study.xlsx          ... and its report\n\n"

@@ -27,7 +27,7 @@ _TOPICS = (
     "extend",
     "changes",
 )
-_SHORT = 30  # lines of a section that is printed whole if some of it is asked for
+_SHORT = 16  # lines of a section that is printed whole if some of it is asked for
 
 
 @click.command(
@@ -61,7 +61,9 @@ def _page(topic: str) -> list[str]:
 def _parts(page: list[str], words: str) -> list[str]:
     """Short sections that have the words; of long sections the heading and the lines that have them."""
     numbers = accumulate(line.startswith("#") for line in page)
-    sections = [[line for _, line in group] for _, group in groupby(zip(numbers, page, strict=True), lambda pair: pair[0])]
+    sections = [
+        [line for _, line in group] for _, group in groupby(zip(numbers, page, strict=True), lambda pair: pair[0])
+    ]
     parts = []
     for heading, *body in sections:
         lines = [line for line in body if words.casefold() in line.casefold()]
