@@ -24,6 +24,7 @@ HEADER = (
     "today: predicted", "median error", "p90", "bias", "in the 80 % band",
 )  # fmt: skip
 _EVERY = "all"
+_LEDGER = "unseen_first.csv"
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,11 @@ class Prediction:
 
 @cache
 def first_predictions() -> dict[tuple[str, str, str], Prediction]:
-    """First predictions of unseen rows by (kind, row, metric)."""
-    by_name = {}
-    for row in resources.rows("calibrate/unseen_first.csv"):
+    """First predictions of unseen rows by (kind, row, metric); none in an installed package, which has no ledger."""
+    by_name: dict[tuple[str, str, str], Prediction] = {}
+    if not resources.table(f"calibrate/{_LEDGER}").exists():
+        return by_name
+    for row in resources.rows(f"calibrate/{_LEDGER}"):
         value, low, high = (float(row[name]) if row[name] else math.nan for name in ("predicted", "low", "high"))
         by_name[row["kind"], row["row_id"], row["metric"]] = Prediction(value, low, high, row["group"])
     return by_name
@@ -56,7 +59,7 @@ def unseen_table(records: Sequence[Record]) -> tuple[tuple[str, ...], list[tuple
     several sources has a line of its own. A row without a first prediction counts in the column of today alone.
     """
     names: dict[tuple[str, str, str], list[Record]] = {}
-    for one in records:
+    for one in records if first_predictions() else ():
         given = first_predictions().get((one.kind, one.row_id, one.metric))
         group = given.group if given is not None and given.group else one.group
         if one.primary and group.casefold().startswith(UNSEEN):

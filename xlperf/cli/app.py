@@ -18,6 +18,7 @@ from xlperf.base.errors import HostError, InputError
 from xlperf.cli.chip import chip
 from xlperf.cli.command import Command, Task
 from xlperf.cli.diagnose import diagnose
+from xlperf.cli.guide import guide
 from xlperf.cli.hardware import cost, device, optimise, time
 from xlperf.cli.output import say
 from xlperf.cli.plans import evaluate, explain, frontier, report
@@ -25,7 +26,7 @@ from xlperf.cli.published import calibrate, validate
 from xlperf.cli.questions import serve, train
 from xlperf.cli.rows import accelerator, add, launch, model, plan
 from xlperf.cli.search import search, solve
-from xlperf.cli.sheets import check, functions, guide, install, new, show, uninstall
+from xlperf.cli.sheets import check, functions, install, new, show, uninstall
 from xlperf.cli.stop import WORDS, Stop
 from xlperf.cli.sweep import sweep, uncertainty, worth
 
@@ -96,7 +97,7 @@ class _Sections(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="\b\nStart here:\n"
     "  xlperf serve --model DeepSeek-V3 --accelerator H200 --users 10000     what it takes (also train, chip)\n"
-    "  xlperf guide planner              the first hour of a planner (also engineer, architect)\n"
+    "  xlperf guide start                three questions, answered step by step (also planner, engineer, architect)\n"
     "  xlperf report -o report.xlsx      the shipped plans, computed, with charts\n"
     "  xlperf new study.xlsx             a workbook of your own to edit\n"
     "  xlperf report study.xlsx          ... and its report\n\n"

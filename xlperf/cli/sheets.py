@@ -1,16 +1,14 @@
-"""Commands on workbooks, spreadsheet programs and the guide: ``check``, ``new``, ``install``, ``guide`` ..."""
+"""Commands on workbooks and spreadsheet programs: ``check``, ``new``, ``install`` ..."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 
 import click
 
-from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError
 from xlperf.cli.command import command
 from xlperf.cli.output import say, working
@@ -206,29 +204,3 @@ def install(
 def uninstall(host: str) -> None:
     """Remove the worksheet functions from HOST."""
     say(import_module(_HOSTS[host]).uninstall())
-
-
-_TOPICS = ("planner", "engineer", "architect")
-
-
-@command(
-    "Read the guide: the first hour of a planner, an engineer, an architect.",
-    "xlperf guide",
-    "xlperf guide planner",
-)
-def guide(topic: str | None) -> None:
-    """Print a page of the guide; without TOPIC, the title of each page."""
-    if topic is None:
-        wide = max(map(len, _TOPICS))
-        say(*(f"xlperf guide {name.ljust(wide)}  {_page(name)[0].removeprefix('# ')}" for name in _TOPICS))
-        return
-    name = topic.casefold()
-    if name not in _TOPICS:
-        near = get_close_matches(name, _TOPICS, 1)
-        hint = f"; did you mean {near[0]}?" if near else f"; choose from {', '.join(_TOPICS)}"
-        raise InputError(Fault("guide", f"no page {topic}{hint}"))
-    say(*_page(name))
-
-
-def _page(topic: str) -> list[str]:
-    return resources.table(f"guide/{topic}.md").read_text(encoding="utf-8").splitlines()

@@ -95,7 +95,7 @@ _STEPS = (
     "Questions first: Serve, Train, Build a chip and Compare are forms; change a yellow cell and read the answer.",
     "Plans: a row of training or inference is one; the card above shows the one that you choose, [+] all its settings.",
     "Change the hardware: edit a row of accelerators, networks or prices, or add one; low and high prices: scenario.",
-    "Make a report of all plans: xlperf report WORKBOOK -o report.xlsx",
+    "Make a report of all plans: xlperf report WORKBOOK -o report.xlsx. Read the guide: xlperf guide start",
 )
 _STEPS_OF_EMPTY = (
     _STEPS[0],
