@@ -41,7 +41,7 @@ print(json.dumps([code, used.ru_utime + used.ru_stime, size]))
 def measured(*arguments: str | Path) -> tuple[int, str, float, float]:
     """Exit code, errors, seconds of the processor and MiB of a command in a process of its own."""
     program = MEASURED.format(path=sys.path, arguments=[str(argument) for argument in arguments])
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=1100, check=False)
     assert done.returncode == 0, done.stderr
     code, seconds, size = json.loads(done.stdout.splitlines()[-1])
     return code, done.stderr, seconds, size

@@ -54,7 +54,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield Cluster(address, [started("worker", address, *options) for _ in range(2)])
 
 
-def _wait(ready: Callable[[], bool], seconds: float = 120.0) -> None:
+def _wait(ready: Callable[[], bool], seconds: float = 600.0) -> None:
     end = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < end

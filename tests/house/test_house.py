@@ -46,7 +46,7 @@ def _run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> subproce
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=1100,
         check=False,
     )
 

@@ -18,7 +18,7 @@ def _series(script: str, number: int) -> str:
         [sys.executable, HERE / script, "--number", str(number)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1100,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
