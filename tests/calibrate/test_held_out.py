@@ -200,6 +200,7 @@ def test_constants_that_made_the_runs_come_back_from_another_model() -> None:
     assert np.median(np.abs(errors.by_models)) < 0.02
 
 
+@pytest.mark.slow
 def test_a_refit_of_all_constants_together_finds_them() -> None:
     truth = with_constants(kernel_slowdown=1.4, layer_overhead_time=1e-3, tensor_parallel_overlap=0.3)
     start = with_constants(kernel_slowdown=1.1, layer_overhead_time=5e-4, tensor_parallel_overlap=0.6)
@@ -213,6 +214,7 @@ def test_a_refit_of_all_constants_together_finds_them() -> None:
     assert sizes[1] < 0.02
 
 
+@pytest.mark.slow
 def test_the_generation_that_stands_for_the_reference_keeps_its_value_in_every_turn() -> None:
     """Rows of the sheet move where constants of other software go: the host of Blackwell came out 2.8 times slower."""
     catalog, rows = load_catalog(), measured().inference
@@ -338,7 +340,12 @@ def test_a_software_with_few_configurations_is_pooled_towards_all_software() -> 
 
 
 @pytest.mark.parametrize(
-    ("rows", "narrower", "quantity"), [(4, False, FIRST_TOKEN), (8, True, STEP_TIME), (8, True, FIRST_TOKEN)]
+    ("rows", "narrower", "quantity"),
+    [
+        pytest.param(4, False, FIRST_TOKEN, marks=pytest.mark.slow),
+        (8, True, STEP_TIME),
+        pytest.param(8, True, FIRST_TOKEN, marks=pytest.mark.slow),
+    ],
 )
 def test_bands_cover_the_wanted_share_of_models_left_out(rows: int, narrower: bool, quantity: str) -> None:
     """Stacks of two models have too narrow widths by themselves, stacks of four too wide ones: a check mends both."""
