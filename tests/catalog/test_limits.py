@@ -168,6 +168,7 @@ def test_what_is_beyond_the_limits_is_refused_quickly(name: str, tmp_path: Path)
     assert seconds < 5.0 and size < 300.0, f"{seconds:.2f} s, {size:.0f} MiB"
 
 
+@pytest.mark.slow
 def test_many_cells_that_do_not_pack_are_refused_too(tmp_path: Path) -> None:
     """A part below the ratio: its elements are counted before one is read."""
     path = workbook(tmp_path / "bad.xlsx", scattered(7_200_000), level=1)
@@ -236,6 +237,7 @@ def test_a_list_of_parts_without_end_is_refused(tmp_path: Path) -> None:
     assert seconds < 5.0 and size < 300.0, f"{seconds:.2f} s, {size:.0f} MiB"
 
 
+@pytest.mark.slow
 def test_what_commands_write_is_within_the_limits(tmp_path: Path) -> None:
     """The largest workbook that is written, 50,000 rows all alike, can be read again: it packs best."""
     from openpyxl import Workbook

@@ -61,6 +61,7 @@ def _wait(ready: Callable[[], bool], seconds: float = 600.0) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_sweep_on_a_cluster_whose_worker_is_killed(tmp_path: Path, cluster: Cluster) -> None:
     plans = tmp_path / "plans.csv"
     plans.write_text(PLAN)

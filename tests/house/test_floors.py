@@ -83,6 +83,7 @@ def floor(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.
 
 
 @pytest.mark.parametrize("line", COMMANDS)
+@pytest.mark.slow
 def test_commands_work_with_the_oldest_releases(
     line: str, floor: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
@@ -91,6 +92,7 @@ def test_commands_work_with_the_oldest_releases(
     assert "Warning" not in done.stderr
 
 
+@pytest.mark.slow
 def test_the_oldest_releases_of_all_extras_can_be_installed_together(
     floor: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:

@@ -1,4 +1,4 @@
-"""Better hardware never slows a plan nor makes it dearer: twice of each column of a sheet, half as much again of all peaks."""
+"""Better hardware never slows a plan nor makes it dearer: columns of a sheet twice as good, peaks by half as well."""
 
 from __future__ import annotations
 

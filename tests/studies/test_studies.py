@@ -30,6 +30,9 @@ from xlperf.workbook.report import write_study_report
 from xlperf.workbook.studies import _colours_of_machines, _shades, study_package, study_sheets, write_study
 from xlperf.workbook.style import add_styles
 
+MOST = [pytest.param(name, marks=pytest.mark.slow) if name == "mixed-pools" else name for name in NAMES]
+SOME = [name if name in NAMES[:3] else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
+
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_workbook_of_a_study_is_what_its_module_gives(name: str, tmp_path: Path) -> None:
@@ -58,7 +61,7 @@ def test_a_grid_of_plans_is_written_once() -> None:
     assert plans[9]["num_accelerators"] == 2.0
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SOME)
 def test_a_report_has_every_table_its_charts_and_no_error(name: str, tmp_path: Path) -> None:
     chosen = study(name)
     inputs = read_inputs(chosen)
@@ -87,7 +90,7 @@ def test_a_report_has_every_table_its_charts_and_no_error(name: str, tmp_path: P
     assert again.read_bytes() == path.read_bytes()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MOST)
 def test_advice_takes_its_numbers_from_the_results(name: str) -> None:
     """No number is typed into a study's advice; what it names is found, and without facts what needs none is left."""
     typed = re.sub(r"\{\w+\}|\b(mm2|FLOP)\b", "", study(name).advice)
@@ -97,6 +100,7 @@ def test_advice_takes_its_numbers_from_the_results(name: str) -> None:
     assert "{" not in study(name).advised({})
 
 
+@pytest.mark.slow
 def test_a_machine_has_one_colour_in_all_charts_of_a_study() -> None:
     """And no other series of a chart with machines has the colour of one."""
     found = outcome("mixed-pools")
@@ -111,6 +115,7 @@ def test_a_machine_has_one_colour_in_all_charts_of_a_study() -> None:
             assert not others & set(machines.values()) or not set(chart.y) & set(machines)
 
 
+@pytest.mark.slow
 def test_a_chart_refers_to_columns_that_its_sheet_has() -> None:
     for name in NAMES:
         for found in outcome(name).sheets:
@@ -326,7 +331,7 @@ def test_bad_studies_are_one_line(tmp_path: Path) -> None:
     assert lines[1].startswith('mine.xlsx [study!A6]: no setting "batch size" in the study gemm-bounds; did you mean')
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MOST)
 def test_a_study_begins_with_its_question_its_finding_in_two_sentences_and_what_to_do(name: str) -> None:
     (short,) = outcome(name).short
     assert short.tag == IN_SHORT
@@ -347,7 +352,7 @@ def test_a_study_begins_with_its_question_its_finding_in_two_sentences_and_what_
     assert len(sheet._charts) == min(len(charts), 2)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MOST)
 def test_no_share_that_a_study_names_is_more_than_the_whole(name: str) -> None:
     """Shares are told as per cent once: 4 to 7 % of the dies, not 400 to 700."""
     told = [study(name).advised(outcome(name).facts), *(finding.words for finding in outcome(name).findings)]
@@ -391,7 +396,7 @@ def test_a_workbook_without_plans_is_said(name: str, kind: str, tmp_path: Path) 
         study(name).analyse(read_inputs(study(name), mine))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SOME)
 def test_a_study_takes_plans_that_state_only_what_they_must(name: str, tmp_path: Path) -> None:
     """Columns that a reader deletes take their defaults; what is left is computed or refused with a reason."""
     mine = tmp_path / "mine.xlsx"
@@ -409,6 +414,7 @@ def test_a_study_takes_plans_that_state_only_what_they_must(name: str, tmp_path:
     assert study(name).analyse(read_inputs(study(name), mine)).findings
 
 
+@pytest.mark.slow
 def test_a_second_kind_for_the_prompts_pays_where_its_price_is_below_its_worth() -> None:
     """The best pair never costs more than the best machine alone; break-even prices agree with the costs of pairs."""
     gains = sheet("mixed-pools", "gains")
@@ -428,6 +434,7 @@ def test_a_second_kind_for_the_prompts_pays_where_its_price_is_below_its_worth()
     assert checked >= 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["DeepSeek-V3", "Qwen3-235B-A22B"])
 def test_a_pool_for_the_experts_pays_beside_machines_that_are_dear_alone(model: str) -> None:
     """No pair is far below the best machine; one that is dear alone gains most by a second kind, as the study says."""

@@ -271,6 +271,7 @@ def test_an_empty_table_is_still_a_table() -> None:
     assert again["prices"].tables["prices"].ref == area
 
 
+@pytest.mark.slow
 def test_a_report_of_all_plans_prints_on_thirty_pages_and_the_workbook_on_fifty_one(
     converted: Callable[..., Path], tmp_path: Path
 ) -> None:
