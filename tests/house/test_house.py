@@ -148,13 +148,9 @@ LONG_TEXTS = {
 }
 """Likewise with docstrings."""
 LONG_TESTS = {
-    "tests/addin/test_functions.py": 504,
-    "tests/addin/test_worker.py": 531,
-    "tests/calibrate/test_held_out.py": 552,
     "tests/catalog/test_user_tables.py": 508,
     "tests/interop/test_config_stacks.py": 501,
-    "tests/studies/test_studies.py": 507,
-    "tests/workbook/test_front_sheets.py": 520,
+    "tests/addin/test_functions.py": 504,
 }
 
 

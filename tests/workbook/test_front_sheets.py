@@ -27,7 +27,6 @@ from xlperf.explore.forms import answers_of, evaluate_forms, form_of
 from xlperf.explore.train import FOLLOWING, SEARCHED
 from xlperf.workbook import compare_sheet
 from xlperf.workbook.build import read_tables, workbook_package
-from xlperf.workbook.front_formulas import Live
 from xlperf.workbook.front_layout import NUMBERS, SHEETS
 from xlperf.workbook.front_sheets import live_cells
 from xlperf.workbook.package import Formulas, data_rows
@@ -495,27 +494,3 @@ def test_a_card_tells_of_its_plan_and_one_that_is_wrong_in_one_line() -> None:
         cells = [cell.value for row in book["training"].iter_rows(max_row=9) for cell in row if cell.value is not None]
         assert sum(line in str(cell) for cell in cells) == 1
         assert not [cell for cell in cells if str(cell).startswith("#")]
-
-
-@pytest.mark.parametrize(
-    ("formula", "value"),
-    [
-        ("1+2*3-4/2", 5.0),
-        ('IF(2>=2,"yes","no")&TEXT(0.256,"0 %")', "yes26 %"),
-        ('IFERROR(1/0,"none")', "none"),
-        ('TEXT(12345.678,"#,##0.0")', "12,345.7"),
-        ('IF(AND(1=1,OR(1=2,"a"="A")),-(1+1),0)', -2.0),
-        ('"""quoted"""', '"quoted"'),
-    ],
-)
-def test_formulas_have_the_values_of_a_spreadsheet(formula: str, value: Any) -> None:
-    assert Live(Formulas(), None).value_of(formula, "s") == value
-
-
-def test_look_ups_in_ranges() -> None:
-    live = Live(Formulas(), None)
-    for row, (name, number) in enumerate((("a", 3.0), ("b", 1.0), ("c", 2.0)), start=1):
-        live.values["s", f"A{row}"], live.values["s", f"B{row}"] = name, number
-    assert live.value_of("INDEX($A$1:$A$3,MATCH(SMALL($B$1:$B$3,1),$B$1:$B$3,0))", "s") == "b"
-    assert live.value_of("MAX(B1:B3)+MIN('s'!B1:B3)", "s") == 4.0
-    assert live.value_of('IFERROR(MATCH("z",A1:A3,0),0)', "s") == 0.0
