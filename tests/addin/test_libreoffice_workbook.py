@@ -98,6 +98,7 @@ def front_cells(office, path):
                     )
 
 
+@pytest.mark.slow
 def test_front_sheets_compute_what_the_file_shows_and_follow_an_entry(office, shipped):
     office.open(shipped)
     different = []
@@ -161,6 +162,7 @@ def stretches(flags):
     return [(first, after - 1) for first, after in zip(ends[::2], ends[1::2], strict=True)]
 
 
+@pytest.mark.slow
 def test_a_row_typed_under_a_table_belongs_to_it(office, shipped, tmp_path):
     """On the next blank row of a sheet: hardware of one's own, and a plan that names it as people write names."""
     book, letter = openpyxl.load_workbook(shipped), openpyxl.utils.get_column_letter

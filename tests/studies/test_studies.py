@@ -112,14 +112,13 @@ def test_a_machine_has_one_colour_in_all_charts_of_a_study() -> None:
             assert not others & set(machines.values()) or not set(chart.y) & set(machines)
 
 
-@pytest.mark.slow
-def test_a_chart_refers_to_columns_that_its_sheet_has() -> None:
-    for name in NAMES:
-        for found in outcome(name).sheets:
-            names = [column.name for column in found.columns]
-            assert len(set(names)) == len(names)
-            for chart in found.charts:
-                assert {chart.x, *chart.y} <= set(names), (name, found.name)
+@pytest.mark.parametrize("name", MOST)
+def test_a_chart_refers_to_columns_that_its_sheet_has(name: str) -> None:
+    for found in outcome(name).sheets:
+        names = [column.name for column in found.columns]
+        assert len(set(names)) == len(names)
+        for chart in found.charts:
+            assert {chart.x, *chart.y} <= set(names), found.name
 
 
 def test_a_speed_up_is_the_product_of_its_factors_and_near_what_was_published() -> None:
@@ -357,23 +356,23 @@ def test_no_share_that_a_study_names_is_more_than_the_whole(name: str) -> None:
     assert all(float(share.replace(",", "")) <= 100.0 for share in shares), told
 
 
-def test_a_report_of_a_study_is_cut_nowhere_on_paper() -> None:
+@pytest.mark.parametrize("name", MOST)
+def test_a_report_of_a_study_is_cut_nowhere_on_paper(name: str) -> None:
     """No page ends inside a chart, and every chart lies within what is printed, in the narrowest font."""
-    for name in NAMES:
-        book = openpyxl.Workbook()
-        add_styles(book)
-        book.worksheets[0].title = "summary"
-        study_sheets(book, study(name), read_inputs(study(name)), outcome(name))
-        for made in book.worksheets[:-1]:
-            assert not faults_on_paper(made), (name, made.title)
+    book = openpyxl.Workbook()
+    add_styles(book)
+    book.worksheets[0].title = "summary"
+    study_sheets(book, study(name), read_inputs(study(name)), outcome(name))
+    for made in book.worksheets[:-1]:
+        assert not faults_on_paper(made), made.title
 
 
-def test_charts_have_few_labels() -> None:
-    for name in NAMES:
-        for found in outcome(name).sheets:
-            for chart in found.charts:
-                first, last = chart.rows or (0, len(found.rows))
-                assert chart.kind not in ("bars", "columns") or last - first <= 45, (name, found.name)
+@pytest.mark.parametrize("name", MOST)
+def test_charts_have_few_labels(name: str) -> None:
+    for found in outcome(name).sheets:
+        for chart in found.charts:
+            first, last = chart.rows or (0, len(found.rows))
+            assert chart.kind not in ("bars", "columns") or last - first <= 45, found.name
 
 
 def test_winners_of_cost_against_performance_say_what_they_rest_on() -> None:
