@@ -192,47 +192,26 @@ def test_what_cannot_be_served_says_why(catalog: Catalog) -> None:
 FEW = {"mode": "continuous", "users": 10.0, "prompt length": 1000.0, "output length": 500.0, "ttft target": None}
 
 
+CHECKPOINTS = [
+    # vllm start-up log of gpt-oss-120b on one H100: 64 to 66 GiB of MXFP4 weights
+    ("gpt-oss-120b", "H100-SXM-80GB", "fp4", "MXFP4 weights, products in bf16.", 1.0, (64.0, 66.0)),
+    # moonshotai/Kimi-K2.5: 595 GB of INT4 experts and 16-bit attention, which copies of attention repeat
+    ("Kimi-K2.5", "H200-SXM-141GB", "int4", "INT4 weights, products in bf16.", 8.0, (66.0, 86.0)),
+    ("DeepSeek-V3", "A100-SXM4-80GB", "fp8", "FP8 weights, products in bf16.", 16.0, (39.0, 44.0)),
+]
+MORE_CHECKPOINTS = [
+    # openai/gpt-oss-20b model card: runs within 16 GB
+    ("gpt-oss-20b", "RTX 4090", "fp4", "MXFP4 weights, products in bf16.", 1.0, (11.0, 14.9)),
+    # InferenceX issue 2128: eight H200 hold a copy from a memory fraction of 0.9113 on
+    ("DeepSeek-V4-Pro", "H200-SXM-141GB", "fp4", "MXFP4 weights, products in bf16; attention", 8.0, (99.0, 127.9)),
+    ("gpt-oss-120b", "B200-SXM-180GB", "fp4", "", 1.0, (64.0, 66.0)),  # its matrix units compute in FP4
+    ("DeepSeek-V4-Flash", "B200-SXM-180GB", "fp4", "MXFP4 weights; attention counts", 1.0, (150.0, 170.0)),
+]
+
+
 @pytest.mark.parametrize(
     ("model", "accelerator", "precision", "words", "copy", "gib"),
-    [
-        # vllm start-up log of gpt-oss-120b on one H100: 64 to 66 GiB of MXFP4 weights
-        ("gpt-oss-120b", "H100-SXM-80GB", "fp4", "MXFP4 weights, products in bf16.", 1.0, (64.0, 66.0)),
-        # openai/gpt-oss-20b model card: runs within 16 GB
-        pytest.param(
-            "gpt-oss-20b",
-            "RTX 4090",
-            "fp4",
-            "MXFP4 weights, products in bf16.",
-            1.0,
-            (11.0, 14.9),
-            marks=pytest.mark.slow,
-        ),
-        # InferenceX issue 2128: eight H200 hold a copy from a memory fraction of 0.9113 on
-        pytest.param(
-            "DeepSeek-V4-Pro",
-            "H200-SXM-141GB",
-            "fp4",
-            "MXFP4 weights, products in bf16; attention",
-            8.0,
-            (99.0, 127.9),
-            marks=pytest.mark.slow,
-        ),
-        # moonshotai/Kimi-K2.5: 595 GB of INT4 experts and 16-bit attention, which copies of attention repeat
-        ("Kimi-K2.5", "H200-SXM-141GB", "int4", "INT4 weights, products in bf16.", 8.0, (66.0, 86.0)),
-        ("DeepSeek-V3", "A100-SXM4-80GB", "fp8", "FP8 weights, products in bf16.", 16.0, (39.0, 44.0)),
-        pytest.param(
-            "gpt-oss-120b", "B200-SXM-180GB", "fp4", "", 1.0, (64.0, 66.0), marks=pytest.mark.slow
-        ),  # its matrix units compute in FP4
-        pytest.param(
-            "DeepSeek-V4-Flash",
-            "B200-SXM-180GB",
-            "fp4",
-            "MXFP4 weights; attention counts",
-            1.0,
-            (150.0, 170.0),
-            marks=pytest.mark.slow,
-        ),
-    ],
+    [*CHECKPOINTS, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE_CHECKPOINTS)],
 )
 def test_a_form_without_a_precision_tries_the_published_checkpoint(
     catalog: Catalog, model: str, accelerator: str, precision: str, words: str, copy: float, gib: tuple[float, float]
