@@ -50,8 +50,7 @@ def values() -> Any:
     return openpyxl.load_workbook(workbook(), data_only=True)
 
 
-ANSWERS: dict[tuple[Any, ...], tuple[Catalog, dict[str, Any]]] = {}
-"""Answers by catalog and form: several tests look at the same ones."""
+ANSWERS: dict[tuple[Any, ...], tuple[Catalog, dict[str, Any]]] = {}  # several tests look at the same answers
 
 
 def answered(catalog: Catalog, kind: str, **asked: Any) -> dict[str, Any]:
@@ -488,8 +487,7 @@ def test_two_plans_differ_by_the_sum_of_their_parts(
     assert sum(number(f"N{row}") for row in range(15, 21)) == pytest.approx(after - before, rel=1e-6)
     assert shown("F5").startswith(f"{names[1]} yields {rates[1] / rates[0]:.2f}× the tokens per accelerator")
     differ = [shown(f"B{row}") for row in range(10, 27) if shown(f"B{row}")]
-    assert all(str(shown(f"C{row}")) != str(shown(f"D{row}")) for row in range(10, 10 + len(differ)))
-    assert differ
+    assert differ and all(str(shown(f"C{row}")) != str(shown(f"D{row}")) for row in range(10, 10 + len(differ)))
 
 
 def test_a_card_tells_of_its_plan_and_one_that_is_wrong_in_one_line() -> None:
