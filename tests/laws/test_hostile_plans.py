@@ -38,6 +38,7 @@ def _limited() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (900, 900))
 
 
+@pytest.mark.slow
 def test_every_reader_is_bounded() -> None:
     """Issue 36, C 27: deep and growing texts end in one line, in bounded processor time and memory."""
     done = subprocess.run(
