@@ -59,8 +59,8 @@ _BANDED = ("step_time", "tpot", "ttft", "memory")
 class Record:
     """One published value beside its prediction, both in the unit of the published column.
 
-    ``primary`` marks the quantity by which the row's accuracy is quoted. ``relative_error`` is
-    |predicted time / measured time - 1| after rates become times; NaN without a prediction, and ``reason`` gives the cause.
+    ``primary`` marks the quantity by which the row's accuracy is quoted. ``relative_error`` is |predicted time /
+    measured time - 1| after rates become times; NaN without a prediction, and ``reason`` gives the cause.
     """
 
     row_id: str
@@ -350,8 +350,8 @@ _WEIGHTS_IN_FOUR_BITS = "mxfp4"
 def served_rows(published: Published) -> tuple[Published, list[str]]:
     """Rows of measured power as inference rows, and per row the reason why it is no plan, "" if it is one.
 
-    ``published``: rows of kind ``power``. A missing output length follows from the energies of a request and of a token, a
-    missing prompt length from the benchmark of the source.
+    ``published``: rows of kind ``power``. A missing output length follows from the energies of a request and of a
+    token, a missing prompt length from the benchmark of the source.
     """
     size, columns = len(published), published_columns()["inference"]
     text = {name: list(published.text.get(name, [""] * size)) for name in columns}

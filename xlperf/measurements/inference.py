@@ -231,8 +231,8 @@ def _production(number: dict[str, float], text: dict[str, str], said: list[str])
 def _workers(text: dict[str, str], number: dict[str, float], mixture: bool, said: list[str]) -> None:
     """Attention replicas or engine copies of a row that prints the requests and the batch of one copy.
 
-    Rows that print all three satisfy: requests in flight = batch x attention replicas x engines. A mixture of experts on as
-    many ranks as batches has its replicas in the ranks of one engine.
+    Rows that print all three satisfy: requests in flight = batch x attention replicas x engines. A mixture of experts
+    on as many ranks as batches has its replicas in the ranks of one engine.
     """
     if "disagg" in text["mode"].casefold() or _INFERRED not in text["notes"]:
         return

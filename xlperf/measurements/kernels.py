@@ -302,8 +302,8 @@ def _physical(rows: KernelRows) -> tuple[list[int], dict[str, str]]:
 def _from_memory(rows: KernelRows) -> tuple[list[int], dict[str, str]]:
     """Products whose inputs came from main memory.
 
-    Repeated runs find their inputs in a large cache. If some products take less time than their bytes need, all products of
-    the same precision and machine that fit the cache and would be memory-bound are left out.
+    Repeated runs find their inputs in a large cache. If some products take less time than their bytes need, all
+    products of the same precision and machine that fit the cache and would be memory-bound are left out.
     """
     given = rows.arguments
     sizes = (given[name] for name in ("m", "n", "k", "batch", "element_size", "output_element_size"))

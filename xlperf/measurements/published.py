@@ -205,9 +205,9 @@ def _plain(value: object) -> str:
 def published_rows(header: Sequence[str], rows: Sequence[Sequence[str]], place: Place) -> Published:
     """Check a header and its rows.
 
-    ``header``: column names. ``rows``: values as text, one per column. ``place``: ``place(row, column)`` names the cell of a
-    value; row -1 is the header. Returns the rows: of measured power if there is a column ``avg_power_w_per_gpu``, else
-    inference if there is a column ``isl``. Raises InputError with every fault.
+    ``header``: column names. ``rows``: values as text, one per column. ``place``: ``place(row, column)`` names the cell
+    of a value; row -1 is the header. Returns the rows: of measured power if there is a column ``avg_power_w_per_gpu``,
+    else inference if there is a column ``isl``. Raises InputError with every fault.
     """
     kind = POWER if "avg_power_w_per_gpu" in header else "inference" if "isl" in header else "training"
     columns = published_columns()[kind]
@@ -304,7 +304,8 @@ class ModelNames:
     def name(
         self, published: Published, row: int, corrected: Mapping[str, float] | None = None
     ) -> tuple[str, str, str]:
-        """Name of the model of one row, with assumptions and the reason for a missing name; the first or the last is "".
+        """Name of the model of one row, with assumptions and the reason for a missing name; the first or the last is
+        "".
 
         ``corrected``: model columns of the source that differ from the row.
         """

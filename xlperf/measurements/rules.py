@@ -60,12 +60,12 @@ def _holds(text: Mapping[str, str], name: str, wanted: re.Pattern[str] | tuple[f
 def default_of(kind: str, text: Mapping[str, str], setting: str) -> tuple[str, str]:
     """Documented default of a setting that a published row does not state, and its reference.
 
-    ``kind``: training or inference. ``text``: the row as printed; ``software``: its stack or serving engine by the name of
-    plans. ``setting``: a column of plans, perhaps for some rows only (``recompute of full``), or ``num_layers`` (of the
-    model), ``length_share`` (mean over stated length), ``run_waves`` (requests of a run over requests in flight),
-    ``draft_tokens_copies`` (draft tokens with attention replicas), ``expert_mapping`` (a script's own split over all ranks:
-    experts, ``ranks``, or attention replicas too, ``copies``), ``batch_wait_steps`` (steps that a prompt waits for a full
-    pass), ``scheduler_limits`` (of requests and tokens). Returns value, "" for none, and reference.
+    ``kind``: training or inference. ``text``: the row as printed; ``software``: its stack or serving engine by the name
+    of plans. ``setting``: a column of plans, perhaps for some rows only (``recompute of full``), or ``num_layers`` (of
+    the model), ``length_share`` (mean over stated length), ``run_waves`` (requests of a run over requests in flight),
+    ``draft_tokens_copies`` (draft tokens with attention replicas), ``expert_mapping`` (a script's own split over all
+    ranks: experts, ``ranks``, or attention replicas too, ``copies``), ``batch_wait_steps`` (steps that a prompt waits
+    for a full pass), ``scheduler_limits`` (of requests and tokens). Returns value, "" for none, and reference.
     """
     for rule in _rules()[kind].get(setting, ()):
         number = rule.number(text)
@@ -169,8 +169,8 @@ def stated_settings(kind: str, printed: str) -> dict[str, object]:
     >>> stated_settings("training", "master_weights=none; offload activations=1; compiled=yes")
     {'master_weights': 'none', 'offload_activations': 1.0, 'compiled': 1.0}
 
-    ``printed``: ``name=value``, separated by semicolons. Raises Refusal for an unknown or repeated column, or a value that
-    is no number or none of its choices.
+    ``printed``: ``name=value``, separated by semicolons. Raises Refusal for an unknown or repeated column, or a value
+    that is no number or none of its choices.
     """
     columns = {column.name: column for column in table_schema(kind).columns}
     stated: dict[str, object] = {}

@@ -33,8 +33,8 @@ def _recipes() -> tuple[dict[str, str], ...]:
 def recipe_settings(plan: Mapping[str, object], workers: tuple[float, float]) -> dict[str, tuple[float, str]]:
     """Settings of the public recipes of a plan with separate pools, each with its reference.
 
-    Recipes that disagree on a setting leave it open. ``plan``: stated columns of the row. ``workers``: prefill and decode
-    workers.
+    Recipes that disagree on a setting leave it open. ``plan``: stated columns of the row. ``workers``: prefill and
+    decode workers.
     """
     gpu = str(plan["accelerator"]).casefold().split("-")[0]
     stated = (str(plan["software"]), gpu, PRECISIONS[str(plan["precision"])].peak)
