@@ -1,1 +1,1 @@
-"""Catalog: what exists, read from workbooks; the only room that reads files."""
+"""Catalog of accelerators, models, networks and prices, from workbooks and CSV files; this room alone reads sheets."""

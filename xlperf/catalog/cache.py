@@ -25,10 +25,10 @@ MOST_FILES = 4
 
 
 def cached_tables(path: Path, folder: Path | None = None) -> list[Table] | None:
-    """Tables of a workbook that :func:`cache_tables` has written.
+    """Tables of a workbook from the cache that :func:`cache_tables` writes.
 
-    ``folder``: cache folder; by default ``xlperf/workbooks`` in the user's cache. Returns none if the cache has none
-    of this workbook and these readers, or where another user may have written it.
+    ``folder``: cache folder; by default ``xlperf/workbooks`` in the user's cache. Returns none if the cache lacks this
+    workbook and these readers, or if another user may have written it.
     """
     try:
         target = _file(path, folder)
@@ -87,7 +87,7 @@ def _digest(content: bytes) -> str:
 
 
 def _described(table: Table) -> dict[str, Any]:
-    """A table as JSON can hold it: columns, and the cells that they stand in."""
+    """A table as JSON can hold it: columns, and the cells of their values."""
     cells = table.place
     assert isinstance(cells, NamedCells) and isinstance(cells.locate, SheetCells)  # it was read from a sheet
     return {

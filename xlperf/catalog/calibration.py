@@ -34,14 +34,16 @@ _PRECISIONS = {"fp16": "bf16", "fp8-block": "fp8_block", "fp8-tensor": "fp8"}
 _MOVED = {("serving_software", "memory_fraction"): "serving_memory"}
 """Constants that older sheets have in another family. [-]"""
 _BROADER = {"mxfp8": "fp8", "fp8_block": "fp8"}
-"""Precisions whose constants, if a row does not give their own, are those of another. [-]"""
+"""Fallback precisions of constants without a row of their own. [-]"""
 _ENERGY = "energy_per_flop"
 COMPILED, EAGER = "torchtitan", "torch-fsdp"
 """PyTorch FSDP with torch.compile and without it, as the column software calls them."""
 FLASHATTENTION_2 = "flashattention-2"
-"""Library of attention with measured kernels of its own on Hopper; elsewhere those of any software are its."""
+"""Library of attention with measured kernels of its own on Hopper; on other generations it shares the kernels of any
+software.
+"""
 _RELEASES = {"vllm-0.6": "vllm", "vllm-0.8": "vllm", "sglang-0.4": "sglang"}
-"""Releases that differ from those that were measured: what is not known of them, bands too, is as in the others."""
+"""Unmeasured releases; constants and bands of the measured releases replace theirs."""
 _FLASH = ("attention", "attention_backward")
 """Families in which the constants of a library hold for the stacks that call it."""
 _FUSED = ("vector",)
@@ -113,12 +115,14 @@ def gathers_sequences(software: str) -> bool:
 
 @cache
 def _stack_kernels(column: str) -> dict[str, str]:
-    """What ``stack_kernels.csv`` says: whose ``kernels`` stacks call, of which library their ``attention`` is, ..."""
+    """Rows of ``stack_kernels.csv``: the stack whose ``kernels`` a stack calls, the library of its ``attention``,
+    ...
+    """
     return {row["software"]: row[column] for row in resources.rows("catalog/stack_kernels.csv") if row[column]}
 
 
 def is_release(software: str) -> bool:
-    """Whether a name is that of releases of an engine of which others were measured.
+    """Whether a name denotes releases of an engine with other, measured releases.
 
     >>> is_release("vllm-0.6"), is_release("vllm")
     (True, False)
@@ -145,7 +149,7 @@ def precision_key(value: str) -> str:
 
 
 def shared_precision(value: str) -> str:
-    """The same where kinds of FP8 share what is fitted on published runs: ratios to the products of their own kind.
+    """Precision that keys constants fitted on published runs: the FP8 formats share them, as ratios to their own GEMMs.
 
     >>> shared_precision("fp8-block"), shared_precision("int4")
     ('fp8', 'int4')
@@ -201,21 +205,20 @@ class Calibration:
     def constants(self, family: str, generation: np.ndarray, precision: np.ndarray, software: np.ndarray) -> Found:
         """Constants of one family for many rows.
 
-        Each constant is looked up from the nearest key to the farthest: (generation, precision, software),
-        (generation, precision, any), (generation, any, software), (generation, any, any), the same of the line of the
+        Each constant is looked up from the nearest key to the farthest: (generation, precision, software), (generation,
+        precision, any), (generation, any, software), (generation, any, any), the same four for the line of the
         generation (cdna of cdna3), (any, precision, software), (any, any, software), (any, precision, any), (any, any,
-        any), and last the declared default. Kinds of FP8 that have no row take those of FP8 after each step of their
-        own precision. Software families: software on the generation, on its line, on any; then any software on the
-        generation, on its line, on any; default. Bands: what holds on the generation or line goes before the software
-        on any. A stack that calls the kernels of another (torchtitan those of torch-fsdp) takes its constants before
-        those of any software, but for vector kernels, which its compiler fuses, and bands.
+        any), and last the declared default. FP8 formats without a row use FP8's after each step of their own precision.
+        Software families: software on the generation, on its line, on any; then any software on the generation, on its
+        line, on any; default. Bands: a value of the generation or line precedes the software on any. A stack that calls
+        the kernels of another (torchtitan calls torch-fsdp's) uses its constants before any software's, except for
+        vector kernels, which its compiler fuses, and bands.
 
         ``family``: kernel family, collective operation or software family of ``constants.csv``. ``generation``,
-        ``precision``, ``software``: one entry per row. Returns ``constants``: every constant that the family declares,
-        shape (rows, 1), in the units used inside, of ends of bands the
-        natural logarithm (``log_step_high``); ``extrapolated``: rows whose generation (software families: whose
-        software) has no row of its own in a family of which others have; a family that nobody has measured is the same
-        for all.
+        ``precision``, ``software``: one entry per row. Returns ``constants``: every declared constant of the family,
+        shape (rows, 1), in the units used inside, band ends as natural logarithms (``log_step_high``);
+        ``extrapolated``: rows whose generation (software families: whose software) has no row of its own in a family
+        that was measured elsewhere.
         """
         return self.constants_of(family, calibration_keys(generation.tolist(), precision.tolist(), software.tolist()))
 

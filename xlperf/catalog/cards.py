@@ -24,16 +24,10 @@ _TITLES = frozenset({"parameter", "setting", "property", "key", "item", "field",
 class Card(NamedTuple):
     """A card of one or more plans.
 
-    Attributes
-    ----------
-    names : list of str
-        Headers, with the unit that stands beside a value.
-    rows : list of int
-        Row of each name, among those that were given.
-    plans : list of list
-        Values of each plan, by name.
-    columns : list of int
-        Column that the values of each plan are in; before them that of the names.
+    - ``names``: headers, with the unit beside a value.
+    - ``rows``: row of each name, among the given rows.
+    - ``plans``: values of each plan, by name.
+    - ``columns``: column of the names, then the column of the values of each plan.
     """
 
     names: list[str]
@@ -43,11 +37,11 @@ class Card(NamedTuple):
 
 
 def find_card(rows: Sequence[Sequence[object]], kinds: Sequence[str], from_text: bool = False) -> Card | None:
-    """The card that rows of cells are, if they are one; None for a table with a header row and for anything else.
+    """The card in rows of cells; None for a table with a header row and for anything else.
 
-    ``kinds``: tables of the schema whose columns the names may be. ``from_text``: whether numbers arrive as text. Of
-    several columns beside the names the one is taken whose cells can be values of the columns named, or all of them if
-    several can be in every row, a plan each.
+    ``kinds``: tables of the schema whose columns the names may be. ``from_text``: whether numbers arrive as text. Among
+    several columns beside the names, the card has the one whose cells can be values of the named columns, or all of
+    them, a plan each, if several qualify in every row.
     """
     width = max(map(len, rows), default=0)
     if not 2 <= len(rows) <= MOST_ROWS or not 2 <= width <= MOST_COLUMNS:
@@ -113,7 +107,7 @@ def _has_number(cells: Sequence[Sequence[Any]], known: dict[int, str], first: in
 
 
 def _with_unit(row: Sequence[Any], first: int, columns: Sequence[int], kind: str) -> str:
-    """A name with the unit that stands in a cell beside its value."""
+    """A name with the unit in the cell beside its value."""
     name = str(row[first])
     if not kind or split_header(name)[1] is not None:
         return name

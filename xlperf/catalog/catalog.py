@@ -1,4 +1,4 @@
-"""The catalog: what exists, with look-ups by name that are fast for one row and for a million."""
+"""The catalog of hardware, models and prices, with look-ups by name that are fast for one row and for a million."""
 
 from __future__ import annotations
 
@@ -38,29 +38,22 @@ if TYPE_CHECKING:
 
 
 _WHOLE = ("calibration", "my_cluster")
-"""Sheets that stand for themselves in any file: their rows belong together."""
+"""Sheets whose rows belong together in any file."""
 
 
 class Catalog:
-    """Accelerators, networks, models, prices and calibration; never changed once it is made.
+    """Accelerators, networks, models, prices and calibration; immutable.
 
     Use :func:`load_catalog` or :meth:`from_tables`.
 
-    Attributes
-    ----------
-    tables : mapping of str to Table
-        By kind: accelerators, networks, models, prices, calibration; process_nodes, packages, chiplets and servers,
-        technology, memories, links, cores and devices, which have no rows if the source lacks them.
-    origin : str
-        Name of the file shown to users.
-    calibration : Calibration
-        Constants by family, generation, precision and software.
-    networks : tuple of str
-        Names of the networks, in the order of their first rows.
-    case : str
-        ``low``, ``base`` or ``high``: of prices and of the bands of answers.
-    orphans : Orphans
-        Rows that are left out, as they name what no table has: a plan that names such a row is refused with the cell.
+    - ``tables``: by kind: accelerators, networks, models, prices, calibration; process_nodes, packages, chiplets and
+      servers, technology, memories, links, cores and devices, which have no rows if the source lacks them.
+    - ``origin``: name of the file shown to users.
+    - ``calibration``: constants by family, generation, precision and software.
+    - ``networks``: names of the networks, in the order of their first rows.
+    - ``case``: ``low``, ``base`` or ``high``: of prices and of the bands of answers.
+    - ``orphans``: rows left out because they name something that no table has; a plan that names such a row is refused
+      with the cell.
     """
 
     case = "base"
@@ -104,10 +97,10 @@ class Catalog:
         return cls({**{kind: _empty(kind) for kind in CATALOG_TABLES}, **{t.kind: t for t in tables}}, origin)
 
     def with_tables(self, tables: Sequence[Table], checked: bool = False) -> Catalog:
-        """Replace the tables of the same kind; rows of the others that refer to names now gone are not used.
+        """Replace the tables of the same kind; rows of other tables that refer to names now gone are not used.
 
-        Given rows that refer to names that neither they nor the other tables have are left out (:attr:`orphans`).
-        ``checked``: the tables are those of a catalog with changed numbers, whose names were checked before.
+        Given rows that refer to names in no table are left out (:attr:`orphans`). ``checked``: the tables belong to a
+        catalog with changed numbers, whose names were checked before.
         """
         given = {table.kind: table.in_case(self.case) for table in tables}
         result = Catalog({**self.tables, **given}, self.origin, strict=() if checked else tuple(given))
@@ -139,12 +132,12 @@ class Catalog:
         return digest.hexdigest()[:16]
 
     def rows(self, kind: str, names: np.ndarray, plans: Table, column: str) -> np.ndarray:
-        """Rows of names in a table, without regard to case, by alias or however they are spelled.
+        """Rows of names in a table, without regard to case, by alias or by any spelling.
 
-        ``kind``: table to look in; in ``networks`` a name means the row of its first tier. ``names``: what to look for,
-        one entry per plan. ``plans``: whose names they are, for the messages. ``column``: column of the plans that
-        holds them. Returns row indexes; -1 if a name is blank. Raises InputError for every name that is not known,
-        with the nearest that are, or that may mean several.
+        ``kind``: table to search; in ``networks`` a name means the row of its first tier. ``names``: one entry per
+        plan. ``plans``: owner of the names, for the messages. ``column``: column of the plans that holds them. Returns
+        row indexes; -1 if a name is blank. Raises InputError for every unknown name, with the nearest known ones, and
+        for names that may mean several rows.
         """
         return self._find(self._indexes[kind], kind, names, plans, column)
 
@@ -154,7 +147,7 @@ class Catalog:
         return np.array([index.get(str(name).casefold(), BLANK) for name in names.tolist()], dtype=np.int64)
 
     def taken(self, kind: str) -> Mapping[str, str]:
-        """Names looked up in a table so far that it does not have as they are spelled: what each was taken as."""
+        """Names looked up so far that the table spells otherwise, each with its reading."""
         return self._taken.get(kind, {})
 
     def network_index(self, names: np.ndarray, plans: Table, column: str) -> np.ndarray:
@@ -236,7 +229,7 @@ class Catalog:
         return np.array(result, dtype=np.int64)
 
     def _lacking(self, kind: str, name: str, meant: Sequence[str]) -> tuple[str, Hint | None]:
-        """Why a name has no row: nobody has it, several do, or its row names what no table has."""
+        """Why a name has no row: it is unknown, ambiguous, or its row names something that no table has."""
         exact = meant[0] if len(meant) == 1 else name.strip()
         why = self.orphans.why.get(kind, {}).get(exact.casefold())
         if why is None:
@@ -367,7 +360,9 @@ def hash_table(digest: hashlib._Hash, table: Table) -> None:
 
 
 _NAMED = ("accelerators", "models", "networks")
-"""Tables whose rows plans name; of the others a part has all rows, excluding those of other accelerators."""
+"""Tables whose rows plans name; a part of a catalog has all rows of other tables, except rows of unused
+accelerators.
+"""
 _OWN_RUNS = "my_cluster"
 _MOST_PARTS = 64
 _parts: OrderedDict[bytes, Catalog] = OrderedDict()
@@ -375,12 +370,12 @@ _digests: WeakKeyDictionary[Catalog, dict[str, bytes]] = WeakKeyDictionary()
 
 
 def part_of(catalog: Catalog, plans: Table, beside: Sequence[str] = ()) -> Catalog:
-    """The rows of a catalog that plans or forms name, with every table that no name chooses rows of.
+    """The rows of a catalog that plans or forms name, and every table whose rows no name chooses.
 
-    ``catalog``: the whole. ``plans``: plans or forms; their columns that refer to accelerators, models and networks say
-    which rows. ``beside``: further accelerators that are looked at, if the catalog has them. Returns the same object
-    for the same content; the whole where runs of one's own cluster correct plans. Raises InputError for every name that
-    is not known.
+    ``catalog``: the whole. ``plans``: plans or forms; their columns that refer to accelerators, models and networks
+    choose the rows. ``beside``: further accelerators to include, if the catalog has them. Returns the same object for
+    the same content; the whole catalog if runs of the user's cluster correct plans. Raises InputError for every unknown
+    name.
     """
     if len(catalog.tables[_OWN_RUNS]):
         return catalog

@@ -1,4 +1,4 @@
-"""Cells: what a value is (numbers, dates, errors, blanks), and which column and unit a header cell names."""
+"""Cells: values (numbers, dates, errors, blanks), and the column and unit that a header cell names."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _EPOCH_1900, _EPOCH_1904 = datetime.datetime(1899, 12, 30), datetime.datetime(19
 
 
 _ALIKE = 0.85
-"""Likeness of two headers, by difflib, from which on one is taken for the other with a slip. [-]"""
+"""Similarity of two headers, by difflib, above which one is read as a misspelling of the other. [-]"""
 MOST_OWN = 100
 """Columns of the user's own that a table of plans may have. [-]"""
 _RATES = dict.fromkeys(("requests/s", "req/s", "reqs/s", "rps", "qps", "queries/s"), UNITS["request/s"])
@@ -65,7 +65,7 @@ class Unsaved:
 
 
 class SparseRow(Sequence[object]):
-    """Cells of a row of a sheet by position, without a place for those that are blank.
+    """Cells of a row of a sheet by position, without memory for blank ones.
 
     ``cells``: values by column of the sheet. ``columns``: column of each position. ``position``: position of each
     column.
@@ -83,7 +83,7 @@ class SparseRow(Sequence[object]):
         return self._cells.get(self._columns[position])
 
     def filled(self, positions: frozenset[int]) -> list[int]:
-        """Those of some positions that hold anything, in their order."""
+        """Filled positions among the given ones, in their order."""
         if not positions:
             return []
         known = (self._position.get(column) for column in self._cells)
@@ -151,10 +151,10 @@ def in_days(time: datetime.timedelta) -> float:
 
 
 def as_number(value: object) -> object:
-    """A value that stands for a number, as a float: an amount of money, a date, a time; others as they are.
+    """An amount of money, a date or a time as a float; other values unchanged.
 
-    Spreadsheet programs hand over what a cell shows: an amount in a currency as a decimal number, a number in a date
-    format as a date.
+    Spreadsheet programs hand over the shown form of a cell: an amount in a currency as a decimal number, a number in a
+    date format as a date.
 
     >>> from decimal import Decimal
     >>> as_number(Decimal("2.49")), as_number(datetime.timedelta(hours=36)), as_number("2.49"), as_number(True)
@@ -201,7 +201,7 @@ def as_text(value: object) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A list, map or record where one value belongs."""
+    """A list, map or record in the place of one value."""
 
     text: str
 
@@ -285,12 +285,12 @@ _FORMER_RESULTS = set(
     "carbon_per_million_tokens cost_per_million_tokens cost_per_million_input_tokens cost_per_million_output_tokens "
     "energy_per_token run_carbon run_cost step_cost tokens_per_dollar tokens_per_second_per_megawatt".split()
 )
-"""What version 0.1 of ``xlperf cost`` called the owner's results: files that it wrote are still plans."""
+"""Owner's results under the names of ``xlperf cost`` in version 0.1: its files are still plans."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What one header cell means: the column, and the factor from its unit to the unit used inside."""
+    """The column that one header cell names, and the factor from its unit to the unit used inside."""
 
     position: int
     column: Column
@@ -308,18 +308,18 @@ class Field:
 
     @property
     def may_be_auto(self) -> bool:
-        """Whether the word ``auto`` may stand in place of a value."""
+        """Whether the word ``auto`` may replace a value."""
         return self.column.may_be_auto
 
     def expected(self, inside: float) -> str:
-        """What would do in place of a number in the unit used inside, in words."""
+        """Valid numbers in the unit used inside, in words."""
         if self.column.has_ceiling and inside > self.high:
             return f"at most {self.high / self.factor:g}{f' ({self.symbol})' if self.symbol not in ('', '-') else ''}"
         return self.expects
 
     @property
     def expects(self) -> str:
-        """What would do, in words."""
+        """Valid values, in words."""
         column = self.column
         if column.kind == "number":
             low, high, _ = column.limits
@@ -338,7 +338,7 @@ class Field:
 
 
 class HeaderFault(NamedTuple):
-    """What is wrong with a header cell, or with the whole header (position -1); ``other`` is the cell it repeats."""
+    """A fault of a header cell, or of the whole header (position -1); ``other`` is the cell it repeats."""
 
     position: int
     problem: str
@@ -348,7 +348,7 @@ class HeaderFault(NamedTuple):
 
 @dataclass(frozen=True)
 class Header:
-    """The columns that a row of header cells names, what is wrong with it, and where columns of the user's own are."""
+    """The columns that a row of header cells names, its faults, and the positions of the user's own columns."""
 
     kind: str
     fields: tuple[Field, ...]
@@ -385,7 +385,7 @@ def table_kind(header: Sequence[object]) -> str:
 def plan_kind(header: Sequence[object]) -> str:
     """Kind of a table of plans: ``inference`` if it has a ``prompt_length`` column, else ``training``.
 
-    Columns that only inference has say so too, so that the prompt length is what is missed, and not they.
+    Columns of inference alone also decide, so that the message names the missing prompt length.
 
     >>> plan_kind(["model", "accelerator", "prompt length (-)"]), plan_kind(["model", "batch size"])
     ('inference', 'inference')
@@ -520,7 +520,7 @@ def _varied_names(kind: str) -> frozenset[str]:
 
 
 def _counted(column: Column, symbol: str) -> Unit | None:
-    """The unit of a count whose header names what is counted, perhaps in thousands: (tokens), (k tokens)."""
+    """The unit of a count whose header names the counted noun, perhaps in thousands: (tokens), (k tokens)."""
     *scale, noun = symbol.casefold().split()
     if unit_of(column).dimension != "-" or noun not in counted_nouns(column) or len(scale) > 1:
         return None

@@ -27,18 +27,12 @@ Test = Callable[[Catalog], Iterable[Fault]]
 
 @dataclass(frozen=True)
 class Findings:
-    """What a check found.
+    """Results of a check.
 
-    Attributes
-    ----------
-    name : str
-        File.
-    failures : tuple of Fault
-        Checks that failed.
-    warnings : tuple of Fault
-        What looks doubtful.
-    counts : dict of str to int
-        Rows read, by sheet.
+    - ``name``: file.
+    - ``failures``: checks that failed.
+    - ``warnings``: doubtful entries.
+    - ``counts``: rows read, by sheet.
     """
 
     name: str
@@ -60,11 +54,11 @@ class Findings:
 
 
 def check(path: str | os.PathLike[str], tests: Sequence[Test] = (), today: datetime.date | None = None) -> Findings:
-    """Read all sheets of a workbook, or a file of plans, and look for what is doubtful.
+    """Read all sheets of a workbook, or a file of plans, and list doubtful entries.
 
     ``path``: workbook, or plans as CSV or Parquet. ``tests``: checks of the catalog that need equations; each gives its
     failures. ``today``: day from which the age of prices is counted; default: today. Raises InputError with every fault
-    of catalog and plans, when they cannot be read as they are.
+    of catalog and plans that makes them unreadable.
     """
     path = Path(path)
     if is_workbook(path):
@@ -110,10 +104,9 @@ def _workbook_findings(path: Path, tests: Sequence[Test], today: datetime.date) 
 
 
 def name_faults(plans: Sequence[Table], catalog: Catalog) -> list[Fault]:
-    """Names in plans that the catalog does not have, in the order of the tables.
+    """Unknown names in plans, in the order of the tables.
 
-    ``plans``: plans of any kind. ``catalog``: where the names are looked up. Returns one per cell; none if all names
-    are known.
+    ``plans``: plans of any kind. ``catalog``: the known names. Returns one fault per cell; none if all names are known.
     """
     faults: list[Fault] = []
     for table in plans:
@@ -127,7 +120,7 @@ def name_faults(plans: Sequence[Table], catalog: Catalog) -> list[Fault]:
 
 
 def taken_names(plans: Sequence[Table], catalog: Catalog) -> list[str]:
-    """Names in rows of any kind that the catalog spells otherwise, each with the name that it was taken for.
+    """Names in rows of any kind that the catalog spells otherwise, each with its reading.
 
     ``plans``: rows whose names were looked up in ``catalog``. Returns a clause for each name.
     """
@@ -250,7 +243,7 @@ _WARNINGS: dict[str, Callable[[Catalog], list[Fault]]] = {
 FAR = 1000.0
 """Times beyond the largest, or below the smallest, of the known values from which a value is doubted. [-]"""
 LEAST_KNOWN = 3
-"""Values of other rows without which nothing can be said. [-]"""
+"""Values of other rows that a comparison needs at least. [-]"""
 
 
 def far_values(table: Table, known: Table) -> list[Fault]:

@@ -1,4 +1,4 @@
-"""Reader of CSV files: each column as codes into its distinct texts; and what CSV is written with."""
+"""Reader of CSV files, each column as codes into its distinct texts, and the escapes of written CSV."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _BLOCK = 500  # small enough for the processor's cache and for rows to die befor
 
 @dataclass(frozen=True)
 class CsvLines:
-    """Lines of a CSV file, counted from 1: that of the header, and that on which each row starts."""
+    """Line numbers of a CSV file, counted from 1: of the header, and of the start of each row."""
 
     name: str
     header: Sequence[str]
@@ -61,7 +61,7 @@ class CsvLines:
 
 
 class CsvFile(NamedTuple):
-    """Header of a CSV file, its columns as (codes, distinct texts), and where its cells stand."""
+    """Header of a CSV file, its columns as (codes, distinct texts), and the places of its cells."""
 
     header: Sequence[str]
     columns: list[Coded]
@@ -71,11 +71,11 @@ class CsvFile(NamedTuple):
 def read_csv(path: str | os.PathLike[str], name: str | None = None) -> CsvFile:
     """Read a CSV file, or standard input for ``-``.
 
-    Commas, semicolons or tabs separate, or what a first line ``sep=;`` says as Excel reads it; UTF-8, or UTF-16 as
-    Excel's "Unicode text". Blank lines are left out, and the apostrophe that :func:`harmless` puts before a text.
+    Commas, semicolons or tabs separate, or the separator of a first line ``sep=;`` as in Excel; UTF-8, or UTF-16 as
+    Excel's "Unicode text". Blank lines are skipped, and so is the apostrophe that :func:`harmless` puts before a text.
 
-    ``name``: name for messages; default: that of the file. Raises InputError: in one line, when the file is missing, a
-    folder, empty or no text, or rows are longer than the header.
+    ``name``: name for messages; default: the file's. Raises InputError, in one line, for a missing file, a folder, an
+    empty file, a file that is no text, or rows longer than the header.
     """
     standard = str(path) == STANDARD
     shown = name or ("standard input" if standard else Path(path).name)
@@ -94,11 +94,11 @@ def whole_csv(data: bytes, name: str) -> CsvFile:
 
 
 def add_csv_row(path: Path, kind: str, row: Mapping[str, float | int | str]) -> int:
-    """Add a row to a catalog table as CSV, which is made if there is none; columns that it lacks are added.
+    """Add a row to a catalog table as CSV; a missing file is created and missing columns are added.
 
     ``path``: file; replaced whole. ``kind``: kind of the table, such as ``models``. ``row``: values by column, in the
-    units of the schema; columns with another unit in their header are refused. Returns line of the row, counted from 1.
-    Raises InputError where the file is a table of another kind, the name is taken, or a header has another unit.
+    units of the schema; a header with another unit is refused. Returns the line of the row, counted from 1. Raises
+    InputError if the file is a table of another kind, the name exists, or a header has another unit.
     """
     declared = table_schema(kind)
     lines: list[list[str]] = []
@@ -154,9 +154,9 @@ def _bytes(path: Path, name: str) -> bytes:
 
 
 def _all_of(stream: BinaryIO, name: str, first: bytes = b"") -> bytes:
-    """The bytes of a file; one whose line does not end is refused before more of it is read.
+    """The bytes of a file; a file with an endless line is refused before more of it is read.
 
-    ``first``: what was read of it before.
+    ``first``: bytes read before.
     """
     pieces, lines, length, size = [], {b"\n": 0, b"\r": 0}, 0, 0
     piece = first or stream.read(_FIRST)
@@ -190,7 +190,7 @@ def opened(path: Path, name: str, most: float = math.inf) -> BinaryIO:
 
 
 def decoded(data: bytes, name: str, line: int = 0) -> str:
-    """The text of a file, or of what follows its first lines."""
+    """The text of a file, or of the part after its first lines."""
     if len(data) > SIZE_LIMIT:
         raise InputError(Fault(name, f"is larger than {SIZE_LIMIT >> 30} GiB; split it"))
     if not line and data[:4] in (b"PK\x03\x04", b"PAR1"):
@@ -243,9 +243,9 @@ class CsvRows:
         return stated[1] if stated is not None else max(",;\t", key=first.count)
 
     def add(self, reader: Any, until: Callable[[], bool] = bool) -> None:
-        """Read rows to the end, or until a function says so.
+        """Read rows to the end, or until a function returns true.
 
-        ``reader``: strict, whose next line is the one behind those that were read. ``until``: asked behind each row.
+        ``reader``: strict, positioned behind the rows read so far. ``until``: called after each row.
         """
         if self._stated:
             self._stated = False
@@ -365,27 +365,11 @@ _LEAST, _MOST = 2**16, 2**24
 def csv_blocks(
     path: str | os.PathLike[str], wanted: Callable[[Sequence[str]], set[int]], rows: int
 ) -> Iterator[CsvFile]:
-    """A CSV file, or standard input for ``-``, in blocks of about the given number of rows; one block is in memory.
+    """A CSV file, or standard input for ``-``, in blocks of about ``rows`` rows; one block is in memory.
 
-    Parameters
-    ----------
-    path : path-like
-        File.
-    wanted : callable
-        Positions of the columns that matter, by the header; others may come back blank.
-    rows : int
-        Rows of a block if all lines are of one length. [-]
-
-    Yields
-    ------
-    CsvFile
-        One at least; together they are what :func:`xlperf.catalog.csv_files.read_csv` reads.
-
-    Raises
-    ------
-    InputError
-        As :func:`xlperf.catalog.csv_files.read_csv`, once the reading has come so far; rows that are longer than the
-        header are refused at the end.
+    ``wanted``: positions of the columns to read, by the header; other columns may come back blank. Yields at least one
+    :class:`CsvFile`; together the blocks equal :func:`read_csv`. Raises InputError as :func:`read_csv`, at the faulty
+    block; rows longer than the header are refused at the end.
     """
     standard = str(path) == STANDARD
     name = "standard input" if standard else Path(path).name
@@ -447,7 +431,7 @@ class _Blocks:
         return text
 
     def _lines(self, text: str) -> Iterator[str]:
-        """Lines of a block; those of the next if a value goes on there."""
+        """Lines of a block, and of the next block while a quoted value continues."""
         while text:
             lines = list(io.StringIO(text, newline=""))
             self._pending = len(lines)

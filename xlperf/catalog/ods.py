@@ -1,4 +1,4 @@
-"""Sheets of OpenDocument spreadsheets (.ods) as cell values, as :mod:`xlperf.catalog.xlsx` has those of .xlsx."""
+"""Sheets of OpenDocument spreadsheets (.ods) as cell values, like :mod:`xlperf.catalog.xlsx` for .xlsx."""
 
 from __future__ import annotations
 

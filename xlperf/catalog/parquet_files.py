@@ -17,9 +17,9 @@ from xlperf.catalog.parse import Coded
 MOST_CELLS = 64 * 10**6
 """Values that the columns of plans may hold together: compressed, they may take a few bytes of the file. [-]"""
 CELLS_PER_BYTE = 64
-"""Values for each byte of a file that is read in blocks, where that allows more. [-]"""
+"""Values per byte of a file that is read in blocks, if that allows more. [-]"""
 MOST_BYTES = 2**30
-"""What the columns of plans may unpack to, of what is read at once. [B]"""
+"""Largest unpacked size of the plan columns that are read at once. [B]"""
 _FOOTER = 16 * 2**20
 _MAGIC = b"PAR1"
 
@@ -122,7 +122,7 @@ def _blocks(
 
 @contextmanager
 def _read_errors(pa: Any, path: Path) -> Iterator[None]:
-    """What Arrow says of a file that it cannot read, in one line."""
+    """Arrow's message for an unreadable file, in one line."""
     try:
         yield
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
@@ -181,7 +181,7 @@ def _is_text(pa: Any, kind: Any) -> bool:
 
 
 def _unreadable(pa: Any, kind: Any) -> str:
-    """What a column holds that no cell does, in words."""
+    """Content of a column that no cell can hold, in words."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if pa.types.is_nested(kind):
         return f"holds {'tables' if pa.types.is_struct(kind) else 'maps' if pa.types.is_map(kind) else 'lists'}"

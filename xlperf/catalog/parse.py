@@ -109,7 +109,7 @@ def _number(field: Field, value: object, from_text: bool) -> float:
 
 
 def _comma_words(text: str) -> str:
-    """What would do in the place of a number with a decimal comma, or with commas between thousands; else nothing.
+    """Advice for a number with a decimal comma, or with commas between thousands; else nothing.
 
     >>> print(_comma_words("0,9"), _comma_words("1,024,000"))
     , which has a decimal comma; write 0.9 , which has thousands separators; write 1024000
@@ -127,7 +127,7 @@ def _comma_words(text: str) -> str:
 
 
 def _within(field: Field, inside: float) -> bool:
-    """Whether a value in the unit used inside keeps the column's bounds, and is whole where it counts things."""
+    """Whether a value in the unit used inside is within the column's bounds, and whole if the column is."""
     if inside < field.low or inside > field.high or (field.exclusive and inside == field.low):
         return False
     return not field.whole or inside == math.floor(inside)
@@ -194,8 +194,8 @@ def parse_rows(
     """Rows of cells as a table, with every fault; a faulty value is blank in the table.
 
     ``kind``: name of the sheet in the schema. ``header``: header cells. ``rows``: cells of each row; short rows are
-    blank at the end. ``locate``: ``locate(row, position)``: where a cell stands. ``skip_empty``: leave rows out that
-    are blank in every input column; places still name the original rows.
+    blank at the end. ``locate``: ``locate(row, position)``: place of a cell. ``skip_empty``: skip rows that are blank
+    in every input column; places still name the original rows.
     """
     parsed = parse_header(kind, header)
     collector = _Collector(locate)
@@ -280,7 +280,7 @@ def parse_columns(
     """Columns as a table, with every fault; each distinct text is converted once.
 
     ``kind``: name of the sheet in the schema. ``header``: header of each column. ``columns``: numbers (NaN: blank),
-    booleans, or objects: text as in a CSV file, None. ``locate``: ``locate(row, position)``: where a value stands.
+    booleans, or objects: text as in a CSV file, None. ``locate``: ``locate(row, position)``: place of a value.
     """
     return parse_coded(kind, header, [_coded(np.asarray(values)) for values in columns], locate)
 
@@ -487,7 +487,7 @@ def table_from_columns(kind: str, columns: Mapping[str, np.ndarray], place: Plac
 
 
 def _by_name(header: Sequence[object], place: Place, kind: str) -> Locate:
-    """Places by position, from those by name: canonical if the schema has the column."""
+    """Places by position, from places by name: the canonical name if the schema has the column."""
     known = schema()[kind].by_name
     texts = [cell if isinstance(cell, str) else "" if cell is None else str(cell) for cell in header]
     names = [split_header(text)[0] for text in texts]

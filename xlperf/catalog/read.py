@@ -46,7 +46,7 @@ _SAVED_OTHERWISE = {
     ".xlt": "an old Excel template (.xlt)",
     ".fods": "a flat OpenDocument file (.fods)",
 }
-"""Endings of files of spreadsheet programs that are not read, and what they are."""
+"""Suffixes of unread spreadsheet files, and their formats."""
 _TEXT_FILES = (".csv", ".txt", ".tsv")
 _FOR_READERS = frozenset({"start", "tco", "checks", "functions", "study", "serve", "train", "build a chip"})
 """Sheets that xlperf writes and does not read."""
@@ -121,7 +121,7 @@ def _block(
     table: ListObject | None = None,
     merges: Sequence[Area] = (),
 ) -> Block:
-    """Rows below a header, in the columns of a span that hold anything: the memory is that of the cells there are."""
+    """Rows below a header, in the filled columns of a span; memory grows with the filled cells."""
     if len(numbers) > MOST_ROWS:
         problem = f"holds {len(numbers):,} rows; xlperf reads {MOST_ROWS:,} of a sheet, more from CSV or Parquet"
         raise InputError(Fault(f"{book} [{sheet}]", problem))
@@ -169,7 +169,7 @@ def read_block(kind: str, block: Block) -> tuple[Table, list[Fault]]:
 
 
 def _repeats(header: Sequence[object], row: SparseRow, named: frozenset[int]) -> bool:
-    """Whether a row says again what the header says, in at least two columns and most of those that it fills."""
+    """Whether a row repeats the header, in at least two columns and most of its filled cells."""
     filled = [position for position in row.filled(named) if not is_blank(row[position])]
     same = sum(isinstance(row[at], str) and _same(str(header[at]), row[at]) for at in filled)
     return same >= 2 and 2 * same >= len(filled)
@@ -238,9 +238,8 @@ def read_plan_tables(
 ) -> tuple[list[Table], list[Fault]]:
     """Plan sheets of a workbook, with every fault of all of them.
 
-    ``sheet``: the only sheet to read; default: ``training`` and ``inference``, if there are. ``kind``: kind of the
-    plans; default: that of the sheet's name, else of its columns. Raises InputError when the file itself cannot be
-    read.
+    ``sheet``: the only sheet to read; default: ``training`` and ``inference``, if present. ``kind``: kind of the plans;
+    default: by the sheet's name, else by its columns. Raises InputError if the file itself cannot be read.
     """
     tables: list[Table] = []
     faults: list[Fault] = []
@@ -309,7 +308,7 @@ def missing_sheet(book: Workbook, name: str) -> str:
 
 
 def unread_sheets(book: Workbook) -> list[Fault]:
-    """Sheets that are not read but seem to be meant: their table, or nearly their name, is that of a missing sheet.
+    """Unread sheets that seem to be meant: their table, or nearly their name, is a missing sheet's.
 
     >>> from xlperf.base.resources import workbook
     >>> with Workbook(workbook()) as shipped:
@@ -333,7 +332,7 @@ def unread_sheets(book: Workbook) -> list[Fault]:
 
 
 def rows_outside(book: Workbook) -> list[Fault]:
-    """Rows that stand further below the table of a sheet, with a name and more in its columns: they are not read.
+    """Unread rows further below the table of a sheet, with a name and more in its columns.
 
     >>> from xlperf.base.resources import workbook
     >>> with Workbook(workbook()) as shipped:
@@ -372,9 +371,9 @@ def read_plans(path: str | os.PathLike[str], sheet: str | None = None, kind: str
     """Read the plans of a workbook, a CSV or Parquet file, or CSV on standard input.
 
     ``path``: ``.xlsx`` (sheets ``training`` and ``inference``), ``.csv``, ``.parquet``, or ``-`` for standard input.
-    ``sheet``: the only sheet of a workbook to read. ``kind``: ``training`` or ``inference``; default: inference where
-    there is a prompt length. Returns one table per kind that has plans, at least one. Result columns of the file are
-    left out. Raises InputError with every fault found.
+    ``sheet``: the only sheet of a workbook to read. ``kind``: ``training`` or ``inference``; default: inference with a
+    prompt length. Returns one table per kind that has plans, at least one, without result columns. Raises InputError
+    with every fault.
     """
     if is_workbook(path):
         tables, faults = read_plan_tables(path, sheet, kind)
@@ -389,18 +388,12 @@ def read_plans(path: str | os.PathLike[str], sheet: str | None = None, kind: str
 
 
 class PlanRows(NamedTuple):
-    """Rows of plans as a file has them, not yet checked.
+    """Rows of plans in a file, not yet checked.
 
-    Attributes
-    ----------
-    kind : str
-        ``training`` or ``inference``.
-    header : sequence
-        Headers of all columns.
-    columns : list of (codes, distinct)
-        As readers of CSV and Parquet have them.
-    locate : callable
-        If a cell stands.
+    - ``kind``: ``training`` or ``inference``.
+    - ``header``: headers of all columns.
+    - ``columns``: (codes, distinct values), from the readers of CSV and Parquet.
+    - ``locate``: place of a cell.
     """
 
     kind: str
@@ -452,13 +445,13 @@ def plan_blocks(path: str | os.PathLike[str], rows: int) -> Iterator[PlanRows]:
 
 
 def read_designs(path: str | os.PathLike[str], sheet: str | None = None, kinds: Sequence[str] = DESIGN_TABLES) -> Table:
-    """Read what has a cost: chiplet designs, servers or plans; or rows of another catalog sheet.
+    """Read rows that have a cost: chiplet designs, servers or plans; or rows of another catalog sheet.
 
-    ``path``: ``.csv`` or ``-`` for standard input, ``.parquet``, or a workbook. A header ``chiplet`` or ``server`` says
-    which it is; plans have a ``model``. ``sheet``: which sheet of a workbook: ``chiplets``, ``servers``, ``training``
-    or ``inference``; by default ``chiplets`` if it has rows, else ``servers``. ``kinds``: catalog sheets that are
-    meant; plans are read beside chiplets and servers alone. Of one of these kinds, at least one row. Raises InputError
-    with every fault found.
+    ``path``: ``.csv`` or ``-`` for standard input, ``.parquet``, or a workbook. A header ``chiplet`` or ``server``
+    decides the kind; plans have a ``model``. ``sheet``: sheet of a workbook: ``chiplets``, ``servers``, ``training`` or
+    ``inference``; by default ``chiplets`` if it has rows, else ``servers``. ``kinds``: allowed catalog sheets; plans
+    are read beside chiplets and servers alone. Returns at least one row of one kind. Raises InputError with every
+    fault.
     """
     if not is_workbook(path):
         table, faults = _read_rows(path, sheet, partial(_design_kind, kinds=kinds), "designs")
@@ -485,7 +478,7 @@ def _name(path: str | os.PathLike[str]) -> str:
 
 
 def is_workbook(path: str | os.PathLike[str]) -> bool:
-    """Whether plans stand in a workbook rather than in a CSV or Parquet file."""
+    """Whether a path is a workbook rather than a CSV or Parquet file."""
     return str(path) != STANDARD and Path(path).suffix.casefold() in WORKBOOKS
 
 

@@ -1,4 +1,4 @@
-"""Names by which rows of catalog tables refer to rows of others: what each means, and rows whose names nobody has."""
+"""References between rows of catalog tables: their resolution, and rows that name something unknown."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from xlperf.catalog.table import Spellings, Table, aliases
 BLANK, UNKNOWN = -1, -2
 _MOST_LISTED = 8
 DESIGNS = "chiplets"
-"""The sheet whose rows are all costed together: those that name what another sheet no longer has are left out."""
+"""The sheet whose rows are all costed together; rows with a reference that is gone are left out."""
 
 NOT_USABLE = " cannot be used: "
-"""Part of the message for a name whose row names what no table has; the fault of that row follows."""
+"""Part of the message for a name whose row has an unknown reference; the fault of that row follows."""
 
 Index = MutableMapping[str, dict[str, int]]
 """Rows of tables by casefolded name, by kind."""
@@ -37,16 +37,11 @@ def index_of(table: Table) -> dict[str, int]:
 
 @dataclass
 class Orphans:
-    """Rows that are left out of a catalog, as they name what no table has.
+    """Rows left out of a catalog because they name something that no table has.
 
-    Attributes
-    ----------
-    faults : list of Fault
-        One for each cell that names what no table has.
-    why : dict
-        By kind and casefolded name of a row that is left out: why, in words.
-    whole : dict of str to Table
-        By kind: the table with such rows.
+    - ``faults``: one for each cell with an unknown name.
+    - ``why``: by kind and casefolded name of a row left out: the reason in words.
+    - ``whole``: by kind: the table with such rows.
     """
 
     faults: list[Fault] = field(default_factory=list)
@@ -54,7 +49,7 @@ class Orphans:
     whole: dict[str, Table] = field(default_factory=dict)
 
     def beside(self, replaced: Iterable[str], other: Orphans) -> Orphans:
-        """These, less the rows of tables that were replaced, and those of another catalog."""
+        """These orphans without rows of replaced tables, and the orphans of another catalog."""
         gone = set(replaced)
         why = {kind: names for kind, names in self.why.items() if kind not in gone}
         whole = {kind: table for kind, table in self.whole.items() if kind not in gone}
@@ -65,7 +60,7 @@ class Orphans:
 def without_orphans(
     tables: Mapping[str, Table], indexes: Index, strict: Sequence[str]
 ) -> tuple[dict[str, Table], Orphans]:
-    """Tables without rows that name what no table has, and the rows that name such rows; their indexes follow.
+    """Tables without rows whose references are unknown, directly or through other rows; indexes follow.
 
     ``strict``: kinds whose references are checked.
     """

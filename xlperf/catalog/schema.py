@@ -21,19 +21,19 @@ CATALOG_TABLES = ("accelerators", "networks", "models", "prices", "calibration")
 COST_TABLES = ("process_nodes", "packages", "chiplets", "servers")
 """Catalog tables of the cost half: no plan of training or inference needs them."""
 TECHNOLOGY_TABLES = ("technology", "memories", "links", "cores", "devices")
-"""Catalog tables that accelerators are derived from: only those that name a device need them."""
+"""Technology tables from which accelerators are derived; only accelerators that name a device need them."""
 OWN_TABLES = ("my_cluster",)
 """Catalog tables of the user alone: measured runs of a cluster, which predictions of plans like them are moved by."""
 MARKET_TABLES = ("api_prices",)
-"""Catalog tables of what others sell: answers are held against them, no plan needs them."""
+"""Market prices for comparison with answers; no plan needs them."""
 OPTIONAL_TABLES = (*COST_TABLES, *MARKET_TABLES, *TECHNOLOGY_TABLES, *OWN_TABLES)
 """Catalog tables that a workbook may lack."""
 EVERY_TABLE = (*CATALOG_TABLES, *OPTIONAL_TABLES)
 PLAN_TABLES = ("training", "inference")
 MEASURED, ERROR = "measured_", "error_"
-"""What the names of columns start with that plans have for measured results, and results for their errors."""
+"""Prefixes of columns: measured results beside plans, and errors beside results."""
 OWN = "own"
-"""Table of columns that a user's plans have beside those of the schema."""
+"""Table of the user's own columns beside the schema's."""
 FORMS = ("serve", "train", "chip")
 """Forms of the front sheets: a question, answered by a search over plans or devices."""
 _HEADER = re.compile(r"^(?P<name>.*?)\s*(?:\((?P<unit>[^()]*)\))?\s*$", re.DOTALL)
@@ -88,7 +88,7 @@ class Column:
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """Words that a choice or a flag may hold, ``auto`` last where it may stand; none for other kinds.
+        """Words that a choice or a flag may hold, ``auto`` last if allowed; none for other kinds.
 
         >>> column("training", "sequence_parallel").entries
         ('yes', 'no', 'auto')
@@ -126,8 +126,8 @@ class Column:
 class TableSchema:
     """The columns of one sheet; the first is its key and names its kind.
 
-    ``measured`` are columns that a sheet may have beside them: of plans ``measured_step_time`` ..., what was measured
-    of each result; of results ``error_step_time`` ..., the prediction over it less 1.
+    ``measured``: optional columns: of plans ``measured_step_time`` ..., the measurement of each result; of results
+    ``error_step_time`` ..., prediction over measurement less 1.
     """
 
     name: str
@@ -144,7 +144,7 @@ class TableSchema:
 
 @cache
 def schema() -> dict[str, TableSchema]:
-    """All tables by name; those of results are separate (``training_results``, ``inference_results``)."""
+    """All tables by name; tables of results are separate (``training_results``, ``inference_results``)."""
     rows = {path.stem: _columns(path) for path in sorted(Path(__file__).with_name("schema").glob("*.csv"))}
     beside = {name: columns for kind in PLAN_TABLES for name, columns in _measured(kind, rows[f"{kind}_results"])}
     return {name: TableSchema(name, tuple(columns), beside.get(name, ())) for name, columns in rows.items()}
@@ -205,7 +205,7 @@ def _measured(kind: str, results: Sequence[Column]) -> Iterator[tuple[str, tuple
 
 @cache
 def table_schema(name: str) -> TableSchema:
-    """Schema of one table; of results with those of an owner beside them the columns of both."""
+    """Schema of one table; results of owned plans have the columns of plans and of owners."""
     own = {owned_kind(kind): kind for kind in PLAN_TABLES}.get(name)
     if own is None:
         return schema()[name]
@@ -215,7 +215,7 @@ def table_schema(name: str) -> TableSchema:
 
 
 def owned_kind(plan_table: str) -> str:
-    """Name of the table of results of plans with those of an owner beside them.
+    """Name of the table of plan results with the owner's results beside them.
 
     >>> owned_kind("training")
     'training_owned_results'
@@ -277,7 +277,7 @@ def known_units(dimension: str) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def split_header(text: str) -> tuple[str, str | None]:
-    """Canonical column name and unit symbol of a header, or None where it states no unit.
+    """Canonical column name and unit symbol of a header, None without a unit.
 
     >>> split_header("memory bandwidth (TB/s)")
     ('memory_bandwidth', 'TB/s')
@@ -321,7 +321,7 @@ def squeezed(name: str) -> str:
 
 @cache
 def _trade() -> tuple[dict[str, dict[str, str]], dict[str, frozenset[str]]]:
-    """Columns by the headers of the trade, by kind of table; and the nouns of what each column counts."""
+    """Columns by the headers of the trade, by kind of table; and the counted nouns of each column."""
     columns: dict[str, dict[str, str]] = {kind: {} for kind in (*PLAN_TABLES, *FORMS)}
     nouns: dict[str, frozenset[str]] = {}
     lines = Path(__file__).with_name("aliases.csv").read_text(encoding="utf-8").splitlines()
@@ -335,7 +335,7 @@ def _trade() -> tuple[dict[str, dict[str, str]], dict[str, frozenset[str]]]:
 
 
 def counted_nouns(column_: Column) -> frozenset[str]:
-    """Nouns that a header may have in the place of a unit for what a column counts: tokens, requests, GPUs.
+    """Nouns in a header that replace the unit of a count: tokens, requests, GPUs.
 
     >>> "tokens" in counted_nouns(column("inference", "prompt_length"))
     True
@@ -362,7 +362,7 @@ def trade_names(kind: str) -> list[str]:
 
 
 def plan_names(header: Iterable[object]) -> set[str]:
-    """Columns of plans of either kind that a header row means; what is no such column is as it is written.
+    """Columns of plans of either kind that a header row names; unknown headers remain as written.
 
     >>> sorted(plan_names(["GPU", "ISL", "owner", None]))
     ['accelerator', 'owner', 'prompt_length']

@@ -1,4 +1,4 @@
-"""A table in memory: columns in the units used inside, where each value came from, its keys, names and aliases."""
+"""A table in memory: columns in the units used inside, places of values, keys, names and aliases."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ CASES = ("low", "base", "high")
 """Cases of prices: a sheet may give a column twice more, with these endings."""
 
 Place = Callable[[int, str], str]
-"""``place(row, column)`` says where a value stands; row -1 is the header."""
+"""``place(row, column)``: cell of a value, for messages; row -1 is the header."""
 Locate = Callable[[int, int], str]
-"""``locate(row, position)`` says where a cell stands; row -1 is the header, position -1 the whole row."""
+"""``locate(row, position)``: cell, for messages; row -1 is the header, position -1 the whole row."""
 
 
 @lru_cache(maxsize=4096)
@@ -71,12 +71,12 @@ class NamedCells:
     positions: Mapping[str, int]
 
     def __call__(self, row: int, column: str) -> str:
-        """Where the source has the value."""
+        """Place of the value in the source."""
         return self.locate(self.rows[row] if row >= 0 else -1, self.positions.get(column, -1))
 
 
 def place_of_row(place: Place, rows: np.ndarray, row: int, column: str) -> str:
-    """Place of a value in a table that holds some rows of another: where the other has it."""
+    """Place of a value in a table of selected rows: its place in the original table."""
     return place(int(rows[row]) if row >= 0 else -1, column)
 
 
@@ -102,21 +102,14 @@ def default_value(kind: str, column: str) -> str | float:
 class Table:
     """Rows of one kind of sheet, column by column.
 
-    Attributes
-    ----------
-    kind : str
-        Name of the sheet in the schema: ``accelerators``, ``training``, ``training_results`` ...
-    columns : mapping of str to array
-        float64 (NaN if blank; flags 0 or 1) or object arrays of str ("" if blank), all of one length.
-        Columns that the source does not have are absent.
-    place : callable
-        ``place(row, column)`` says where a value stands: ``plans.xlsx [training!F7]``.
-    auto : mapping of str to bool array
-        Which values are the word ``auto`` (number, flag and choice columns of plans), blank in ``columns``; only
-        for columns that have any.
-    own : mapping of str to array
-        Columns of plans that xlperf does not know, by their headers as they are written: text, or float64 if all are
-        numbers. They pass through to the results.
+    - ``kind``: name of the sheet in the schema: ``accelerators``, ``training``, ``training_results`` ...
+    - ``columns``: float64 (NaN if blank; flags 0 or 1) or object arrays of str ("" if blank), all of one length.
+      Columns that the source lacks are absent.
+    - ``place``: ``place(row, column)``: cell of a value: ``plans.xlsx [training!F7]``.
+    - ``auto``: masks of values that are the word ``auto`` (number, flag and choice columns of plans), blank in
+      ``columns``; only for columns that have any.
+    - ``own``: unknown columns of plans, by their headers as written: text, or float64 if all are numbers. They pass
+      through to the results.
     """
 
     kind: str
@@ -142,7 +135,7 @@ class Table:
         return table_schema(self.kind)
 
     def in_case(self, case: str) -> Table:
-        """The table in a case: ``low`` takes what columns ``..._low`` have, ``high`` those ``..._high``."""
+        """The table in a case: ``low`` has the values of columns ``..._low``, ``high`` of ``..._high``."""
         columns = dict(self.columns)
         for name in self.columns:
             own = name.removesuffix(f"_{case}")
@@ -179,7 +172,7 @@ class Table:
         return self.text(column, default) if isinstance(default, str) else self.number(column, default)
 
     def codes(self, column: str, numbers: Mapping[str, int]) -> np.ndarray:
-        """Numbers that stand for the words of a text column, those of the schema's default if it is blank.
+        """Codes of the words of a text column; blank cells have the code of the schema's default.
 
         >>> import numpy as np
         >>> plans = Table("training", {"optimizer": np.array(["sgd", ""], dtype=object)})
@@ -256,10 +249,10 @@ def combined_keys(generation: Words, precision: Words, software: Words) -> Keys:
 
 
 def key_faults(table: Table) -> list[tuple[int, str, str]]:
-    """What is wrong with the keys of a catalog table: (row, column, problem).
+    """Faults of the keys of a catalog table: (row, column, problem).
 
-    Names are compared without case, as Excel does. The key of a network row is its name and tier; the key of a
-    calibration row its name, and what it is for.
+    Names are compared without case, as in Excel. The key of a network row is its name and tier; the key of a
+    calibration row its name and its scope.
     """
     key = table.schema.key.name
     if key not in table:
@@ -328,10 +321,10 @@ def _tier_faults(table: Table) -> list[tuple[int, str, str]]:
 
 
 def values_in_case(table: Table, name: str, case: str) -> np.ndarray:
-    """Values of a column in one of the cases, blanks as the schema has them.
+    """Values of a column in one of the cases, in the units used inside, one per row; blanks have the schema's default.
 
-    ``table``: a table of a cost sheet. ``case``: ``low`` or ``high``: the values of the column of that case where they
-    are given; ``base``: the column's own. In the units used inside, one per row.
+    ``table``: a table of a cost sheet. ``case``: ``low`` or ``high``: values of that case's column if given; ``base``:
+    the column's own.
     """
     values: np.ndarray = table.filled(name)
     other = f"{name}_{case}"
@@ -379,7 +372,7 @@ def uncertain_columns(table: Table) -> list[str]:
 
 
 MARK = "\x1f"
-"""Stands between a name and the number of a copy of its row, if a sweep gives plans rows of their own."""
+"""Separator between a name and the number of a copy of its row, if a sweep gives plans rows of their own."""
 _BETWEEN_WORDS = re.compile(r"[^\w.]+|_+")
 
 
@@ -418,7 +411,7 @@ def words_of(name: str) -> tuple[str, ...]:
 
 
 _MOST_KNOWN = 10_000
-"""Texts whose meaning is kept. [-]"""
+"""Size of the cache of read names. [-]"""
 
 
 class Spellings:
@@ -447,12 +440,12 @@ class Spellings:
     def names(self, text: str) -> list[str]:
         """Names that a text may mean.
 
-        The same words however they are joined (``llama3 70b``), those after the owner's name and a slash
-        (``meta-llama/Llama-3.1-70B``), a model without words that leave its shape as it is (Instruct, a date), or else
-        the first words of a name (``H200``), which never mean a model that was reduced to fewer layers
-        (``DeepSeek-V3-l4``): only its whole name does.
+        Candidates: the same words joined otherwise (``llama3 70b``), the words after the owner's name and a slash
+        (``meta-llama/Llama-3.1-70B``), a model without words that leave its shape unchanged (Instruct, a date), or the
+        first words of a name (``H200``). A model reduced to fewer layers (``DeepSeek-V3-l4``) matches its whole name
+        only.
 
-        ``text``: what a cell says. In the order of the rows; none if nothing is like it.
+        ``text``: content of a cell. In the order of the rows; none without a match.
         """
         if text not in self._known:
             if len(self._known) >= _MOST_KNOWN:

@@ -1,7 +1,6 @@
 """Sheets of .xlsx workbooks as cell values (numbers, text, dates, errors, unsaved formulas), and as text for ``show``.
 
-Reads what Excel, LibreOffice and openpyxl write, straight from the package. Only the sheets that are asked for are
-parsed.
+Reads the packages that Excel, LibreOffice and openpyxl write, and parses requested sheets only.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def _escaped(text: str) -> str:
 
 
 def _formula_texts(formulas: Formulas) -> dict[tuple[int, int], str]:
-    """Formulas as a person sees them; those that share a text are shown moved to their own cells."""
+    """Formulas as a person sees them; shared formulas are moved to their own cells."""
     texts = {key: f"={text}" for key, text in formulas.text.items()}
     texts.update({key: f"{{={text}}}" for key, text in formulas.arrays.items()})
     masters = {index: key for key, index in formulas.shared.items() if key in formulas.text}

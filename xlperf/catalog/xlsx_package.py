@@ -94,10 +94,9 @@ class Package:
         return part.casefold() in self._folded
 
     def chunks(self, part: str) -> Iterator[bytes]:
-        """Bytes of one part as they are unpacked; never more in memory than a chunk.
+        """Unpacked bytes of one part; never more in memory than a chunk.
 
-        Raises InputError where the part is damaged or beyond the limits, before anything of it is given where that can
-        be told.
+        Raises InputError for a damaged part or one beyond the limits, before the first chunk if that is known by then.
         """
         info = self.parts[self._folded[part.casefold()]]
         size, large = info.file_size, info.file_size > LARGE_PART
@@ -139,12 +138,12 @@ class Package:
         return InputError(Fault(self.name, f"{problem}; xlperf does not open it"))
 
     def parse(self, part: str, start: Start, end: End | None = None, text: Text | None = None) -> None:
-        """Parse one part; names of elements come without their prefix.
+        """Parse one part; element names come without their prefix.
 
-        A document type is refused wherever it stands, so that no entity is ever declared, let alone expanded.
+        A document type is refused anywhere, so that no entity is ever declared or expanded.
 
-        ``part``: name of the part. ``start``, ``end``, ``text``: what to do at the start of an element (name,
-        attributes), at its end, and with text.
+        ``part``: name of the part. ``start``, ``end``, ``text``: called at the start of an element (name, attributes),
+        at its end, and with text.
         """
         parser = expat.ParserCreate()
         parser.buffer_text = True

@@ -33,7 +33,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 class Added(NamedTuple):
-    """Where a row went, and the columns that the sheet has no header for."""
+    """Cell of a new row, and the columns without a header on the sheet."""
 
     place: str
     left_out: list[str]
@@ -42,10 +42,10 @@ class Added(NamedTuple):
 def add_row(path: str | os.PathLike[str], kind: str, row: Mapping[str, Value]) -> Added:
     """Add a row below the last one of a catalog sheet.
 
-    ``path``: workbook; replaced whole when the row is in. ``kind``: sheet, such as ``models``. ``row``: values by
-    column, in the units of the schema; converted to those of the sheet's headers. Returns cell of the name, and what
-    the sheet has no column for. Raises InputError where there is no such sheet, the name is taken, or the row below the
-    table holds something else.
+    ``path``: workbook; replaced whole. ``kind``: sheet, such as ``models``. ``row``: values by column, in the units of
+    the schema; converted to the units of the sheet's headers. Returns the cell of the name, and columns missing on the
+    sheet. Raises InputError if there is no such sheet, the name exists, or the row below the table holds something
+    else.
     """
     with Workbook(path) as book:
         sheet = book.sheet(kind)
@@ -105,7 +105,7 @@ def _values(kind: str, block: Block, row: Mapping[str, Value]) -> tuple[dict[int
 
 
 def _with_row(sheet: str, last: int, cells: Mapping[int, Value]) -> str:
-    """A sheet with one more row below row ``last``, in the format prepared for it or else that of ``last``."""
+    """A sheet with one more row below row ``last``, in its prepared format or else the format of ``last``."""
     above, below = (re.search(_ROW.format(row), sheet, re.DOTALL) for row in (last, last + 1))
     prefix = (above["p"] if above else None) or ""
     prepared = below if below and below["b"] else above
@@ -143,7 +143,7 @@ def _cell(prefix: str, column: int, row: int, styles: Mapping[str, str], value: 
 
 
 def _grown(sheet: str, last: int, block: Block) -> str:
-    """A sheet whose formats, drop-downs and filter reach over the new row where they reached the last one."""
+    """A sheet whose formats, drop-downs and filter cover the new row if they reached the last one."""
     first = block.locate.header_row
 
     def area(match: re.Match[str]) -> str:
@@ -174,7 +174,7 @@ def _grown(sheet: str, last: int, block: Block) -> str:
 
 
 def _grown_table(table: str, last: int, block: Block) -> str:
-    """The part of an Excel table, over the new row where it is the one of the block."""
+    """The part of an Excel table, extended over the new row if it belongs to the block."""
     match = re.search(r'\bdisplayName="([^"]*)"', table)
     if block.table is None or match is None or unescape(match[1], {"&quot;": '"'}) != block.table.name:
         return table

@@ -36,21 +36,21 @@ def named_model(names: list[str], models: Table) -> str:
     return ""
 
 
-def described_models(told: Mapping[str, str], models: Table, whole: bool) -> tuple[list[str], str]:
+def described_models(settings: Mapping[str, str], models: Table, whole: bool) -> tuple[list[str], str]:
     """Models that agree with every stated dimension, and, without any, how the nearest one differs.
 
-    ``told``: dimensions, with names such as ``@num_layers``. ``whole``: unstated dimensions have Megatron-LM's defaults
-    (no gate, no experts, feed-forward size 4 times the hidden size) and are not unknown.
+    ``settings``: dimensions, with names such as ``@num_layers``. ``whole``: unstated dimensions have Megatron-LM's
+    defaults (no gate, no experts, feed-forward size 4 times the hidden size) and are not unknown.
     """
-    stated = _stated(told, whole)
+    stated = _stated(settings, whole)
     names = models.text("model")
     if "num_layers" not in stated or "hidden_size" not in stated:
         return [], ""
-    wrong = {name: ~_agrees(name, value, told, models) for name, value in stated.items()}
+    wrong = {name: ~_agrees(name, value, settings, models) for name, value in stated.items()}
     count = np.sum(list(wrong.values()), axis=0)
     if whole and (count == 0).sum() != 1:  # switches that a shortened file leaves out decide between several
         switches = _switches(stated)
-        more = sum(~_agrees(name, value, told, models) for name, value in switches.items())
+        more = sum(~_agrees(name, value, settings, models) for name, value in switches.items())
         count = count + (more if ((count + more) == 0).any() else 0)
     if (count == 0).any():
         return [str(names[row]) for row in np.flatnonzero(count == 0)], ""
@@ -66,32 +66,32 @@ def described_models(told: Mapping[str, str], models: Table, whole: bool) -> tup
     return [], f"{shown}; the nearest, {names[row]}, has {differs}"
 
 
-def contradicted(told: Mapping[str, str], model: str, models: Table) -> str:
+def contradicted(settings: Mapping[str, str], model: str, models: Table) -> str:
     """Stated dimensions that contradict a model of the catalog, in words; "" if all agree.
 
-    ``told``: as for :func:`described_models`. ``model``: a name of the table.
+    ``settings``: as for :func:`described_models`. ``model``: a name of the table.
     """
     values = np.flatnonzero(models.text("model") == model)
     if not len(values):
         return ""
     row = int(values[0])
-    stated = _stated(told, False)
-    wrong = [name for name, value in stated.items() if not _agrees(name, value, told, models)[row]]
+    stated = _stated(settings, False)
+    wrong = [name for name, value in stated.items() if not _agrees(name, value, settings, models)[row]]
     return ", ".join(
         f"{name.replace('_', ' ')} {stated[name]:.10g} and not {_values(name, models)[row]:.10g}" for name in wrong
     )
 
 
-def _stated(told: Mapping[str, str], whole: bool) -> dict[str, float]:
+def _stated(settings: Mapping[str, str], whole: bool) -> dict[str, float]:
     stated = {}
     for name in _SIZES:
         with suppress(ValueError, KeyError):
-            stated[name] = float(told[f"@{name}"].replace(",", ""))
-    if "@padded_vocab_size" in told:
+            stated[name] = float(settings[f"@{name}"].replace(",", ""))
+    if "@padded_vocab_size" in settings:
         with suppress(ValueError):
-            stated["vocab_size"] = float(told["@padded_vocab_size"])
-    if "@gated_mlp" in told:
-        stated["gated_mlp"] = float(told["@gated_mlp"] == "yes")
+            stated["vocab_size"] = float(settings["@padded_vocab_size"])
+    if "@gated_mlp" in settings:
+        stated["gated_mlp"] = float(settings["@gated_mlp"] == "yes")
     stated = {name: value for name, value in stated.items() if np.isfinite(value) and (value or name == "gated_mlp")}
     if whole and "hidden_size" in stated:
         hidden = stated["hidden_size"]
@@ -122,7 +122,7 @@ def _values(name: str, models: Table) -> np.ndarray:
     return np.asarray(values)
 
 
-def _agrees(name: str, value: float, told: Mapping[str, str], models: Table) -> np.ndarray:
+def _agrees(name: str, value: float, settings: Mapping[str, str], models: Table) -> np.ndarray:
     """Rows of the models whose dimension is the one stated; latent attention has no groups and heads of its own."""
     values = _values(name, models)
     if name in ("num_experts", "kv_lora_rank", "q_lora_rank") and not value:
@@ -131,13 +131,13 @@ def _agrees(name: str, value: float, told: Mapping[str, str], models: Table) -> 
         return np.asarray((values == value) | (models.number("kv_lora_rank") > 0.0))
     if name == "vocab_size":
         with suppress(ValueError):
-            pad = _PAD * max(float(told.get("tensor_parallel", "1")), 1.0)
+            pad = _PAD * max(float(settings.get("tensor_parallel", "1")), 1.0)
             return np.asarray(np.abs(values - value) <= max(_PADDED * value, pad))
     if name == "ffn_hidden_size":
         experts = models.number("num_experts") > 1.0
         sparse = experts & ~(models.number("first_dense_layers") > 0.0)
         routed = (values == value) | (_values("moe_ffn_hidden_size", models) == value)
-        if "@moe_ffn_hidden_size" in told:
+        if "@moe_ffn_hidden_size" in settings:
             routed |= sparse  # no layer has it
         return np.asarray(np.where(experts, routed, values == value))
     return np.asarray(values == value)

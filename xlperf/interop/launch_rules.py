@@ -52,21 +52,21 @@ def stack_defaults(stack: str) -> tuple[tuple[str, str, str], ...]:
     return tuple((row["column"], row["blank"], row["without"]) for row in result if row["stack"] == stack)
 
 
-def wrapper_defaults(told: Mapping[str, str], stack: str) -> tuple[str, dict[str, str]]:
+def wrapper_defaults(settings: Mapping[str, str], stack: str) -> tuple[str, dict[str, str]]:
     """The wrapper around a stack in a command or configuration, and its own defaults by column.
 
-    ``told``: with signs of wrappers, as ``@sign megatron sft``. ``stack``: owner of the arguments.
+    ``settings``: with signs of wrappers, as ``@sign megatron sft``. ``stack``: owner of the arguments.
     """
     for row in rows("interop/launch_wrappers.csv"):
-        if row["stack"] == stack and any(f"@sign {sign}" in told for sign in row["sign"].split("|")):
+        if row["stack"] == stack and any(f"@sign {sign}" in settings for sign in row["sign"].split("|")):
             results = [one for one in rows("interop/launch_wrappers.csv") if one["wrapper"] == row["wrapper"]]
-            return row["wrapper"], {one["column"]: one["value"] for one in results if _holds(one["if"], told)}
+            return row["wrapper"], {one["column"]: one["value"] for one in results if _holds(one["if"], settings)}
     return "", {}
 
 
-def _holds(condition: str, told: Mapping[str, str]) -> bool:
+def _holds(condition: str, settings: Mapping[str, str]) -> bool:
     column, _, value = condition.partition("=")
-    return not condition or told.get(column, value) == value
+    return not condition or settings.get(column, value) == value
 
 
 def settled(column: str, given: Collection[str], plan: Mapping[str, str], sourced: Sequence[str]) -> bool:
@@ -83,29 +83,31 @@ def settled(column: str, given: Collection[str], plan: Mapping[str, str], source
                                                      and "num_accelerators" in plan)  # fmt: skip
 
 
-def plan_of(stack: str, told: Mapping[str, str], models: Table | None = None, notes: list[str] | None = None) -> Stated:
+def plan_of(
+    stack: str, settings: Mapping[str, str], models: Table | None = None, notes: list[str] | None = None
+) -> Stated:
     """Plan columns of the arguments of a stack.
 
-    ``stack``: owner of the arguments. ``told``: columns and own quantities of the stack from its flags. ``models``:
+    ``stack``: owner of the arguments. ``settings``: columns and own quantities of the stack from its flags. ``models``:
     candidates, matched by name or dimensions. ``notes``: receives assumptions.
     """
     notes = [] if notes is None else notes
-    plan = {name: value for name, value in told.items() if not name.startswith("@")}
-    wrapper, defaults = wrapper_defaults(told, stack)
+    plan = {name: value for name, value in settings.items() if not name.startswith("@")}
+    wrapper, defaults = wrapper_defaults(settings, stack)
     used = {name: value for name, value in defaults.items() if name and name not in plan}
     plan |= used
     if used:
         notes.append(f"defaults of {wrapper}: {_words(used)}")
     if stack == "bridge":
-        _megatron(plan, told)
-    (_RULES.get(stack) or CONFIG_RULES[stack])(plan, told)
+        _megatron(plan, settings)
+    (_RULES.get(stack) or CONFIG_RULES[stack])(plan, settings)
     training = stack not in ("vllm", "sglang", "trtllm")
-    plan |= _model(plan, told, models, stack, notes)
+    plan |= _model(plan, settings, models, stack, notes)
     if not training:
-        _serving_precision(plan, told, stack, models, notes)
-        _running(plan, told, stack)
+        _serving_precision(plan, settings, stack, models, notes)
+        _running(plan, settings, stack)
     without = [row for row in stack_defaults(stack) if row[0] not in plan and row[1] != row[2]]
-    if wrapper or "@handed" not in told:  # another script may have the flags that are not seen here
+    if wrapper or "@handed" not in settings:  # another script may have the flags that are not seen here
         for column, _, value in without:
             if column != "sequence_parallel" or _number(plan, "tensor_parallel", 1.0) > 1.0:
                 plan[column] = value
@@ -177,44 +179,44 @@ def _limited_alone(stack: str, replicas: float) -> float:
     return 1.0 if stack == "sglang" else replicas
 
 
-def _running(plan: Stated, told: Mapping[str, str], stack: str) -> None:
+def _running(plan: Stated, settings: Mapping[str, str], stack: str) -> None:
     """Request limit of an engine: of a static batch, or of the running batch under load."""
-    if "@running" not in told:
+    if "@running" not in settings:
         return
-    most = _number(told, "@running")
+    most = _number(settings, "@running")
     if "concurrency" in plan or "request_rate" in plan:
         if most >= 1.0:
             copies = _limited_alone(stack, _number(plan, "data_parallel_attention", 1.0))
             plan["max_running_batch"] = _text(most * copies)
     else:
-        plan["batch_size"] = told["@running"]
+        plan["batch_size"] = settings["@running"]
 
 
-def _megatron(plan: Stated, told: Mapping[str, str]) -> None:
-    _accelerators(plan, told)
-    if told.get("@adapter") == "lora":
-        plan.setdefault("adapter_rank", told.get("@adapter_rank", "8"))
-    if "@fp8" in told:  # a recipe alone switches nothing on
+def _megatron(plan: Stated, settings: Mapping[str, str]) -> None:
+    _accelerators(plan, settings)
+    if settings.get("@adapter") == "lora":
+        plan.setdefault("adapter_rank", settings.get("@adapter_rank", "8"))
+    if "@fp8" in settings:  # a recipe alone switches nothing on
         if plan.get("precision") == "fp16":  # gradients are added up in FP32 beside BF16 alone unless a flag says so
             plan.setdefault("gradient_precision", "bf16")
-        plan["precision"] = told.get("@fp8_recipe", "fp8")
-    layers, chunk = _number(told, "@num_layers"), _number(told, "@layers_per_chunk")
+        plan["precision"] = settings.get("@fp8_recipe", "fp8")
+    layers, chunk = _number(settings, "@num_layers"), _number(settings, "@layers_per_chunk")
     if layers and chunk:
         chunks = layers / (_number(plan, "pipeline_parallel", 1.0) * chunk)
         if chunks >= 1.0 and chunks % 1.0 == 0.0:
             plan["virtual_pipeline"] = _text(chunks)
-    pieces = _pieces(told.get("@layout", ""))
+    pieces = _pieces(settings.get("@layout", ""))
     if pieces:
         chunks = pieces / _number(plan, "pipeline_parallel", 1.0)
         if chunks > 1.0 and chunks % 1.0 == 0.0:
             plan["virtual_pipeline"] = _text(chunks)
     if _number(plan, "virtual_pipeline", 1.0) > 1.0:
         plan.setdefault("pipeline_schedule", "interleaved")
-    _recomputation(plan, told)
-    if _number(told, "@optimizer_instances", 1.0) > 1.0 and "num_accelerators" in plan:
+    _recomputation(plan, settings)
+    if _number(settings, "@optimizer_instances", 1.0) > 1.0 and "num_accelerators" in plan:
         ranks = np.prod([_number(plan, f"{name}_parallel", 1.0) for name in ("tensor", "pipeline", "context")])
         replicas = _number(plan, "num_accelerators") / float(ranks)
-        plan["zero_group_size"] = _text(replicas / _number(told, "@optimizer_instances"))
+        plan["zero_group_size"] = _text(replicas / _number(settings, "@optimizer_instances"))
 
 
 def _pieces(layout: str) -> float:
@@ -228,31 +230,31 @@ def _pieces(layout: str) -> float:
     return float(repeated.count("|") + 1) if text else 0.0
 
 
-def _recomputation(plan: Stated, told: Mapping[str, str]) -> None:
-    if plan.get("recompute") == "selective" and "@recompute_modules" in told:
-        words = re.split(r"[\s,\[\]\"']+", told["@recompute_modules"])
+def _recomputation(plan: Stated, settings: Mapping[str, str]) -> None:
+    if plan.get("recompute") == "selective" and "@recompute_modules" in settings:
+        words = re.split(r"[\s,\[\]\"']+", settings["@recompute_modules"])
         known = [_MODULES[word] for word in words if word in _MODULES]
         plan["recompute_modules"] = " ".join(dict.fromkeys(known)) or "core_attention"
-    number = _number(told, "@recompute_num_layers")
+    number = _number(settings, "@recompute_num_layers")
     if plan.get("recompute") == "full" and number:
-        if told.get("@recompute_method") == "block":
+        if settings.get("@recompute_method") == "block":
             plan["recompute_layers"] = _text(number)
         elif number > 1.0:
             plan["recompute_group"] = _text(number)
 
 
-def _torchtitan(plan: Stated, told: Mapping[str, str]) -> None:
-    _accelerators(plan, told)
-    local = _number(told, "@local_batch")
+def _torchtitan(plan: Stated, settings: Mapping[str, str]) -> None:
+    _accelerators(plan, settings)
+    local = _number(settings, "@local_batch")
     pipeline = _number(plan, "pipeline_parallel", 1.0)
     if local:
-        micro = _number(told, "@pipeline_batch", 1.0) if pipeline > 1.0 else local
+        micro = _number(settings, "@pipeline_batch", 1.0) if pipeline > 1.0 else local
         plan["micro_batch_size"] = _text(micro)
-    if "float8" in told.get("@converters", "") and not plan.get("precision", "").startswith("fp8"):
+    if "float8" in settings.get("@converters", "") and not plan.get("precision", "").startswith("fp8"):
         plan["precision"] = "fp8-current"
-    if "mx" in told.get("@converters", "").replace("[", " ").split():
+    if "mx" in settings.get("@converters", "").replace("[", " ").split():
         plan["precision"] = "mxfp8"
-    replicas, shards = _number(told, "@replicas", 1.0), _number(told, "@shards", -1.0)
+    replicas, shards = _number(settings, "@replicas", 1.0), _number(settings, "@shards", -1.0)
     if replicas > 1.0:
         if shards == 1.0:
             plan["zero_stage"] = "0"
@@ -265,54 +267,54 @@ def _torchtitan(plan: Stated, told: Mapping[str, str]) -> None:
         plan["global_batch_size"] = _text(local * _number(plan, "num_accelerators") / ranks)
 
 
-def _vllm(plan: Stated, told: Mapping[str, str]) -> None:
-    tensor, data = _number(told, "@tensor", 1.0), _number(told, "@data", 1.0)
+def _vllm(plan: Stated, settings: Mapping[str, str]) -> None:
+    tensor, data = _number(settings, "@tensor", 1.0), _number(settings, "@data", 1.0)
     ranks = tensor * data
-    if told.get("@experts") == "yes":
+    if settings.get("@experts") == "yes":
         plan["tensor_parallel"], plan["expert_parallel"] = _text(ranks), _text(ranks)
         if data > 1.0:
             plan["data_parallel_attention"] = _text(data)
-    elif "@tensor" in told:
+    elif "@tensor" in settings:
         plan["tensor_parallel"] = _text(tensor)
-    _captured(plan, told)
+    _captured(plan, settings)
     _engine(plan, ranks)
 
 
-def _sglang(plan: Stated, told: Mapping[str, str]) -> None:
-    tensor, data = _number(told, "@tensor", 1.0), _number(told, "@data", 1.0)
-    shared = told.get("@attention") == "yes"
-    if "@tensor" in told:
+def _sglang(plan: Stated, settings: Mapping[str, str]) -> None:
+    tensor, data = _number(settings, "@tensor", 1.0), _number(settings, "@data", 1.0)
+    shared = settings.get("@attention") == "yes"
+    if "@tensor" in settings:
         plan["tensor_parallel"] = _text(tensor)
     if shared and data > 1.0:
         plan["data_parallel_attention"] = _text(data)
         if "prefill_tokens" in plan:  # the chunk of all of them together
             plan["prefill_tokens"] = _text(_number(plan, "prefill_tokens") // data)
-    if told.get("@prefixes") == "no":  # whatever the strategy of the prefix cache would keep
+    if settings.get("@prefixes") == "no":  # whatever the strategy of the prefix cache would keep
         plan["state_slots"] = "1"
-    _captured(plan, told)
+    _captured(plan, settings)
     _engine(plan, tensor * (1.0 if shared else data))
 
 
-def _trtllm(plan: Stated, told: Mapping[str, str]) -> None:
-    tensor = _number(told, "@tensor", 1.0)
-    if "@tensor" in told:
+def _trtllm(plan: Stated, settings: Mapping[str, str]) -> None:
+    tensor = _number(settings, "@tensor", 1.0)
+    if "@tensor" in settings:
         plan["tensor_parallel"] = _text(tensor)
-    if told.get("@attention") == "yes":
+    if settings.get("@attention") == "yes":
         plan["data_parallel_attention"] = _text(tensor)
-    if "@pieces" in told:
-        plan["graph_tokens"] = _text(_largest(told, _CAPTURED[-1]) if told["@pieces"] == "yes" else 0.0)
+    if "@pieces" in settings:
+        plan["graph_tokens"] = _text(_largest(settings, _CAPTURED[-1]) if settings["@pieces"] == "yes" else 0.0)
     _engine(plan, tensor)
 
 
-def _captured(plan: Stated, told: Mapping[str, str]) -> None:
+def _captured(plan: Stated, settings: Mapping[str, str]) -> None:
     """Sizes in a list say no more than the largest one if that is not given by itself."""
-    if "@captured" in told and plan.get("graphs") != "no":
-        plan.setdefault("graph_tokens", _text(_largest(told, 0.0)))
+    if "@captured" in settings and plan.get("graphs") != "no":
+        plan.setdefault("graph_tokens", _text(_largest(settings, 0.0)))
 
 
-def _largest(told: Mapping[str, str], default: float) -> float:
+def _largest(settings: Mapping[str, str], default: float) -> float:
     """The largest of the sizes that graphs are captured for."""
-    sizes = [float(word) for word in re.findall(r"\d{1,9}", told.get("@captured", ""))]
+    sizes = [float(word) for word in re.findall(r"\d{1,9}", settings.get("@captured", ""))]
     return max(sizes, default=default)
 
 
@@ -338,30 +340,30 @@ _RULES: dict[str, Callable[[Stated, Mapping[str, str]], None]] = {
 }
 
 
-def _accelerators(plan: Stated, told: Mapping[str, str]) -> None:
-    number = _number(told, "@accelerators_per_node")
+def _accelerators(plan: Stated, settings: Mapping[str, str]) -> None:
+    number = _number(settings, "@accelerators_per_node")
     if number:
-        plan.setdefault("num_accelerators", _text(number * _number(told, "@nodes", 1.0)))
+        plan.setdefault("num_accelerators", _text(number * _number(settings, "@nodes", 1.0)))
 
 
 def _model(
-    plan: Mapping[str, str], told: Mapping[str, str], models: Table | None, stack: str, notes: list[str]
+    plan: Mapping[str, str], settings: Mapping[str, str], models: Table | None, stack: str, notes: list[str]
 ) -> Stated:
     """The model by its names and by its dimensions, which have to agree; the notes list disagreements."""
-    names = [" ".join(told[name] for name in ("@model", "@flavor") if told.get(name))]
-    if "." not in told.get("@family", "."):  # -m of Python names a module
-        names.append(" ".join(told[name] for name in ("@family", "@size") if told.get(name)))
-    if told.get("@config"):
-        names.append(told["@config"].rpartition("/")[2].partition(".")[0].replace("_", " ", 1))
+    names = [" ".join(settings[name] for name in ("@model", "@flavor") if settings.get(name))]
+    if "." not in settings.get("@family", "."):  # -m of Python names a module
+        names.append(" ".join(settings[name] for name in ("@family", "@size") if settings.get(name)))
+    if settings.get("@config"):
+        names.append(settings["@config"].rpartition("/")[2].partition(".")[0].replace("_", " ", 1))
     names = [name for name in names if name and "$" not in name]
     if "model" in plan or models is None:
-        if models is not None and (wrong := contradicted(told, plan["model"], models)):
+        if models is not None and (wrong := contradicted(settings, plan["model"], models)):
             notes.append(f"model {plan['model']} is given, but the file states {wrong}")
         return {} if "model" in plan or not names else {"model": names[0]}
-    weak = [told[name] for name in ("@named", "@checkpoint") if told.get(name)]
+    weak = [settings[name] for name in ("@named", "@checkpoint") if settings.get(name)]
     result = named_model(names, models) or (named_model(weak, models) if not names else "")
-    fitting, nearest = described_models(told, models, stack == "megatron" and "@logged" not in told)
-    if result and (wrong := contradicted(told, result, models)):
+    fitting, nearest = described_models(settings, models, stack == "megatron" and "@logged" not in settings)
+    if result and (wrong := contradicted(settings, result, models)):
         return {LACKS: f"the file names {(names or weak)[0]}, but states {wrong}"}
     if result:
         return {"model": result}
@@ -377,14 +379,14 @@ def _model(
 
 
 def _serving_precision(
-    plan: Stated, told: Mapping[str, str], stack: str, models: Table | None, notes: list[str]
+    plan: Stated, settings: Mapping[str, str], stack: str, models: Table | None, notes: list[str]
 ) -> None:
     """Precision of weights, activations and cache, and whence it is known."""
-    name = told.get("@model") or plan.get("model", "")
-    dtype = told.get("@dtype", "").replace("auto", "")
+    name = settings.get("@model") or plan.get("model", "")
+    dtype = settings.get("@dtype", "").replace("auto", "")
     if "precision" not in plan:
         precision, why = _precision_of_name(name), "by the name of the checkpoint"
-        if not precision and told.get("@quantized") == "modelopt":
+        if not precision and settings.get("@quantized") == "modelopt":
             precision, why = "fp8", "--quantization modelopt"
         native = native_format(name) or native_format(plan.get("model", ""))
         if native and precision in ("", native["precision"][:3]):
@@ -397,7 +399,7 @@ def _serving_precision(
         elif dtype or precision:
             plan["precision"] = dtype or precision
         else:
-            method = f", and {told['@quantized']} states none" if told.get("@quantized") else ""
+            method = f", and {settings['@quantized']} states none" if settings.get("@quantized") else ""
             notes.append(f"precision bf16 is assumed: the name {name or 'of the model'} states no format{method}")
     narrow = plan.get("precision", "bf16") not in ("bf16", "fp16", "fp32")
     if dtype and narrow:
