@@ -14,9 +14,9 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import results_of
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_arrays
-from xlperf.engine.inference import serving_setting
 from xlperf.engine.join import architecture_codes, constants_of, join, named_rows, plan_columns
 from xlperf.engine.models import architecture_of
+from xlperf.engine.served import serving_setting
 from xlperf.engine.training import training_setting
 from xlperf.equations.hardware.attention import (
     attention_time,

@@ -13,10 +13,11 @@ from xlperf.base.arrays import Array, added
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
-from xlperf.engine.inference import evaluate_inference, served_plans
+from xlperf.engine.inference import evaluate_inference
 from xlperf.engine.join import architecture_codes, named_rows
 from xlperf.engine.models import architecture_of
 from xlperf.engine.own_runs import SHEET
+from xlperf.engine.served import served_plans
 from xlperf.engine.training import evaluate_training, training_setting
 from xlperf.equations.hardware.bounds import (
     RESOURCES,

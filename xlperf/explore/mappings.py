@@ -39,7 +39,7 @@ from xlperf.explore.space import (
 )
 
 MOST_MICRO_BATCH = 64.0
-"""Largest micro batch that is tried where the global batch is left open. [-]"""
+"""Largest micro batch that is tried if the global batch is left open. [-]"""
 POOL_PARTS = 16.0
 """Into how many parts accelerators are divided at least where the pools share them out. [-]"""
 
@@ -151,7 +151,7 @@ def _up_to(most: float) -> list[float]:
 
 
 def _micro_batches(of_replica: float) -> list[float]:
-    """Micro batches to try: divisors of the batch of a replica, powers of two where that is left open."""
+    """Micro batches to try: divisors of the batch of a replica, powers of two if that is left open."""
     return powers_of_two(MOST_MICRO_BATCH) if np.isnan(of_replica) else divisors(of_replica)
 
 
@@ -177,7 +177,7 @@ class PartialInference(PartialPlan, InferencePlan):
 
     @cached_property
     def most_accelerators(self) -> Array:
-        """Accelerators of the pool; all where there is one, or where pools are not sized yet. [-]"""
+        """Accelerators of the pool; all if there is one, or where pools are not sized yet. [-]"""
         total = self.filled("num_accelerators")
         sized = self.separate & ~self.unsized
         if not sized.any():
@@ -202,12 +202,12 @@ class PartialInference(PartialPlan, InferencePlan):
         return np.asarray(self.separate & ~np.isnan(self.filled("expert_accelerators")))
 
     def computes(self, part: float) -> Array | None:
-        """1 where the pool computes a part of its layers, 0 where not."""
+        """1 if the pool computes a part of its layers, 0 where not."""
         return np.where(self.split & (self.pool == "") & (part == LayerPart.EXPERTS), 0.0, 1.0)
 
     @cached_property
     def expert_parallel(self) -> Array:
-        """Degree inside the pool; 1 where the experts have one of their own. [-]"""
+        """Degree inside the pool; 1 if the experts have one of their own. [-]"""
         return np.where(self.split & (self.pool == ""), 1.0, self.filled("expert_parallel"))
 
     @cached_property
@@ -322,7 +322,7 @@ def _cross_pools(space: Space) -> None:
     """Accelerators of the prefill pool and of the expert pool: whole replicas of all pools."""
 
     def attending(plan: PartialPlan) -> Array:
-        """Accelerators of the pools that decode, without those of the experts where they are chosen."""
+        """Accelerators of the pools that decode, without those of the experts if they are chosen."""
         prefill = plan.filled("prefill_accelerators")
         total = plan.filled("num_accelerators")
         return np.asarray(total - np.where(np.isnan(prefill), np.floor(0.5 * total), prefill))
@@ -415,7 +415,7 @@ def server_sizes(plans: Table, catalog: Catalog) -> tuple[Array, Array]:
     A server is what the outermost tier of the network joins (8 accelerators of a DGX, 72 of an NVL72), or a cube where
     a torus is wired of cubes (64 of a TPU v4).
 
-    ``catalog``: with accelerators and networks. Returns one per plan; 1 and infinity where there is no network.
+    ``catalog``: with accelerators and networks. Returns one per plan; 1 and infinity if there is no network.
     """
     accelerators, networks = catalog.tables["accelerators"], catalog.tables["networks"]
     rows = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
@@ -449,8 +449,8 @@ def sold_counts(unit: float, total: float, most: float) -> Array:
     parts = np.arange(1.0, np.minimum(unit, bound) + 1.0)
     whole = unit * np.arange(1.0, np.floor(bound / unit) + 1.0)
     powers = 2.0 ** np.arange(0.0, 64.0)
-    found = np.unique(np.concatenate([powers, parts[unit % parts == 0.0], whole]))
-    return np.asarray(found[found <= bound])
+    values = np.unique(np.concatenate([powers, parts[unit % parts == 0.0], whole]))
+    return np.asarray(values[values <= bound])
 
 
 def thinned(counts: Array, step: float) -> Array:

@@ -95,7 +95,7 @@ _STEPS = (
     "Questions first: Serve, Train, Build a chip and Compare are forms; change a yellow cell and read the answer.",
     "Plans: a row of training or inference is one; the card above shows the one that you choose, [+] all its settings.",
     "Change the hardware: edit a row of accelerators, networks or prices, or add one; low and high prices: scenario.",
-    "Make a report of all plans: xlperf report WORKBOOK -o report.xlsx",
+    "Make a report of all plans: xlperf report WORKBOOK -o report.xlsx. Read the guide: xlperf guide start",
 )
 _STEPS_OF_EMPTY = (
     _STEPS[0],
@@ -220,9 +220,9 @@ def _card(
         put(sheet[f"{left}{row}"], column.header, "xlperf key")
         answer: Any = sheet[f"{right}{row}"]
         shown = FLAG_FORMAT if column.kind == "result-flag" else number_format(column)
-        found = results.get(name)
+        result = results.get(name)
         formula = f'=IFERROR({PREFIX}{name.upper()}({area},{CATALOG_NAME}),"{DASH}")'
-        formulas.put(answer, formula, DASH if isinstance(found, CellError) else found, "xlperf computed", shown)
+        formulas.put(answer, formula, DASH if isinstance(result, CellError) else result, "xlperf computed", shown)
         _left(answer)
 
 
@@ -372,5 +372,5 @@ def _arguments() -> list[Argument]:
 
 def _known_in(argument: Argument) -> str:
     """Functions that an argument belongs to, in words."""
-    found: list[Function] = [one for one in functions().values() if argument in one.arguments]
-    return "many functions" if len(found) > 5 else ", ".join(one.name for one in found)
+    results: list[Function] = [one for one in functions().values() if argument in one.arguments]
+    return "many functions" if len(results) > 5 else ", ".join(one.name for one in results)
