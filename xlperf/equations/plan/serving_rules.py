@@ -104,8 +104,7 @@ POOL_RULES: tuple[Rule[InferencePlan], ...] = (
         "two batch overlap beside expert accelerators: ping pong batches overlap already",
     ),
     _with_pool(
-        lambda plan: plan.sent_to_nodes,
-        "expert dispatch nodes is not modelled with expert accelerators; use ranks",
+        lambda plan: plan.sent_to_nodes, "expert dispatch nodes is not modelled with expert accelerators; use ranks"
     ),
 )
 """Of plans with separate pools of known sizes."""

@@ -64,9 +64,7 @@ def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
     hidden, gated = model.hidden_size, model.gated_mlp
     # weights that tensor parallelism does not split: latent down-projections, sparse attention
     compressed = np.where(
-        model.latent_attention > 0,
-        hidden * (model.q_lora_rank + model.kv_lora_rank + model.qk_rope_head_size),
-        0.0,
+        model.latent_attention > 0, hidden * (model.q_lora_rank + model.kv_lora_rank + model.qk_rope_head_size), 0.0
     )
     sparse: Array | float = 0.0
     if some(model.num_selected_layers):  # whole on every rank, averaged over the layers
