@@ -24,6 +24,7 @@ from xlperf.equations.plan.dimensions import (
     SERVING_DIMENSIONS,
     Dimension,
 )
+from xlperf.equations.plan.records import mask
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
 from xlperf.equations.plan.training_plan import BLANKS, TrainingPlan
 from xlperf.explore.space import (
@@ -222,9 +223,9 @@ class PartialInference(PartialPlan, InferencePlan):
             raise NotChosen
         return self.filled("two_batch_overlap")
 
-    @cached_property
+    @mask
     def sent_to_nodes(self) -> Mask:
-        """Likewise."""
+        """Tokens are sent to nodes; of separate pools it is enough that one of them sends tokens to experts."""
         if self.separate.any():
             raise NotChosen
         return np.asarray(self.filled("expert_dispatch") == "nodes")

@@ -3,6 +3,9 @@
 A :class:`Block` lists the products of one part of a layer; an :class:`Operator` gives the shape of one on a rank, its
 weights, its precision and the activation that its backward pass needs. FLOP, traffic, weights of a rank, gradients,
 quantised copies, activations and the rows of ``explain`` follow, in training and in serving alike.
+
+A new kind of attention projection is a block here, its condition in :func:`layer_blocks`, its shapes as fields of
+:class:`Model` and their columns in the sheet ``models``.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ class Shard:
     expert_ranks: Array | float = 1.0
 
     @cached_property
-    def _shapes(self) -> dict[int, tuple[Array, Array]]:
+    def _shapes(self) -> dict[int, tuple[Array, Array]]:  # by the identity of blocks, which are constants
         return {}
 
     def shape(self, block: Block) -> tuple[Array, Array]:

@@ -52,43 +52,6 @@ def recurrent_state_size(value_heads: Numeric, key_size: Numeric, value_size: Nu
     return np.asarray(array(value_heads) * array(key_size) * array(value_size) * array(element_size))
 
 
-def convolution_state_size(
-    key_width: Numeric, value_width: Numeric, convolution: Numeric, element_size: Numeric
-) -> Array:
-    r"""State of the short convolution per sequence and layer: its last inputs.
-
-    .. math:: S = (c - 1) (2 k + v) e
-
-    Parameters
-    ----------
-    key_width : numeric
-        Width k of all key heads on this accelerator. [-]
-    value_width : numeric
-        Width v of all value heads on it. [-]
-    convolution : numeric
-        Tokens c that the convolution sees. [-]
-    element_size : numeric
-        Bytes e of an activation. [B]
-
-    Returns
-    -------
-    size : numeric
-        State, the same at every context. [B]
-
-    References
-    ----------
-    .. [1] A. Gu and T. Dao, "Mamba: linear-time sequence modeling with selective state spaces", 2023,
-       arXiv:2312.00752, section 3.4.
-
-    3 tokens x (2 x 2 + 4) channels x 2 bytes:
-
-    >>> float(convolution_state_size(2.0, 4.0, 4.0, 2.0))
-    48.0
-    """
-    channels = 2.0 * array(key_width) + array(value_width)
-    return np.asarray((array(convolution) - 1.0) * channels * array(element_size))
-
-
 def chunk_scan_flop(tokens: Numeric, value_heads: Numeric, key_size: Numeric, value_size: Numeric) -> Array:
     r"""FLOP of a chunked scan of the gated delta rule (chunks of C tokens).
 

@@ -1,4 +1,4 @@
-"""A decoder-only transformer as arrays, one row per plan, and FLOP per token."""
+"""A decoder-only transformer as arrays, one row per plan."""
 
 from __future__ import annotations
 
@@ -159,79 +159,6 @@ class Architecture:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "one_vector", self.latent_attention or self.shared_key_value)
-
-
-def attention_flop(
-    batch_size: Numeric, num_attention_heads: Numeric, query_length: Numeric, key_length: Numeric, head_size: Numeric
-) -> Array:
-    r"""FLOP of attention scores and weighted sum of one layer, without causal saving.
-
-    .. math:: F = 4 b a s_q s_k d
-
-    Parameters
-    ----------
-    batch_size : numeric
-        Sequences b. [-]
-    num_attention_heads : numeric
-        Query heads a. [-]
-    query_length : numeric
-        Queries per sequence. [-]
-    key_length : numeric
-        Keys per sequence. [-]
-    head_size : numeric
-        Width d of one head. [-]
-
-    Returns
-    -------
-    flop : numeric
-        Operations of the two products. [FLOP]
-
-    References
-    ----------
-    .. [1] V. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
-       arXiv:2205.05198, appendix A.
-
-    Examples
-    --------
-    4 x 32 x 100 x 100 x 128:
-
-    >>> float(attention_flop(1.0, 32.0, 100.0, 100.0, 128.0))
-    163840000.0
-    """
-    products = array(batch_size) * array(num_attention_heads) * array(query_length) * array(key_length)
-    return np.asarray(4.0 * products * array(head_size))
-
-
-def training_flop_per_token(matrix_parameters: Numeric, score_products: Numeric) -> Array:
-    r"""Model FLOP per trained token: forward and backward, no recomputation.
-
-    .. math:: F = 6 (P + S)
-
-    Parameters
-    ----------
-    matrix_parameters : numeric
-        Active GEMM parameters P per token, LM head included. [-]
-    score_products : numeric
-        Multiplications S of a token in the scores and weighted sums of all layers: half of :func:`attention_flop`. [-]
-
-    Returns
-    -------
-    flop : numeric
-        Model FLOP per token: 2 per multiplication forward and 4 backward. [FLOP]
-
-    References
-    ----------
-    .. [1] D. Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM",
-       2021, arXiv:2104.04473, section 5.1 (without its recomputation).
-
-    Examples
-    --------
-    6 x (10 + 2):
-
-    >>> float(training_flop_per_token(10.0, 2.0))
-    72.0
-    """
-    return np.asarray(6.0 * (array(matrix_parameters) + array(score_products)))
 
 
 def linear_share(model: Model) -> Array:

@@ -108,183 +108,106 @@ _SPARSE_CONTEXT = Rule[PlanColumns](
     "context_parallel",
 )
 
+# fmt: off
 TRAINING_DIMENSIONS = (
     Dimension(
-        "tensor_parallel",
-        "tp",
-        (DENSE,),
-        _STATE | {"activations"},
-        "time_tensor_parallel",
-        {
-            "tensor_reduce": "all_reduce",
-            "tensor_gather": "all_gather",
-            "tensor_gradient_gather": "all_gather",
-            "tensor_scatter": "reduce_scatter",
-            "logits_gather": "all_gather",
-        },
-        (
-            Rule(
-                lambda plan, model: fraction(model.num_attention_heads / plan.tensor_parallel),
-                "tensor parallel {tensor_parallel} does not divide the {model.num_attention_heads} attention heads",
-            ),
-            Rule(
-                lambda plan, model: fraction(model.ffn_hidden_size / plan.tensor_parallel),
-                "tensor parallel {tensor_parallel} does not divide the feed-forward width {model.ffn_hidden_size}",
-            ),
-            Rule(
-                lambda plan, model: (
-                    (model.num_linear_layers > 0.0)
-                    & (
-                        fraction(model.linear_key_heads / plan.tensor_parallel)
-                        | fraction(model.linear_value_heads / plan.tensor_parallel)
-                    )
-                ),
-                "tensor parallel {tensor_parallel} does not divide the {model.linear_key_heads} key and"
-                " {model.linear_value_heads} value heads of linear attention",
-            ),
-            Rule(
-                lambda plan, _: (plan.sequence_parallel > 0) & fraction(plan.sequence_length / plan.tensor_parallel),
-                "sequence parallel needs a sequence length ({sequence_length}) that tensor parallel {tensor_parallel}"
-                " divides",
-            ),
+        "tensor_parallel", "tp", (DENSE,), shards=_STATE | {"activations"}, time="time_tensor_parallel",
+        messages={"tensor_reduce": "all_reduce", "tensor_gather": "all_gather", "tensor_gradient_gather": "all_gather",
+                  "tensor_scatter": "reduce_scatter", "logits_gather": "all_gather"},
+        rules=(
+            Rule(lambda plan, model: fraction(model.num_attention_heads / plan.tensor_parallel),
+                 "tensor parallel {tensor_parallel} does not divide the {model.num_attention_heads} attention heads"),
+            Rule(lambda plan, model: fraction(model.ffn_hidden_size / plan.tensor_parallel),
+                 "tensor parallel {tensor_parallel} does not divide the feed-forward width {model.ffn_hidden_size}"),
+            Rule(lambda plan, model: ((model.num_linear_layers > 0.0)
+                                      & (fraction(model.linear_key_heads / plan.tensor_parallel)
+                                         | fraction(model.linear_value_heads / plan.tensor_parallel))),
+                 "tensor parallel {tensor_parallel} does not divide the {model.linear_key_heads} key and"
+                 " {model.linear_value_heads} value heads of linear attention"),
+            Rule(lambda plan, _: (plan.sequence_parallel > 0) & fraction(plan.sequence_length / plan.tensor_parallel),
+                 "sequence parallel needs a sequence length ({sequence_length}) that tensor parallel {tensor_parallel}"
+                 " divides"),
         ),
         divides=lambda model: model.num_attention_heads,
     ),
     Dimension(
-        "context_parallel",
-        "cp",
-        (DENSE,),
-        frozenset(("tokens", "activations")),
-        "time_context_parallel",
-        {"context_step": "point_to_point", "context_gather": "all_gather", "context_exchange": "all_to_all"},
-        (
-            Rule(
-                lambda plan, _: (
-                    (plan.context_parallel > 1) & fraction(0.5 * plan.sequence_length / plan.context_parallel)
-                ),
-                "context parallel {context_parallel} needs a sequence length ({sequence_length}) that is a multiple of"
-                " twice as much",
-                "context_parallel",
-            ),
-            Rule(
-                lambda plan, model: (
-                    (plan.context_method == ContextMethod.ULYSSES)
-                    & (plan.context_parallel > 1)
-                    & fraction(model.num_query_groups / (plan.tensor_parallel * plan.context_parallel))
-                ),
-                "ulysses context parallel {context_parallel} x tensor parallel {tensor_parallel} does not divide the"
-                " {model.num_query_groups} key and value heads",
-                "context_method",
-            ),
-            Rule(
-                lambda plan, _: (
-                    (plan.flash_attention < 1)
-                    & (plan.context_parallel > 1)
-                    & (plan.context_method == ContextMethod.RING)
-                ),
-                "standard attention needs whole rows of scores, a ring brings them in pieces: use flash, or context"
-                " method all-gather or ulysses",
-                "attention",
-            ),
+        "context_parallel", "cp", (DENSE,), shards=frozenset(("tokens", "activations")), time="time_context_parallel",
+        messages={"context_step": "point_to_point", "context_gather": "all_gather", "context_exchange": "all_to_all"},
+        rules=(
+            Rule(lambda plan, _: ((plan.context_parallel > 1)
+                                  & fraction(0.5 * plan.sequence_length / plan.context_parallel)),
+                 "context parallel {context_parallel} needs a sequence length ({sequence_length}) that is a multiple of"
+                 " twice as much", "context_parallel"),
+            Rule(lambda plan, model: (
+                     (plan.context_method == ContextMethod.ULYSSES) & (plan.context_parallel > 1)
+                     & fraction(model.num_query_groups / (plan.tensor_parallel * plan.context_parallel))
+                 ),
+                 "ulysses context parallel {context_parallel} x tensor parallel {tensor_parallel} does not divide the"
+                 " {model.num_query_groups} key and value heads", "context_method"),
+            Rule(lambda plan, _: ((plan.flash_attention < 1) & (plan.context_parallel > 1)
+                                  & (plan.context_method == ContextMethod.RING)),
+                 "standard attention needs whole rows of scores, a ring brings them in pieces: use flash, or context"
+                 " method all-gather or ulysses", "attention"),
             _LINEAR_CONTEXT,
             _SPARSE_CONTEXT,
         ),
     ),
     Dimension(
-        "expert_parallel",
-        "ep",
-        (EXPERTS,),
-        _STATE | {"experts"},
-        "time_expert_parallel",
-        {"expert_exchange": "all_to_all"},
-        (
-            Rule(
-                lambda plan, model: (
-                    ~has_experts(model) & ((plan.expert_parallel > 1) | (plan.expert_tensor_parallel > 1))
-                ),
-                "the model has no experts: expert parallel {expert_parallel} and expert tensor parallel"
-                " {expert_tensor_parallel} must be 1",
-            ),
-            Rule(
-                lambda plan, model: has_experts(model) & (plan.expert_parallel > model.num_experts),
-                "expert parallel {expert_parallel} is more than the {model.num_experts} experts",
-            ),
-            Rule(
-                lambda plan, model: has_experts(model) & fraction(plan.expert_replicas),
-                "expert parallel {expert_parallel} x expert tensor parallel {expert_tensor_parallel} does not divide"
-                " the {stage_ranks} ranks of a pipeline stage",
-            ),
-            Rule(
-                lambda plan, _: (plan.expert_parallel > 1) & (plan.tensor_parallel > 1) & (plan.sequence_parallel < 1),
-                "expert parallel {expert_parallel} with tensor parallel {tensor_parallel} needs sequence parallel",
-            ),
+        "expert_parallel", "ep", (EXPERTS,), shards=_STATE | {"experts"}, time="time_expert_parallel",
+        messages={"expert_exchange": "all_to_all"},
+        rules=(
+            Rule(lambda plan, model: (~has_experts(model)
+                                      & ((plan.expert_parallel > 1) | (plan.expert_tensor_parallel > 1))),
+                 "the model has no experts: expert parallel {expert_parallel} and expert tensor parallel"
+                 " {expert_tensor_parallel} must be 1"),
+            Rule(lambda plan, model: has_experts(model) & (plan.expert_parallel > model.num_experts),
+                 "expert parallel {expert_parallel} is more than the {model.num_experts} experts"),
+            Rule(lambda plan, model: has_experts(model) & fraction(plan.expert_replicas),
+                 "expert parallel {expert_parallel} x expert tensor parallel {expert_tensor_parallel} does not divide"
+                 " the {stage_ranks} ranks of a pipeline stage"),
+            Rule(lambda plan, _: (plan.expert_parallel > 1) & (plan.tensor_parallel > 1) & (plan.sequence_parallel < 1),
+                 "expert parallel {expert_parallel} with tensor parallel {tensor_parallel} needs sequence parallel"),
         ),
         divides=lambda model: np.maximum(model.num_experts, 1.0),
     ),
     Dimension(
-        "expert_tensor_parallel",
-        "tp",
-        (EXPERTS,),
-        _STATE | {"activations"},
-        "time_expert_parallel",
-        {"expert_gather": "all_gather", "expert_scatter": "reduce_scatter"},
-        (
-            Rule(
-                lambda plan, model: (
-                    has_experts(model) & fraction(model.expert_ffn_hidden_size / plan.expert_tensor_parallel)
-                ),
-                "expert tensor parallel {expert_tensor_parallel} does not divide the width"
-                " {model.expert_ffn_hidden_size} of an expert",
-            ),
+        "expert_tensor_parallel", "tp", (EXPERTS,), shards=_STATE | {"activations"}, time="time_expert_parallel",
+        messages={"expert_gather": "all_gather", "expert_scatter": "reduce_scatter"},
+        rules=(
+            Rule(lambda plan, model: (has_experts(model)
+                                      & fraction(model.expert_ffn_hidden_size / plan.expert_tensor_parallel)),
+                 "expert tensor parallel {expert_tensor_parallel} does not divide the width"
+                 " {model.expert_ffn_hidden_size} of an expert"),
         ),
         divides=lambda model: np.where(model.num_experts > 0.0, model.expert_ffn_hidden_size, 1.0),
     ),
     Dimension(
-        "data_parallel",
-        "dp",
-        (DENSE,),
-        time="time_data_parallel",
+        "data_parallel", "dp", (DENSE,), time="time_data_parallel",
         messages={"gradient_reduce": "reduce_scatter", "group_reduce": "all_reduce", "weight_gather": "all_gather"},
         remainder=True,
     ),
     Dimension(
-        "expert_replicas",
-        "dp",
-        (EXPERTS,),
-        time="time_data_parallel",
-        messages={
-            "expert_gradient_reduce": "reduce_scatter",
-            "expert_group_reduce": "all_reduce",
-            "expert_weight_gather": "all_gather",
-        },
+        "expert_replicas", "dp", (EXPERTS,), time="time_data_parallel",
+        messages={"expert_gradient_reduce": "reduce_scatter", "expert_group_reduce": "all_reduce",
+                  "expert_weight_gather": "all_gather"},
         stated=False,
     ),
     Dimension(
-        "pipeline_parallel",
-        "pp",
-        (DENSE, EXPERTS),
-        _STATE,
-        "time_pipeline_communication",
-        {"stage_transfer": "point_to_point"},
-        (
-            Rule(
-                lambda plan, model: plan.num_chunks > model.num_layers + PLACEHOLDERS,
-                "pipeline {pipeline_parallel} x virtual pipeline {virtual_pipeline} needs more layers than the model's"
-                " {model.num_layers}",
-            ),
-            Rule(
-                lambda plan, _: (plan.virtual_pipeline > 1) & (plan.pipeline_parallel < 2),
-                "virtual pipeline {virtual_pipeline} needs pipeline parallel of 2 or more",
-                "virtual_pipeline",
-            ),
-            Rule(
-                lambda plan, _: (plan.ends_given > 0) & (plan.pipeline_parallel < 2),
-                "layers of the first or last stage need pipeline parallel of 2 or more",
-            ),
+        "pipeline_parallel", "pp", (DENSE, EXPERTS), shards=_STATE, time="time_pipeline_communication",
+        messages={"stage_transfer": "point_to_point"},
+        rules=(
+            Rule(lambda plan, model: plan.num_chunks > model.num_layers + PLACEHOLDERS,
+                 "pipeline {pipeline_parallel} x virtual pipeline {virtual_pipeline} needs more layers than the model's"
+                 " {model.num_layers}"),
+            Rule(lambda plan, _: (plan.virtual_pipeline > 1) & (plan.pipeline_parallel < 2),
+                 "virtual pipeline {virtual_pipeline} needs pipeline parallel of 2 or more", "virtual_pipeline"),
+            Rule(lambda plan, _: (plan.ends_given > 0) & (plan.pipeline_parallel < 2),
+                 "layers of the first or last stage need pipeline parallel of 2 or more"),
         ),
         most=lambda model: model.num_layers + PLACEHOLDERS,
     ),
 )
+# fmt: on
 """Of training plans, in the usual order of ranks from the innermost. ZeRO splits state over ``dp`` and ``cp`` too."""
 AXES = tuple(dict.fromkeys(each.axis for each in TRAINING_DIMENSIONS))
 MESSAGE_PARTS = tuple(dict.fromkeys(each.time for each in sorted(TRAINING_DIMENSIONS, key=lambda d: d.axis == "dp")))
@@ -340,87 +263,60 @@ DENSE_WIDTH = Rule[PlanColumns](
     "tensor parallel {attention_parallel} does not divide the feed-forward width {model.ffn_hidden_size}",
 )
 
+# fmt: off
 SERVING_DIMENSIONS = (
     Dimension(
-        "tensor_parallel",
-        "tp",
-        (DENSE,),
-        frozenset(("weights", "activations", "kv")),
+        "tensor_parallel", "tp", (DENSE,), shards=frozenset(("weights", "activations", "kv")),
         rules=(
-            Rule(
-                lambda plan, model: fraction(model.num_attention_heads / plan.attention_parallel),
-                "tensor parallel {attention_parallel} does not divide the {model.num_attention_heads} attention heads",
-            ),
-            Rule(
-                lambda plan, model: (
-                    (model.latent_attention == 0.0)
-                    & (model.shared_key_value == 0.0)
-                    & fraction(model.num_query_groups / plan.attention_parallel)
-                    & fraction(plan.attention_parallel / model.num_query_groups)
-                ),
-                "tensor parallel {attention_parallel} and the {model.num_query_groups} key and value heads do not"
-                " divide one another",
-            ),
+            Rule(lambda plan, model: fraction(model.num_attention_heads / plan.attention_parallel),
+                 "tensor parallel {attention_parallel} does not divide the {model.num_attention_heads} attention"
+                 " heads"),
+            Rule(lambda plan, model: ((model.latent_attention == 0.0) & (model.shared_key_value == 0.0)
+                                      & fraction(model.num_query_groups / plan.attention_parallel)
+                                      & fraction(plan.attention_parallel / model.num_query_groups)),
+                 "tensor parallel {attention_parallel} and the {model.num_query_groups} key and value heads do not"
+                 " divide one another"),
             *map(_splits_linear_heads, ("key", "value")),
             DENSE_WIDTH,
         ),
     ),
     Dimension(
-        "pipeline_parallel",
-        "pp",
-        (DENSE,),
-        frozenset(("weights", "kv")),
+        "pipeline_parallel", "pp", (DENSE,), shards=frozenset(("weights", "kv")),
         rules=(
-            Rule(
-                lambda plan, model: plan.pipeline_parallel > model.num_layers,
-                "pipeline parallel {pipeline_parallel} needs more layers than the model's {model.num_layers}",
-            ),
+            Rule(lambda plan, model: plan.pipeline_parallel > model.num_layers,
+                 "pipeline parallel {pipeline_parallel} needs more layers than the model's {model.num_layers}"),
         ),
     ),
     Dimension(
-        "context_parallel",
-        "cp",
-        (DENSE,),
-        frozenset(("tokens", "activations", "kv")),
+        "context_parallel", "cp", (DENSE,), shards=frozenset(("tokens", "activations", "kv")),
         rules=(
-            Rule(
-                lambda plan, _: 2.0 * plan.context_parallel > np.maximum(plan.prompt_length, 2.0),
-                "context parallel {context_parallel} needs two tokens of the prompt on each rank, the prompt has "
-                "{prompt_length}",
-            ),
+            Rule(lambda plan, _: 2.0 * plan.context_parallel > np.maximum(plan.prompt_length, 2.0),
+                 "context parallel {context_parallel} needs two tokens of the prompt on each rank, the prompt has"
+                 " {prompt_length}"),
             _LINEAR_CONTEXT,
             _SPARSE_CONTEXT,
         ),
     ),
     Dimension(
-        "data_parallel_attention",
-        "tp",
-        (WITHIN,),
-        frozenset(("tokens", "kv")),
+        "data_parallel_attention", "tp", (WITHIN,), shards=frozenset(("tokens", "kv")),
         rules=(
-            Rule(
-                lambda plan, _: fraction(plan.attention_parallel),
-                "data parallel attention {data_parallel_attention} does not divide tensor parallel {tensor_parallel}",
-            ),
+            Rule(lambda plan, _: fraction(plan.attention_parallel),
+                 "data parallel attention {data_parallel_attention} does not divide tensor parallel {tensor_parallel}"),
         ),
     ),
     Dimension(
-        "expert_parallel",
-        "tp",
-        (WITHIN,),
-        frozenset(("experts",)),
+        "expert_parallel", "tp", (WITHIN,), shards=frozenset(("experts",)),
         rules=(
             EXPERTS_NEEDED,
-            Rule(
-                lambda plan, _: fraction(plan.expert_tensor_parallel),
-                "expert parallel {expert_parallel} does not divide tensor parallel {tensor_parallel}",
-            ),
+            Rule(lambda plan, _: fraction(plan.expert_tensor_parallel),
+                 "expert parallel {expert_parallel} does not divide tensor parallel {tensor_parallel}"),
             EXPERTS_DIVIDE,
             EXPERT_WIDTH,
         ),
         divides=lambda model: np.maximum(model.num_experts, 1.0),
     ),
 )
+# fmt: on
 """Of inference plans, in the order of the search."""
 REPLICA = degrees(SERVING_DIMENSIONS, DENSE)
 """Dimensions whose product is the ranks of a serving replica."""

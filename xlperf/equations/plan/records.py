@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, overload
 
 import numpy as np
 
@@ -45,48 +45,25 @@ _BLOCK_16 = 0.5 + 1.0 / 16.0  # 4 bits and one scale byte per block of 16
 _BLOCK_32 = 1.0 + 1.0 / 32.0  # 8 bits and one scale byte per block of 32
 _BLOCK_128 = 1.0 + 4.0 / 128.0  # 8 bits and one FP32 scale per 128 elements
 _TILE_128 = 1.0 + 4.0 / (128.0 * 128.0)  # of a checkpoint: one per 128 x 128
+_WIDE = ("fp16", "bf16", "fp32")  # GEMM precisions of any served weight of 16 bits or fewer
 PRECISIONS = {
-    "fp32": Precision("fp32", "fp32", 4.0, 4.0, 4.0, products=("fp32",), wide="fp32"),
+    "fp32": Precision("fp32", "fp32", 4.0, 4.0, 4.0, ("fp32",), wide="fp32"),
     "tf32": Precision("tf32", "tf32", 4.0, 4.0, 4.0, wide="tf32"),
-    "fp16": Precision("bf16", "bf16", 2.0, 2.0, products=("fp16", "bf16", "fp32")),
+    "fp16": Precision("bf16", "bf16", 2.0, 2.0, products=_WIDE),
     "bf16": Precision("bf16", "bf16", 2.0, 2.0, products=("bf16", "fp16", "fp32")),
-    "fp8": Precision(
-        "fp8",
-        "fp8",
-        1.0,
-        1.0,
-        products=("fp8", "fp16", "bf16", "fp32"),
-        cache="fp8",
-        fused_reads=-1.0,
-        tensor_scaled=True,
-    ),
-    "int8": Precision("int8", "int8", 1.0, 1.0, products=("int8", "fp16", "bf16", "fp32")),
-    "fp4": Precision(
-        "fp4",
-        "fp4",
-        _BLOCK_16,
-        _BLOCK_16,
-        products=("fp4", "fp8", "fp16", "bf16", "fp32"),
-        cache="fp8",
-        reads=2.0,
-        turns=0.0,
-    ),
+    "fp8": Precision("fp8", "fp8", 1.0, 1.0, products=("fp8", *_WIDE), cache="fp8", fused_reads=-1.0,
+                     tensor_scaled=True),
+    "int8": Precision("int8", "int8", 1.0, 1.0, products=("int8", *_WIDE)),
+    "fp4": Precision("fp4", "fp4", _BLOCK_16, _BLOCK_16, products=("fp4", "fp8", *_WIDE), cache="fp8", reads=2.0,
+                     turns=0.0),
     "int4": Precision("bf16", "bf16", _BLOCK_16, 2.0, products=("bf16", "fp16", "fp32", "fp8", "int8")),
     "fp8-current": Precision("fp8", "fp8", 1.0, 1.0, reads=2.0, tensor_scaled=True),
     "mxfp8": Precision("mxfp8", "fp8", _BLOCK_32, _BLOCK_32, turns=0.0, block_scaled=True),
-    "fp8-block": Precision(
-        "fp8_block",
-        "fp8",
-        _BLOCK_128,
-        _BLOCK_128,
-        products=("fp8-block", "fp8", "fp16", "bf16", "fp32"),
-        cache="fp8",
-        stored_size=_TILE_128,
-    ),
-    "fp8-tensor": Precision(
-        "fp8", "fp8", 1.0, 1.0, products=("fp8-tensor", "fp8", "fp16", "bf16", "fp32"), cache="fp8", tensor_scaled=True
-    ),
-}
+    "fp8-block": Precision("fp8_block", "fp8", _BLOCK_128, _BLOCK_128, products=("fp8-block", "fp8", *_WIDE),
+                           cache="fp8", stored_size=_TILE_128),
+    "fp8-tensor": Precision("fp8", "fp8", 1.0, 1.0, products=("fp8-tensor", "fp8", *_WIDE), cache="fp8",
+                            tensor_scaled=True),
+}  # fmt: skip
 PRECISION_NAMES = tuple(PRECISIONS)
 PRECISION_CODES = {name: code for code, name in enumerate(PRECISION_NAMES)}
 PRECISION_KEYS = tuple(precision.key for precision in PRECISIONS.values())
@@ -240,7 +217,9 @@ Owner = TypeVar("Owner")
 Value = TypeVar("Value")
 
 
-class _Derived(Generic[Owner, Value]):
+class Derived(Generic[Owner, Value]):
+    """A property of a record that is computed at its first use and cached."""
+
     def __init__(self, compute: Callable[[Owner], Value]) -> None:
         self._compute, self.__doc__ = compute, compute.__doc__
 
@@ -260,7 +239,7 @@ class _Derived(Generic[Owner, Value]):
         return value
 
 
-def derived(compute: Callable[[Owner], Value]) -> _Derived[Owner, Value]:
+def derived(compute: Callable[[Owner], Value]) -> Derived[Owner, Value]:
     """A property that is computed at its first use and cached.
 
     ``functools.cached_property`` takes a lock before Python 3.12, which slows down a plan with forty of them.
@@ -270,7 +249,17 @@ def derived(compute: Callable[[Owner], Value]) -> _Derived[Owner, Value]:
     >>> Die({"width": np.array([26.0]), "height": np.array([33.0])}).area.tolist()
     [858.0]
     """
-    return _Derived(compute)
+    return Derived(compute)
+
+
+def quantity(compute: Callable[[Any], Array]) -> Derived[Any, Array]:
+    """A derived column of numbers, (rows,)."""
+    return Derived(lambda plan: np.asarray(compute(plan)))
+
+
+def mask(compute: Callable[[Any], np.ndarray]) -> Derived[Any, np.ndarray]:
+    """A derived column of truth values or codes, (rows,)."""
+    return Derived(lambda plan: np.asarray(compute(plan)))
 
 
 class PlanColumns(Columns):

@@ -13,6 +13,8 @@ from xlperf.equations.plan.records import (
     ExpertDispatch,
     PlanColumns,
     derived,
+    mask,
+    quantity,
 )
 
 SERVED_PRECISIONS = ("fp32", "fp16", "bf16", "fp8", "int8", "fp4", "int4", "fp8-block", "fp8-tensor")
@@ -62,10 +64,8 @@ class InferencePlan(PlanColumns):
         part = self.computes(LayerPart.EXPERTS)
         return np.ones(1) if part is None else part
 
-    @derived
-    def weight_codes(self) -> np.ndarray:
-        """Position of the weight precision in SERVED_PRECISIONS. [-]"""
-        return np.asarray(self.precision.astype(np.int64))
+    # Position of the weight precision in SERVED_PRECISIONS
+    weight_codes = mask(lambda plan: plan.precision.astype(np.int64))
 
     @derived
     def product_codes(self) -> np.ndarray:
@@ -85,105 +85,46 @@ class InferencePlan(PlanColumns):
         narrow = _NARROW_FLOAT[self.cache_codes] & _NARROW_FLOAT[self.product_codes]
         return np.where(narrow, _FP8, np.where(self.product_codes == _FP32, _FP32, _BF16))
 
-    @property
-    def weight_precision(self) -> np.ndarray:
-        """Name of the precision of the weights. [-]"""
-        return np.asarray(_NAMES[self.weight_codes])
-
-    @property
-    def product_precision(self) -> np.ndarray:
-        """Name of the GEMM precision. [-]"""
-        return np.asarray(_NAMES[self.product_codes])
-
-    @property
-    def product_precisions(self) -> np.ndarray:
-        """Names of the GEMM precisions that the weights allow. [-]"""
-        return np.asarray(_MULTIPLIED[self.weight_codes])
-
-    @property
-    def multiplies(self) -> np.ndarray:
-        """The weights allow the GEMM precision: they may be widened, never narrowed. [-]"""
-        return np.asarray(_PRODUCTS[self.weight_codes, self.product_codes])
-
-    @derived
-    def four_bits(self) -> np.ndarray:
-        """Weights are stored in 4 bits. [-]"""
-        return np.asarray(_FOUR_BITS[self.weight_codes])
-
-    @property
-    def stored_in_table(self) -> np.ndarray:
-        """Position of the weight precision in PRECISIONS. [-]"""
-        return np.asarray(_IN_TABLE[self.weight_codes])
-
-    @property
-    def attention_in_table(self) -> np.ndarray:
-        """Position of the attention precision in PRECISIONS. [-]"""
-        return np.asarray(_IN_TABLE[self.attention_codes])
-
-    @derived
-    def ring(self) -> Array:
-        """1 for ring attention, which overlaps the exchange of keys and values; 0 if they are gathered first. [-]"""
-        return np.where(self.context_method == ContextMethod.RING, 1.0, 0.0)
-
-    @derived
-    def sent_to_nodes(self) -> np.ndarray:
-        """A token is sent once to each node of its experts, which forwards it to their ranks. [-]"""
-        return np.asarray(self.expert_dispatch == ExpertDispatch.NODES)
-
-    @derived
-    def tokens_after_first(self) -> Array:
-        """Output tokens after the first one. [-]"""
-        return np.asarray(np.maximum(self.output_length - 1.0, 0.0))
-
-    @derived
-    def context_length(self) -> Array:
-        """Tokens of prompt and output. [-]"""
-        return np.asarray(self.prompt_length + self.output_length)
-
-    @derived
-    def requests_of_fullest(self) -> Array:
-        """Requests in flight on the busiest replica. [-]"""
-        return np.asarray(np.ceil(self.concurrency / np.maximum(self.num_replicas, 1.0)))
-
-    @derived
-    def attention_parallel(self) -> Array:
-        """Ranks that share the heads of one attention replica. [-]"""
-        return np.asarray(self.tensor_parallel / self.data_parallel_attention)
-
-    @property
-    def expert_tensor_parallel(self) -> Array:
-        """Ranks that share each routed expert. [-]"""
-        return np.asarray(self.tensor_parallel / self.expert_parallel)
-
-    @derived
-    def new_tokens(self) -> Array:
-        """Prompt tokens to prefill: without the cached prefix, at least the last one. [-]"""
-        return np.asarray(np.maximum(self.prompt_length * (1.0 - self.prefix_hit_rate), 1.0))
-
-    @derived
-    def prefix_tokens(self) -> Array:
-        """Prompt tokens in the cache already: a prefix shared by all requests. [-]"""
-        return np.asarray(self.prompt_length - self.new_tokens)
-
-    @derived
-    def drafted_tokens(self) -> Array:
-        """Tokens drafted per decode step, at most the output without its first token and the token of the step. [-]"""
-        return np.asarray(np.minimum(self.draft_tokens, np.maximum(self.output_length - 2.0, 0.0)))
-
-    @derived
-    def tokens_per_step(self) -> Array:
-        """Expected tokens of a sequence per decode step: one, and the accepted drafts. [-]"""
-        return accepted_tokens(self.drafted_tokens, self.acceptance_rate)
-
-    @derived
-    def own_tokens(self) -> Array:
-        """New tokens of a prompt per context-parallel rank. [-]"""
-        return np.asarray(self.new_tokens / self.context_parallel)
-
-    @derived
-    def chunks(self) -> Array:
-        """Mean prefill chunks per prompt; a prompt shares its last pass with the next prompt. [-]"""
-        return np.asarray(np.maximum(self.own_tokens / self.prefill_tokens, 1.0))
+    # Name of the precision of the weights
+    weight_precision = mask(lambda plan: _NAMES[plan.weight_codes])
+    # Name of the GEMM precision
+    product_precision = mask(lambda plan: _NAMES[plan.product_codes])
+    # Names of the GEMM precisions that the weights allow
+    product_precisions = mask(lambda plan: _MULTIPLIED[plan.weight_codes])
+    # The weights allow the GEMM precision: they may be widened, never narrowed
+    multiplies = mask(lambda plan: _PRODUCTS[plan.weight_codes, plan.product_codes])
+    # Weights are stored in 4 bits
+    four_bits = mask(lambda plan: _FOUR_BITS[plan.weight_codes])
+    # Position of the weight precision in PRECISIONS
+    stored_in_table = mask(lambda plan: _IN_TABLE[plan.weight_codes])
+    # Position of the attention precision in PRECISIONS
+    attention_in_table = mask(lambda plan: _IN_TABLE[plan.attention_codes])
+    # 1 for ring attention, which overlaps the exchange of keys and values; 0 if they are gathered first [-]
+    ring = quantity(lambda plan: np.where(plan.context_method == ContextMethod.RING, 1.0, 0.0))
+    # A token is sent once to each node of its experts, which forwards it to their ranks
+    sent_to_nodes = mask(lambda plan: plan.expert_dispatch == ExpertDispatch.NODES)
+    # Output tokens after the first one [-]
+    tokens_after_first = quantity(lambda plan: np.maximum(plan.output_length - 1.0, 0.0))
+    # Tokens of prompt and output [-]
+    context_length = quantity(lambda plan: plan.prompt_length + plan.output_length)
+    # Requests in flight on the busiest replica [-]
+    requests_of_fullest = quantity(lambda plan: np.ceil(plan.concurrency / np.maximum(plan.num_replicas, 1.0)))
+    # Ranks that share the heads of one attention replica [-]
+    attention_parallel = quantity(lambda plan: plan.tensor_parallel / plan.data_parallel_attention)
+    # Ranks that share each routed expert [-]
+    expert_tensor_parallel = quantity(lambda plan: plan.tensor_parallel / plan.expert_parallel)
+    # Prompt tokens to prefill: without the cached prefix, at least the last one [-]
+    new_tokens = quantity(lambda plan: np.maximum(plan.prompt_length * (1.0 - plan.prefix_hit_rate), 1.0))
+    # Prompt tokens in the cache already: a prefix shared by all requests [-]
+    prefix_tokens = quantity(lambda plan: plan.prompt_length - plan.new_tokens)
+    # Tokens drafted per decode step, at most the output without its first token and the token of the step [-]
+    drafted_tokens = quantity(lambda plan: np.minimum(plan.draft_tokens, np.maximum(plan.output_length - 2.0, 0.0)))
+    # Expected tokens of a sequence per decode step: one, and the accepted drafts [-]
+    tokens_per_step = quantity(lambda plan: accepted_tokens(plan.drafted_tokens, plan.acceptance_rate))
+    # New tokens of a prompt per context-parallel rank [-]
+    own_tokens = quantity(lambda plan: plan.new_tokens / plan.context_parallel)
+    # Mean prefill chunks per prompt; a prompt shares its last pass with the next prompt [-]
+    chunks = quantity(lambda plan: np.maximum(plan.own_tokens / plan.prefill_tokens, 1.0))
 
     @derived
     def chunk_context(self) -> Array:
@@ -201,35 +142,18 @@ class InferencePlan(PlanColumns):
         """
         return np.asarray(self.output_length * (1.0 + self.output_variation * self.output_variation))
 
-    @property
-    def layers_drafted(self) -> Array:
-        """Layers of the draft model on a replica. [-]"""
-        return np.asarray(np.where(self.draft_tokens > 0.0, self.draft_layers, 0.0))
-
-    @property
-    def stage_ranks(self) -> Array:
-        """Ranks of one stage. [-]"""
-        return product(self, (each for each in REPLICA if each.axis != "pp"))
-
-    @derived
-    def replica_ranks(self) -> Array:
-        """Ranks of a replica of the model. [-]"""
-        return product(self, REPLICA)
-
-    @derived
-    def num_replicas(self) -> Array:
-        """Replicas of the model. [-]"""
-        return np.asarray(self.num_accelerators / self.replica_ranks)
-
-    @derived
-    def num_micro_batches(self) -> Array:
-        """Micro-batches of the batch in the pipeline. [-]"""
-        return np.asarray(np.minimum(self.pipeline_parallel, self.batch_size))
-
-    @derived
-    def micro_batch_size(self) -> Array:
-        """Sequences of the largest micro-batch. [-]"""
-        return np.asarray(np.ceil(self.batch_size / self.num_micro_batches))
+    # Layers of the draft model on a replica [-]
+    layers_drafted = quantity(lambda plan: np.where(plan.draft_tokens > 0.0, plan.draft_layers, 0.0))
+    # Ranks of one stage [-]
+    stage_ranks = quantity(lambda plan: product(plan, (each for each in REPLICA if each.axis != "pp")))
+    # Ranks of a replica of the model [-]
+    replica_ranks = quantity(lambda plan: product(plan, REPLICA))
+    # Replicas of the model [-]
+    num_replicas = quantity(lambda plan: plan.num_accelerators / plan.replica_ranks)
+    # Micro-batches of the batch in the pipeline [-]
+    num_micro_batches = quantity(lambda plan: np.minimum(plan.pipeline_parallel, plan.batch_size))
+    # Sequences of the largest micro-batch [-]
+    micro_batch_size = quantity(lambda plan: np.ceil(plan.batch_size / plan.num_micro_batches))
 
 
 def accepted_tokens(draft_tokens: Array, acceptance_rate: Array) -> Array:

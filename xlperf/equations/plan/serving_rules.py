@@ -61,6 +61,7 @@ def _in_mode(
     return Rule(lambda plan, model: broken(plan) & (plan.mode == Mode.STATIC), f"{words} needs {modes}")
 
 
+# fmt: off
 MODE_RULES: tuple[Rule[InferencePlan], ...] = (
     *map(_of_pools, ("prefill_accelerator", "prefill_accelerators", "prefill_network", "transfer_bandwidth")),
     *(_of_pools(f"prefill_{name}") for name in POOL_DEGREES),
@@ -77,72 +78,56 @@ MODE_RULES: tuple[Rule[InferencePlan], ...] = (
     _in_mode("polling steps", lambda plan: plan.polling_steps != 1.0, "mode continuous"),
     _in_mode("gathering steps", lambda plan: plan.gathering_steps != 0.0, "mode continuous"),
     _in_mode("prefill first", lambda plan: plan.prefill_first > 0.0, "mode continuous"),
-    Rule(
-        lambda plan, model: (plan.prefill_first > 0.0) & np.isnan(plan.run_requests) & (plan.mode == Mode.CONTINUOUS),
-        "prefill first applies to a run only; set run requests",
-    ),
-    Rule(
-        lambda plan, model: (plan.arrival_variation != 1.0) & np.isnan(plan.request_rate),
-        "arrival variation needs a request rate: a constant number in flight has no arrivals of its own",
-    ),
+    Rule(lambda plan, model: (plan.prefill_first > 0.0) & np.isnan(plan.run_requests) & (plan.mode == Mode.CONTINUOUS),
+         "prefill first applies to a run only; set run requests"),
+    Rule(lambda plan, model: (plan.arrival_variation != 1.0) & np.isnan(plan.request_rate),
+         "arrival variation needs a request rate: a constant number in flight has no arrivals of its own"),
 )
+# fmt: on
 """Columns of some modes only; of plans as the sheet has them."""
 
+# fmt: off
 POOL_RULES: tuple[Rule[InferencePlan], ...] = (
-    Rule(
-        lambda plan, model: (plan.decode_pool_size < 1.0) | (plan.prefill_pool_size < 1.0),
-        "{num_accelerators} accelerators cannot be divided into a prefill pool and a decoding pool; "
-        "set prefill accelerators",
-    ),
-    _with_pool(
-        lambda plan: plan.pipeline_parallel > 1.0,
-        "expert accelerators and pipeline parallel {pipeline_parallel}: micro-batches of an expert pool pass all layers"
-        " of one stage; use 1",
-    ),
-    _with_pool(
-        lambda plan: plan.two_batch_overlap > 0.0,
-        "two batch overlap beside expert accelerators: ping pong batches overlap already",
-    ),
-    _with_pool(
-        lambda plan: plan.sent_to_nodes,
-        "expert dispatch nodes is not modelled with expert accelerators; use ranks",
-    ),
+    Rule(lambda plan, model: (plan.decode_pool_size < 1.0) | (plan.prefill_pool_size < 1.0),
+         "{num_accelerators} accelerators cannot be divided into a prefill pool and a decoding pool; set prefill"
+         " accelerators"),
+    _with_pool(lambda plan: plan.pipeline_parallel > 1.0,
+               "expert accelerators and pipeline parallel {pipeline_parallel}: micro-batches of an expert pool pass all"
+               " layers of one stage; use 1"),
+    _with_pool(lambda plan: plan.two_batch_overlap > 0.0,
+               "two batch overlap beside expert accelerators: ping pong batches overlap already"),
+    _with_pool(lambda plan: plan.sent_to_nodes,
+               "expert dispatch nodes is not modelled with expert accelerators; use ranks"),
 )
+# fmt: on
 """Of plans with separate pools of known sizes."""
 
+# fmt: off
 EXPERT_POOL_RULES: tuple[Rule[InferencePlan], ...] = (
     EXPERTS_NEEDED,
-    Rule(
-        lambda plan, model: fraction(plan.tensor_parallel),
-        "the replicas of attention do not divide its {num_accelerators} accelerators",
-    ),
-    Rule(
-        lambda plan, model: fraction(plan.expert_tensor_parallel),
-        "expert parallel {expert_parallel} does not divide the {tensor_parallel} ranks of a replica",
-    ),
+    Rule(lambda plan, model: fraction(plan.tensor_parallel),
+         "the replicas of attention do not divide its {num_accelerators} accelerators"),
+    Rule(lambda plan, model: fraction(plan.expert_tensor_parallel),
+         "expert parallel {expert_parallel} does not divide the {tensor_parallel} ranks of a replica"),
     EXPERTS_DIVIDE,
     EXPERT_WIDTH,
     DENSE_WIDTH,
 )
+# fmt: on
 """Of expert pools, whose tensor parallel degree is the ranks of a replica."""
 
+# fmt: off
 REQUEST_RULES: tuple[Rule[InferencePlan], ...] = (
-    Rule(
-        lambda plan, model: ~np.isnan(plan.request_rate) & (plan.mode == Mode.STATIC),
-        'request rate {request_rate} needs mode continuous or disaggregated, not "static"; '
-        "or give a batch size or concurrency",
-    ),
-    Rule(
-        lambda plan, model: ~np.isnan(plan.request_rate) & ~(np.isnan(plan.batch_size) & np.isnan(plan.concurrency)),
-        "request rate {request_rate} beside a batch size or concurrency: give one of them",
-    ),
-    Rule(
-        lambda plan, model: ~np.isnan(plan.activation_precision) & ~plan.multiplies,
-        "activation precision {product_precision} does not go with weights in {weight_precision}; "
-        "use {product_precisions}",
-        "activation_precision",
-    ),
+    Rule(lambda plan, model: ~np.isnan(plan.request_rate) & (plan.mode == Mode.STATIC),
+         'request rate {request_rate} needs mode continuous or disaggregated, not "static"; or give a batch size or'
+         ' concurrency'),
+    Rule(lambda plan, model: ~np.isnan(plan.request_rate) & ~(np.isnan(plan.batch_size) & np.isnan(plan.concurrency)),
+         "request rate {request_rate} beside a batch size or concurrency: give one of them"),
+    Rule(lambda plan, model: ~np.isnan(plan.activation_precision) & ~plan.multiplies,
+         "activation precision {product_precision} does not go with weights in {weight_precision}; use"
+         " {product_precisions}", "activation_precision"),
 )
+# fmt: on
 """Load and precisions; of plans as the sheet has them."""
 
 _WHOLE = ("num_accelerators", "prompt_length", "output_length", "batch_size", "concurrency", "redundant_experts",
@@ -154,62 +139,46 @@ def _sends_no_token(plan: InferencePlan, model: Model) -> np.ndarray:
     return np.asarray((model.num_experts == 0.0) | (plan.data_parallel_attention == 1.0))
 
 
+# fmt: off
 SERVING_RULES: tuple[Rule[InferencePlan], ...] = (
     *map(whole_number, (*_WHOLE, *POOL_DEGREES)),
-    Rule(
-        lambda plan, model: fraction(plan.num_replicas),
-        f"{product_of_words(REPLICA)} is {{replica_ranks}} ranks, which do not divide the {{num_accelerators}}"
-        " accelerators of the plan",
-    ),
+    Rule(lambda plan, model: fraction(plan.num_replicas),
+         f"{product_of_words(REPLICA)} is {{replica_ranks}} ranks, which do not divide the {{num_accelerators}}"
+         " accelerators of the plan"),
     *(rule for dimension in SERVING_DIMENSIONS for rule in dimension.rules),
-    Rule(
-        lambda plan, model: (plan.two_batch_overlap > 0.0) & _sends_no_token(plan, model),
-        "two batch overlap needs a mixture of experts and data parallel attention above 1: else no token is sent",
-    ),
-    Rule(
-        lambda plan, model: plan.sent_to_nodes & _sends_no_token(plan, model),
-        "expert dispatch nodes needs a mixture of experts and data parallel attention above 1: else no token is sent",
-    ),
-    Rule(
-        lambda plan, model: (plan.graph_tokens > 0.0) & (plan.graphs == 0.0),
-        "graph tokens {graph_tokens} beside graphs no: the host launches every kernel; leave one of them blank",
-    ),
-    Rule(
-        lambda plan, model: (plan.offload_target == OffloadTarget.DRIVE) & (plan.kv_offload <= 0.0),
-        "offload target drive needs a share of the cache to offload: set kv offload",
-        "offload_target",
-    ),
-    Rule(
-        lambda plan, model: (plan.redundant_experts > 0.0) & (model.num_experts == 0.0),
-        "redundant experts {redundant_experts} need a mixture of experts; use 0",
-        "redundant_experts",
-    ),
-    Rule(
-        lambda plan, model: ~fraction(plan.num_replicas) & (plan.requests_of_fullest != plan.batch_size),
-        "batch size {batch_size} does not agree with concurrency {concurrency} on {num_replicas} replicas; give one of "
-        "the two",
-    ),
+    Rule(lambda plan, model: (plan.two_batch_overlap > 0.0) & _sends_no_token(plan, model),
+         "two batch overlap needs a mixture of experts and data parallel attention above 1: else no token is sent"),
+    Rule(lambda plan, model: plan.sent_to_nodes & _sends_no_token(plan, model),
+         "expert dispatch nodes needs a mixture of experts and data parallel attention above 1: else no token is sent"),
+    Rule(lambda plan, model: (plan.graph_tokens > 0.0) & (plan.graphs == 0.0),
+         "graph tokens {graph_tokens} beside graphs no: the host launches every kernel; leave one of them blank"),
+    Rule(lambda plan, model: (plan.offload_target == OffloadTarget.DRIVE) & (plan.kv_offload <= 0.0),
+         "offload target drive needs a share of the cache to offload: set kv offload", "offload_target"),
+    Rule(lambda plan, model: (plan.redundant_experts > 0.0) & (model.num_experts == 0.0),
+         "redundant experts {redundant_experts} need a mixture of experts; use 0", "redundant_experts"),
+    Rule(lambda plan, model: ~fraction(plan.num_replicas) & (plan.requests_of_fullest != plan.batch_size),
+         "batch size {batch_size} does not agree with concurrency {concurrency} on {num_replicas} replicas; give one of"
+         " the two"),
 )
+# fmt: on
 """Degrees, lengths and batch; of a pool or of all replicas, defaults filled in."""
 
+# fmt: off
 CAPACITY_RULES: tuple[Rule[InferencePlan], ...] = (
-    Rule(
-        lambda plan, model: np.isinf(plan.ttft),
-        "request rate {request_rate} is more than the deployment can serve: at most {max_request_rate} requests/s",
-    ),
-    Rule(
-        lambda plan, model: np.isinf(plan.ttft) & (plan.max_batch_size < 1.0),
-        "the memory has no room for one request: that rate is of one at a time; evaluate a concurrency to see what is "
-        "needed",
-    ),
+    Rule(lambda plan, model: np.isinf(plan.ttft),
+         "request rate {request_rate} is more than the deployment can serve: at most {max_request_rate} requests/s"),
+    Rule(lambda plan, model: np.isinf(plan.ttft) & (plan.max_batch_size < 1.0),
+         "the memory has no room for one request: that rate is of one at a time; evaluate a concurrency to see what is"
+         " needed"),
 )
+# fmt: on
 """Of plans with their results: at such a request rate the queue grows without end."""
 
+# fmt: off
 WARNINGS: tuple[Rule[InferencePlan], ...] = (
-    Rule(
-        lambda plan, model: plan.context_length > plan.max_sequence_length,
-        "prompt and output are {context_length} tokens, beyond the model's longest context of {max_sequence_length}",
-    ),
+    Rule(lambda plan, model: plan.context_length > plan.max_sequence_length,
+         "prompt and output are {context_length} tokens, beyond the model's longest context of {max_sequence_length}"),
     Rule(lambda plan, model: plan.output_length == 1.0, "one output token: there is no tpot"),
 )
+# fmt: on
 """Remarks on legal plans; of plans with the longest context of their models."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from xlperf.equations.plan.records import (
     ActivationStorage,
     Attention,
     CrossEntropy,
+    Derived,
     DispatchPrecision,
     GradientAccumulation,
     GradientPrecision,
@@ -41,6 +43,8 @@ from xlperf.equations.plan.records import (
     Recompute,
     StageDealing,
     derived,
+    mask,
+    quantity,
 )
 
 # bytes of an element of a gradient, a moment or a master weight, and of a token sent to experts [B]
@@ -74,10 +78,8 @@ class TrainingPlan(PlanColumns):
     # gathered inputs stay in memory for the backward pass [-]
     copied_gathers: Array
 
-    @derived
-    def adam(self) -> Array:
-        """1 for Adam (two moments), 0 for SGD with momentum (one). [-]"""
-        return np.where(self.optimizer == Optimizer.ADAM, 1.0, 0.0)
+    # 1 for Adam (two moments), 0 for SGD with momentum (one) [-]
+    adam = quantity(lambda plan: np.where(plan.optimizer == Optimizer.ADAM, 1.0, 0.0))
 
     @derived
     def moment_size(self) -> Array:
@@ -91,168 +93,88 @@ class TrainingPlan(PlanColumns):
         less = np.where(self.master_weights == MasterWeights.REMAINDER, FP32_SIZE - BF16_SIZE, 0.0)
         return np.where(self.master_weights == MasterWeights.FP32, FP32_SIZE, less)
 
-    @derived
-    def optimizer_size(self) -> Array:
-        """Bytes of optimizer state per parameter. [B]"""
-        return optimizer_element_size(self.adam, self.element_size, WORD, self.moment_size, self.master_size)
+    # Bytes of optimizer state per parameter [B]
+    optimizer_size = quantity(
+        lambda plan: optimizer_element_size(plan.adam, plan.element_size, WORD, plan.moment_size, plan.master_size)
+    )
+    # Bytes of an element of a token sent to experts [B]
+    dispatch_size = quantity(
+        lambda plan: np.where(plan.dispatch_precision == DispatchPrecision.FP8, FP8_SIZE, plan.element_size)
+    )
+    # 1 for a fused attention kernel, 0 for standard attention [-]
+    flash_attention = quantity(lambda plan: np.where(plan.attention == Attention.STANDARD, 0.0, 1.0))
+    # Activations that no GEMM stores in FP8 anyway wait in FP8 for the backward pass
+    stores_fp8 = mask(lambda plan: plan.activation_storage == ActivationStorage.FP8)
+    # Stages take layers in order until their share of the work is exceeded (nanotron)
+    split_by_cost = mask(lambda plan: plan.stage_dealing == StageDealing.COST)
+    # DualPipe: mirrored ranks hold the same two stages and micro-batches enter at both ends
+    dualpipe = mask(lambda plan: plan.pipeline_schedule == PipelineSchedule.DUALPIPE)
+    # LoRA: weights are frozen and low-rank adapters are trained
+    frozen = mask(lambda plan: plan.adapter_rank > 0)
+    # The plan states the layers of the first or the last stage
+    ends_given = mask(lambda plan: ~np.isnan(plan.first_stage_layers) | ~np.isnan(plan.last_stage_layers))
+    # Layers of the stages with stated layers [-]
+    given_layers = quantity(lambda plan: known_or(plan.first_stage_layers, 0.0) + known_or(plan.last_stage_layers, 0.0))
 
-    @derived
-    def dispatch_size(self) -> Array:
-        """Bytes of an element of a token sent to experts. [B]"""
-        return np.where(self.dispatch_precision == DispatchPrecision.FP8, FP8_SIZE, self.element_size)
+    # Stages without stated layers [-]
+    open_stages = quantity(
+        lambda plan: plan.pipeline_parallel - ~np.isnan(plan.first_stage_layers) - ~np.isnan(plan.last_stage_layers)
+    )
+    # Accelerators that the degrees need [-]
+    ranks = quantity(lambda plan: product(plan, RANKS))
+    # Ranks of a pipeline stage [-]
+    stage_ranks = quantity(lambda plan: product(plan, STAGE))
+    # Micro-batches per replica and step [-]
+    num_micro_batches = quantity(lambda plan: plan.global_batch_size / (plan.data_parallel * plan.micro_batch_size))
+    # Tokens of a micro-batch per rank [-]
+    tokens = quantity(lambda plan: plan.micro_batch_size * plan.sequence_length / product(plan, SEQUENCE))
+    # 1 for GPipe: all forward passes precede the first backward pass [-]
+    gpipe = quantity(lambda plan: np.asarray(plan.pipeline_schedule == PipelineSchedule.GPIPE, dtype=np.float64))
+    # Copies of the weights in one pipeline: 2 with DualPipe [-]
+    weight_copies = quantity(lambda plan: np.where(plan.dualpipe, 2.0, 1.0))
+    # Ranks that hold the same dense weights: over replicas, the context, and the copies in a pipeline [-]
+    shards = quantity(lambda plan: product(plan, REPLICAS) * plan.weight_copies)
+    # Ranks of a pipeline stage that hold the same experts [-]
+    expert_replicas = quantity(lambda plan: plan.stage_ranks / product(plan, EXPERT_STAGE))
+    # Ranks that hold the same experts, copies in a pipeline included [-]
+    expert_shards = quantity(lambda plan: plan.expert_replicas * plan.weight_copies)
+    # Ranks over which ZeRO splits the state of dense weights [-]
+    zero_shards = quantity(lambda plan: np.minimum(plan.zero_group_size, plan.shards))
+    # Ranks over which ZeRO splits the state of experts [-]
+    expert_zero_shards = quantity(lambda plan: np.minimum(plan.zero_group_size, plan.expert_shards))
+    # GEMM inputs are narrower than activations
+    quantized = mask(lambda plan: plan.product_size < plan.element_size)
+    # Quantized copies stay in memory after their GEMM
+    keeps_copies = mask(lambda plan: plan.quantized & (plan.quantized_copies != QuantizedCopies.NONE))
+    # ZeRO-3 with resharding: weights are gathered in both passes of every micro-batch
+    regathers = mask(lambda plan: (plan.zero_stage > 2) & (plan.reshard_after_forward > 0))
+    # ZeRO-3 without resharding: gathered weights stay whole from the forward to the backward pass
+    keeps_gathered = mask(lambda plan: (plan.zero_stage > 2) & (plan.reshard_after_forward < 1))
+    # ZeRO-3 in a pipeline: weights are gathered once a step and whole gradients stay until its end
+    gathers_once = mask(lambda plan: plan.keeps_gathered & (plan.pipeline_parallel > 1))
+    # ZeRO-3 without a pipeline: weights gathered in a forward pass stay until its backward pass
+    gathers_forward = mask(lambda plan: plan.keeps_gathered & (plan.pipeline_parallel < 2))
+    # Gradients are reduced for every micro-batch, unless they are accumulated whole
+    reduces_each = mask(lambda plan: plan.regathers | plan.gathers_forward | plan.scatters)
+    # ZeRO-2 in a pipeline: gradients are reduce-scattered for every micro-batch, weights are whole
+    scatters = mask(lambda plan: (plan.zero_stage == 2) & (plan.pipeline_parallel > 1) & ~plan.keeps_sums)
 
-    @derived
-    def flash_attention(self) -> Array:
-        """1 for a fused attention kernel, 0 for standard attention. [-]"""
-        return np.where(self.attention == Attention.STANDARD, 0.0, 1.0)
-
-    @derived
-    def stores_fp8(self) -> np.ndarray:
-        """Activations that no GEMM stores in FP8 anyway wait in FP8 for the backward pass. [-]"""
-        return np.asarray(self.activation_storage == ActivationStorage.FP8)
-
-    @derived
-    def split_by_cost(self) -> np.ndarray:
-        """Stages take layers in order until their share of the work is exceeded (nanotron). [-]"""
-        return np.asarray(self.stage_dealing == StageDealing.COST)
-
-    @derived
-    def dualpipe(self) -> np.ndarray:
-        """DualPipe: mirrored ranks hold the same two stages and micro-batches enter at both ends. [-]"""
-        return np.asarray(self.pipeline_schedule == PipelineSchedule.DUALPIPE)
-
-    @derived
-    def frozen(self) -> np.ndarray:
-        """LoRA: weights are frozen and low-rank adapters are trained. [-]"""
-        return np.asarray(self.adapter_rank > 0)
-
-    @derived
-    def ends_given(self) -> np.ndarray:
-        """The plan states the layers of the first or the last stage. [-]"""
-        return np.asarray(~np.isnan(self.first_stage_layers) | ~np.isnan(self.last_stage_layers))
-
-    @derived
-    def given_layers(self) -> Array:
-        """Layers of the stages with stated layers. [-]"""
-        return known_or(self.first_stage_layers, 0.0) + known_or(self.last_stage_layers, 0.0)
-
-    @derived
-    def open_stages(self) -> Array:
-        """Stages without stated layers. [-]"""
-        given = ~np.isnan(self.first_stage_layers), ~np.isnan(self.last_stage_layers)
-        return np.asarray(self.pipeline_parallel - given[0] - given[1])
-
-    @derived
-    def ranks(self) -> Array:
-        """Accelerators that the degrees need. [-]"""
-        return product(self, RANKS)
-
-    @derived
-    def stage_ranks(self) -> Array:
-        """Ranks of a pipeline stage. [-]"""
-        return product(self, STAGE)
-
-    @derived
-    def num_micro_batches(self) -> Array:
-        """Micro-batches per replica and step. [-]"""
-        return np.asarray(self.global_batch_size / (self.data_parallel * self.micro_batch_size))
-
-    @derived
-    def tokens(self) -> Array:
-        """Tokens of a micro-batch per rank. [-]"""
-        return np.asarray(self.micro_batch_size * self.sequence_length / product(self, SEQUENCE))
-
-    @property
-    def gpipe(self) -> Array:
-        """1 for GPipe: all forward passes precede the first backward pass. [-]"""
-        return np.asarray(self.pipeline_schedule == PipelineSchedule.GPIPE, dtype=np.float64)
-
-    @derived
-    def weight_copies(self) -> Array:
-        """Copies of the weights in one pipeline: 2 with DualPipe. [-]"""
-        return np.where(self.dualpipe, 2.0, 1.0)
-
-    @derived
-    def shards(self) -> Array:
-        """Ranks that hold the same dense weights: over replicas, the context, and the copies in a pipeline. [-]"""
-        return np.asarray(product(self, REPLICAS) * self.weight_copies)
-
-    @derived
-    def expert_replicas(self) -> Array:
-        """Ranks of a pipeline stage that hold the same experts. [-]"""
-        return np.asarray(self.stage_ranks / product(self, EXPERT_STAGE))
-
-    @derived
-    def expert_shards(self) -> Array:
-        """Ranks that hold the same experts, copies in a pipeline included. [-]"""
-        return np.asarray(self.expert_replicas * self.weight_copies)
-
-    @derived
-    def zero_shards(self) -> Array:
-        """Ranks over which ZeRO splits the state of dense weights. [-]"""
-        return np.asarray(np.minimum(self.zero_group_size, self.shards))
-
-    @derived
-    def expert_zero_shards(self) -> Array:
-        """Ranks over which ZeRO splits the state of experts. [-]"""
-        return np.asarray(np.minimum(self.zero_group_size, self.expert_shards))
-
-    @property
-    def quantized(self) -> np.ndarray:
-        """GEMM inputs are narrower than activations. [-]"""
-        return np.asarray(self.product_size < self.element_size)
-
-    @property
-    def keeps_copies(self) -> np.ndarray:
-        """Quantized copies stay in memory after their GEMM. [-]"""
-        return np.asarray(self.quantized & (self.quantized_copies != QuantizedCopies.NONE))
-
-    @derived
-    def regathers(self) -> np.ndarray:
-        """ZeRO-3 with resharding: weights are gathered in both passes of every micro-batch. [-]"""
-        return np.asarray((self.zero_stage > 2) & (self.reshard_after_forward > 0))
-
-    @derived
-    def keeps_gathered(self) -> np.ndarray:
-        """ZeRO-3 without resharding: gathered weights stay whole from the forward to the backward pass. [-]"""
-        return np.asarray((self.zero_stage > 2) & (self.reshard_after_forward < 1))
-
-    @derived
-    def gathers_once(self) -> np.ndarray:
-        """ZeRO-3 in a pipeline: weights are gathered once a step and whole gradients stay until its end. [-]"""
-        return np.asarray(self.keeps_gathered & (self.pipeline_parallel > 1))
-
-    @derived
-    def gathers_forward(self) -> np.ndarray:
-        """ZeRO-3 without a pipeline: weights gathered in a forward pass stay until its backward pass. [-]"""
-        return np.asarray(self.keeps_gathered & (self.pipeline_parallel < 2))
-
-    @derived
-    def reduces_each(self) -> np.ndarray:
-        """Gradients are reduced for every micro-batch, unless they are accumulated whole. [-]"""
-        return np.asarray(self.regathers | self.gathers_forward | self.scatters)
-
-    @derived
-    def scatters(self) -> np.ndarray:
-        """ZeRO-2 in a pipeline: gradients are reduce-scattered for every micro-batch, weights are whole. [-]"""
-        return np.asarray((self.zero_stage == 2) & (self.pipeline_parallel > 1) & ~self.keeps_sums)
-
-    @derived
-    def keeps_sums(self) -> np.ndarray:
-        """Every rank accumulates whole gradients, reduced once a step, although ZeRO would shard them. [-]"""
-        whole = self.gradient_accumulation == GradientAccumulation.WHOLE
-        return np.asarray(whole & (self.zero_stage > 1) & (self.num_micro_batches > 1))
-
-    @derived
-    def sums_shards(self) -> np.ndarray:
-        """Gradients are reduce-scattered for every micro-batch and accumulated sharded. [-]"""
-        early = (self.pipeline_parallel < 2) | self.scatters | self.regathers
-        return np.asarray((self.zero_stage > 1) & early & ~self.keeps_sums)
-
-    @derived
-    def adds_separately(self) -> np.ndarray:
-        """A separate kernel adds weight gradients to their sum. [-]"""
-        return np.asarray((self.gradient_accumulation >= GradientAccumulation.SEPARATE) & ~self.frozen)
+    # Every rank accumulates whole gradients, reduced once a step, although ZeRO would shard them
+    keeps_sums = mask(
+        lambda plan: (
+            (plan.gradient_accumulation == GradientAccumulation.WHOLE)
+            & (plan.zero_stage > 1)
+            & (plan.num_micro_batches > 1)
+        )
+    )
+    # Gradients are reduce-scattered for every micro-batch and accumulated sharded
+    sums_shards = mask(
+        lambda plan: (
+            (plan.zero_stage > 1) & ((plan.pipeline_parallel < 2) | plan.scatters | plan.regathers) & ~plan.keeps_sums
+        )
+    )
+    # A separate kernel adds weight gradients to their sum
+    adds_separately = mask(lambda plan: (plan.gradient_accumulation >= GradientAccumulation.SEPARATE) & ~plan.frozen)
 
     @derived
     def plain_loss(self) -> np.ndarray:
@@ -269,33 +191,19 @@ class TrainingPlan(PlanColumns):
         recomputed = np.maximum(self.again("norm"), self.again("products"))
         return np.asarray(np.where(self.copied_gathers > 0.0, recomputed, 1.0))
 
-    @derived
-    def captures_experts(self) -> np.ndarray:
-        """CUDA graphs include experts, whose input sizes must be known at capture. [-]"""
-        return np.asarray((self.graphs == Graphs.STEP) | (self.graphs == Graphs.WHOLE_LAYERS))
-
-    @derived
-    def counts_in_memory(self) -> np.ndarray:
-        """Grouped GEMMs read token counts from memory, so that the host need not know them. [-]
-
-        The fused kernels of MXFP8 and FP4, whose tensors cannot be transposed (Transformer Engine on cuDNN).
-        """
-        return np.asarray(self.turns < 1.0)
-
-    @derived
-    def narrow_loss(self) -> np.ndarray:
-        """A plain loss in the precision of the logits, without FP32 copies of them. [-]"""
-        return np.asarray(self.plain_loss & (self.loss_precision == LossPrecision.BF16))
-
-    @derived
-    def loss_size(self) -> Array:
-        """Bytes of an element of the softmax and of its gradient. [B]"""
-        return np.where(self.narrow_loss, self.element_size, WORD)
-
-    @derived
-    def loss_shards(self) -> Array:
-        """Ranks over which the logits of the loss are split: 1 if every tensor-parallel rank gathers them. [-]"""
-        return np.where(self.cross_entropy == CrossEntropy.GATHERED, 1.0, self.tensor_parallel)
+    # CUDA graphs include experts, whose input sizes must be known at capture
+    captures_experts = mask(lambda plan: (plan.graphs == Graphs.STEP) | (plan.graphs == Graphs.WHOLE_LAYERS))
+    # Grouped GEMMs read token counts from memory, so that the host need not know them: the fused kernels of MXFP8 and
+    # FP4, whose tensors cannot be transposed (Transformer Engine on cuDNN)
+    counts_in_memory = mask(lambda plan: plan.turns < 1.0)
+    # A plain loss in the precision of the logits, without FP32 copies of them
+    narrow_loss = mask(lambda plan: plan.plain_loss & (plan.loss_precision == LossPrecision.BF16))
+    # Bytes of an element of the softmax and of its gradient [B]
+    loss_size = quantity(lambda plan: np.where(plan.narrow_loss, plan.element_size, WORD))
+    # Ranks over which the logits of the loss are split: 1 if every tensor-parallel rank gathers them [-]
+    loss_shards = quantity(
+        lambda plan: np.where(plan.cross_entropy == CrossEntropy.GATHERED, 1.0, plan.tensor_parallel)
+    )
 
     def again(self, module: str) -> Array:
         """1 if selective recomputation covers a module of RECOMPUTE_MODULES. [-]"""
@@ -306,10 +214,8 @@ class TrainingPlan(PlanColumns):
             covered = self._recomputed[module] = named * (self.recompute == Recompute.SELECTIVE)
         return covered
 
-    @derived
-    def _recomputed(self) -> dict[str, Array]:
-        """Results of :meth:`again`."""
-        return {}
+    # Results of :meth:`again`
+    _recomputed: Derived[Any, dict[str, Array]] = derived(lambda _: {})
 
     @derived
     def _modules(self) -> tuple[np.ndarray, list[frozenset[str]]]:
@@ -317,10 +223,8 @@ class TrainingPlan(PlanColumns):
         codes, words = _distinct(self, "recompute_modules")
         return codes, [_names(text) for text in words]
 
-    @property
-    def recompute_codes(self) -> np.ndarray:
-        """Code of each plan's choice of recomputed modules. [-]"""
-        return self._modules[0]
+    # Code of each plan's choice of recomputed modules
+    recompute_codes = mask(lambda plan: plan._modules[0])
 
     @derived
     def unknown_modules(self) -> np.ndarray:
@@ -328,11 +232,10 @@ class TrainingPlan(PlanColumns):
         codes, modules = self._modules
         return np.asarray(np.array([not names <= set(RECOMPUTE_MODULES) for names in modules], dtype=bool)[codes])
 
-    @property
-    def names_modules(self) -> np.ndarray:
-        """The plan names modules to recompute. [-]"""
-        words = self.words("recompute_modules")
-        return np.asarray((words != "") & (words != NO_MODULES))
+    # The plan names modules to recompute
+    names_modules = mask(
+        lambda plan: (plan.words("recompute_modules") != "") & (plan.words("recompute_modules") != NO_MODULES)
+    )
 
     @derived
     def more_modules(self) -> np.ndarray:
@@ -348,15 +251,9 @@ class TrainingPlan(PlanColumns):
         misnamed = [sorted(order.split("-")) != sorted(AXES) for order in orders]
         return np.asarray(np.array(misnamed, dtype=bool)[codes])
 
-    @derived
-    def strides(self) -> dict[str, Array]:
-        """Distance of neighbouring ranks of a group in dense layers, by axis. [-]"""
-        return self._strides(DENSE)
-
-    @derived
-    def expert_strides(self) -> dict[str, Array]:
-        """Distance of neighbouring ranks of a group in expert layers, by axis. [-]"""
-        return self._strides(EXPERTS)
+    # Distance of neighbouring ranks of a group by axis, in dense and in expert layers [-]
+    strides: Derived[Any, dict[str, Array]] = derived(lambda plan: plan._strides(DENSE))
+    expert_strides: Derived[Any, dict[str, Array]] = derived(lambda plan: plan._strides(EXPERTS))
 
     def _strides(self, grid: str) -> dict[str, Array]:
         sizes = {each.axis: getattr(self, each.size) for each in TRAINING_DIMENSIONS if grid in each.grids}
@@ -370,10 +267,8 @@ class TrainingPlan(PlanColumns):
                 strides[axis][rows] = values
         return strides
 
-    @property
-    def num_chunks(self) -> Array:
-        """Model chunks over all stages. [-]"""
-        return np.asarray(self.pipeline_parallel * self.virtual_pipeline)
+    # Model chunks over all stages [-]
+    num_chunks = quantity(lambda plan: plan.pipeline_parallel * plan.virtual_pipeline)
 
 
 def _distinct(plan: TrainingPlan, name: str) -> tuple[np.ndarray, list[str]]:

@@ -22,7 +22,6 @@ from xlperf.equations.hardware.roofline import Device, linear_attention_time, tr
 from xlperf.equations.model.blocks import Shard
 from xlperf.equations.model.linear_attention import (
     chunked_scan,
-    convolution_state_size,
     recurrent_state_size,
     recurrent_step_flop,
     recurrent_step_traffic,
@@ -190,9 +189,8 @@ def state_size(model: Model, plan: InferencePlan) -> Array:
     state = recurrent_state_size(
         shard.value_heads, model.linear_key_size, model.linear_value_size, model.linear_state_size
     )
-    window = convolution_state_size(
-        shard.linear_keys, shard.linear_values, model.linear_convolution, plan.activation_size
-    )
+    inputs = (model.linear_convolution - 1.0) * (2.0 * shard.linear_keys + shard.linear_values)
+    window = inputs * plan.activation_size
     return np.asarray((1.0 + plan.drafted_tokens) * (state + window))
 
 

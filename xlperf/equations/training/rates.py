@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, log, power, some
+from xlperf.equations.hardware.attention import core_attention_flop
 from xlperf.equations.hardware.power import Machine, WorkRates, accelerator_power, traffic_from_memory
 from xlperf.equations.model.blocks import EXPERTS, MLP, SHARED_EXPERT, weights
 from xlperf.equations.model.linear_attention import recurrent_step_flop
-from xlperf.equations.model.model import Model, attention_flop, training_flop_per_token
+from xlperf.equations.model.model import Model
 from xlperf.equations.model.parameters import (
     layer_matrices,
     matrix_parameters,
@@ -95,9 +96,9 @@ def _flop_per_token(setting: Setting) -> tuple[Array, Array, Array]:
     if setting.architecture.sparse_attention:
         keys = keys + sparse_keys(model, plan.sequence_length)
     head_size = 0.5 * (model.qk_head_size + model.v_head_size)
-    scores = attention_flop(1.0, model.num_attention_heads, 1.0, keys, head_size)
+    scores = core_attention_flop(1.0, model.num_attention_heads, head_size, keys)
     whole = model.num_global_layers * plan.sequence_length
-    masked = 0.5 * attention_flop(1.0, model.num_attention_heads, 1.0, whole, head_size)
+    masked = 0.5 * core_attention_flop(1.0, model.num_attention_heads, head_size, whole)
     active = matrix_parameters(model, experts_per_token=True)
     if some(mtp):
         module = layer_matrices(model, experts_per_token=True) + 2.0 * model.hidden_size**2
@@ -109,7 +110,7 @@ def _flop_per_token(setting: Setting) -> tuple[Array, Array, Array]:
     if setting.architecture.sparse_attention:
         entries = plan.sequence_length / model.selected_ratio
         scores = scores + model.num_index_layers * index_flop(1.0, entries, model.index_heads, model.index_size)
-    flop = training_flop_per_token(active, 0.5 * scores)
+    flop = 6.0 * (active + 0.5 * scores)  # forward and backward (arXiv:2104.04473, section 5.1)
     head = (1.0 + mtp) * 2.0 * model.hidden_size * model.vocab_size
     recomputed = _recomputed_flop(setting, scores, flop / 3.0 - head, setting.pipeline.middle.layers)
     if some(plan.frozen):
@@ -152,101 +153,8 @@ def causal_ratio(setting: Setting) -> Array:
     model, plan = setting.model, setting.plan
     keys = model.num_global_layers * plan.sequence_length
     head_size = 0.5 * (model.qk_head_size + model.v_head_size)
-    scores = attention_flop(1.0, model.num_attention_heads, 1.0, keys, head_size)
+    scores = core_attention_flop(1.0, model.num_attention_heads, head_size, keys)
     return np.asarray(1.0 - 1.5 * scores / _flop_per_token(setting)[0])
-
-
-def num_steps(training_tokens: Numeric, global_batch_size: Numeric, sequence_length: Numeric) -> Array:
-    r"""Optimizer steps of a run on a number of tokens.
-
-    .. math:: n = \lceil T / (B s) \rceil
-
-    By definition.
-
-    Parameters
-    ----------
-    training_tokens : numeric
-        Tokens T to train on. [token]
-    global_batch_size : numeric
-        Sequences B per step. [-]
-    sequence_length : numeric
-        Tokens s of a sequence. [token]
-
-    Returns
-    -------
-    count : numeric
-        Steps. [-]
-
-    Examples
-    --------
-    Llama 3 405B: 15.6 T tokens, 2,048 sequences of 8,192 tokens a step.
-
-    >>> float(num_steps(15.6e12, 2048, 8192))
-    929833.0
-    """
-    return ceil_div(training_tokens, array(global_batch_size) * array(sequence_length))
-
-
-def checkpoint_size(num_parameters: Numeric, element_size: Numeric, state_size: Numeric) -> Array:
-    r"""Bytes of a checkpoint: weights and optimizer state of the whole model, written once.
-
-    .. math:: S = P (e + e_o)
-
-    Parameters
-    ----------
-    num_parameters : numeric
-        Parameters P of the model. [-]
-    element_size : numeric
-        Bytes e of a weight. [B]
-    state_size : numeric
-        Bytes e_o of optimizer state per parameter, master weights included. [B]
-
-    Returns
-    -------
-    size : numeric
-        Bytes. [B]
-
-    References
-    ----------
-    .. [1] A. Eisenman et al., "Check-N-Run: a checkpointing system for training deep learning recommendation models",
-       2022, arXiv:2010.08679, section 2.
-
-    Examples
-    --------
-    >>> float(checkpoint_size(70e9, 2, 12)) / 1e9  # 70 G parameters of 14 bytes
-    980.0
-    """
-    return np.asarray(array(num_parameters) * (array(element_size) + array(state_size)))
-
-
-def time_between_failures(accelerator_mtbf: Numeric, num_accelerators: Numeric) -> Array:
-    r"""Mean time between interruptions of a run that stops when any of its accelerators does.
-
-    .. math:: M = m / n
-
-    Parameters
-    ----------
-    accelerator_mtbf : numeric
-        Mean time m between interruptions per accelerator, its share of host and network included. [s]
-    num_accelerators : numeric
-        Accelerators n of the run. [-]
-
-    Returns
-    -------
-    time : numeric
-        Mean time between interruptions of the run. [s]
-
-    References
-    ----------
-    .. [1] A. Grattafiori et al., "The Llama 3 herd of models", 2024, arXiv:2407.21783, table 5 (419 unexpected
-       interruptions of 16,384 accelerators in 54 days).
-
-    Examples
-    --------
-    >>> float(time_between_failures(50681 * 3600.0, 16384)) / 3600  # hours
-    3.093
-    """
-    return np.asarray(array(accelerator_mtbf) / array(num_accelerators))
 
 
 def checkpoint_interval(checkpoint_time: Numeric, failure_interval: Numeric) -> Array:
@@ -326,50 +234,17 @@ def goodput(interval: Numeric, checkpoint_time: Numeric, failure_interval: Numer
     return np.asarray(useful / (spent * (1.0 + lost)))
 
 
-def run_time(steps: Numeric, step_time: Numeric, useful_share: Numeric) -> Array:
-    r"""Time from the first step to the last, interruptions included.
-
-    .. math:: t = n t_s / g
-
-    Parameters
-    ----------
-    steps : numeric
-        Optimizer steps n. [-]
-    step_time : numeric
-        Time t_s of a step. [s]
-    useful_share : numeric
-        Share g of the time that trains. [-]
-
-    Returns
-    -------
-    time : numeric
-        Time of the run. [s]
-
-    References
-    ----------
-    .. [1] A. Grattafiori et al., "The Llama 3 herd of models", 2024, arXiv:2407.21783, section 3.3.4 (effective
-       training time: useful over elapsed time).
-
-    Examples
-    --------
-    >>> float(run_time(1000, 10, 0.8))
-    12500.0
-    """
-    return np.asarray(array(steps) * array(step_time) / array(useful_share))
-
-
 def run_results(model: Model, plan: TrainingPlan, step_time: Array) -> dict[str, Array]:
     """Steps, checkpoint size and interval, goodput and time of a whole run, (rows,); NaN if the plan names no tokens.
 
     Checkpoints hold the trained weights: the model with its MTP modules, or low-rank adapters alone.
     """
-    steps = num_steps(plan.training_tokens, plan.global_batch_size, plan.sequence_length)
-    asked = np.where(np.isnan(steps), np.nan, 1.0)
+    steps = ceil_div(plan.training_tokens, plan.global_batch_size * plan.sequence_length)
     parameters = parameter_count(model) + np.where(plan.mtp_layers > 0, mtp_parameters(model), 0.0)
     parameters = np.where(plan.frozen, model_adapters(model, plan), parameters)
-    size = asked * checkpoint_size(parameters, plan.element_size, plan.optimizer_size)
-    write_time = size / plan.checkpoint_bandwidth
-    failures = time_between_failures(plan.accelerator_mtbf, plan.num_accelerators)
+    # weights and optimizer state, master weights included; any accelerator stops the run (Llama 3, table 5)
+    size = np.where(np.isnan(steps), np.nan, parameters * (plan.element_size + plan.optimizer_size))
+    write_time, failures = size / plan.checkpoint_bandwidth, plan.accelerator_mtbf / plan.num_accelerators
     interval = checkpoint_interval(write_time, failures)
     share = goodput(interval, write_time, failures, plan.restart_time)
     return {
@@ -377,7 +252,7 @@ def run_results(model: Model, plan: TrainingPlan, step_time: Array) -> dict[str,
         "checkpoint_size": size,
         "checkpoint_interval": interval,
         "goodput": share,
-        "run_time": run_time(steps, step_time, share),
+        "run_time": steps * step_time / share,
     }
 
 
