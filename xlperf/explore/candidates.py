@@ -16,7 +16,7 @@ from xlperf.catalog.schema import AUTO_COLUMNS, canonical, split_header
 from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine import evaluate
 from xlperf.engine.tables import fitting
-from xlperf.equations.plan.dimensions import PLACEHOLDERS, REPLICA
+from xlperf.equations.plan.dimensions import PLACEHOLDERS, REPLICA, TRAINING_DIMENSIONS
 from xlperf.equations.plan.serving_rules import MODE_RULES, REQUEST_RULES, SERVING_RULES
 from xlperf.equations.plan.training_rules import TRAINING_RULES
 from xlperf.explore.mappings import (
@@ -45,19 +45,11 @@ COUNTS_SHARE = 16
 """Numbers of accelerators are tried in steps where all of them make more than this part of the plans allowed. [-]"""
 MAPPING: Mapping[str, tuple[str, ...]] = {
     "training": (
-        "tensor_parallel",
-        "sequence_parallel",
-        "pipeline_parallel",
-        "virtual_pipeline",
-        "context_parallel",
-        "expert_parallel",
-        "expert_tensor_parallel",
-        "zero_stage",
-        "micro_batch_size",
-        "recompute",
+        *(each.size for each in TRAINING_DIMENSIONS if each.stated and not each.remainder),
+        "sequence_parallel", "virtual_pipeline", "zero_stage", "micro_batch_size", "recompute",
     ),
     "inference": ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel_attention", "concurrency"),
-}
+}  # fmt: skip
 """What the mapping of a model on accelerators is, by kind of plan."""
 _LOADS = ("batch_size", "concurrency")
 KINDS: dict[str, tuple[Callable[[Space], None], Rules]] = {
