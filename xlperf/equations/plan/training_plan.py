@@ -58,6 +58,28 @@ LAYOUTS = 2.0  # copies of a quantized tensor: GEMMs read rows in one pass and c
 ANY_LAYOUT = 1.0  # copies of a tensor with one scale on matrix units that read rows and columns [-]
 
 
+def _distinct(plan: PlanColumns, name: str) -> tuple[np.ndarray, list[str]]:
+    """Code of each plan's word in a column, and the distinct words by code."""
+    column = getattr(plan, name)
+    if not plan.has(name):
+        return np.zeros(len(column), dtype=np.int64), [str(column[0])] if len(column) else []
+    words = column.tolist()
+    codes = {word: code for code, word in enumerate(dict.fromkeys(words))}
+    return np.array(list(map(codes.__getitem__, words)), dtype=np.int64), list(codes)
+
+
+def _by_word(words: tuple[np.ndarray, list[str]], holds: Callable[[str], bool]) -> np.ndarray:
+    """Whether a condition holds for the word of each plan, (rows,); ``words`` as in :func:`_distinct`."""
+    codes, distinct = words
+    return np.asarray(np.array([holds(word) for word in distinct], dtype=bool)[codes])
+
+
+@lru_cache(maxsize=1024)
+def _names(text: str) -> frozenset[str]:
+    """Modules in a text with spaces or commas between; none for the word ``none``."""
+    return frozenset() if text == NO_MODULES else frozenset(text.replace(",", " ").split())
+
+
 class TrainingPlan(PlanColumns):
     """Columns of training plans as the sheet ``training`` has them, (rows,), and quantities that follow from them.
 
@@ -207,50 +229,36 @@ class TrainingPlan(PlanColumns):
 
     def again(self, module: str) -> Array:
         """1 if selective recomputation covers a module of RECOMPUTE_MODULES. [-]"""
-        covered = self._recomputed.get(module)
-        if covered is None:
-            codes, modules = self._modules
-            named = np.array([float(module in names) for names in modules])[codes]
-            covered = self._recomputed[module] = named * (self.recompute == Recompute.SELECTIVE)
-        return covered
+        if module not in self._recomputed:
+            named = _by_word(self._modules, lambda text: module in _names(text))
+            self._recomputed[module] = 1.0 * named * (self.recompute == Recompute.SELECTIVE)
+        return self._recomputed[module]
 
-    # Results of :meth:`again`
-    _recomputed: Derived[Any, dict[str, Array]] = derived(lambda _: {})
-
-    @derived
-    def _modules(self) -> tuple[np.ndarray, list[frozenset[str]]]:
-        """Code of each plan's choice of recomputed modules, and the modules by code."""
-        codes, words = _distinct(self, "recompute_modules")
-        return codes, [_names(text) for text in words]
-
-    # Code of each plan's choice of recomputed modules
+    _recomputed: Derived[Any, dict[str, Array]] = derived(lambda _: {})  # results of :meth:`again`
+    # Code of each plan's choice of recomputed modules, and the choices by code
+    _modules: Derived[Any, tuple[np.ndarray, list[str]]] = derived(lambda plan: _distinct(plan, "recompute_modules"))
     recompute_codes = mask(lambda plan: plan._modules[0])
-
-    @derived
-    def unknown_modules(self) -> np.ndarray:
-        """A module to recompute is not one of RECOMPUTE_MODULES. [-]"""
-        codes, modules = self._modules
-        return np.asarray(np.array([not names <= set(RECOMPUTE_MODULES) for names in modules], dtype=bool)[codes])
-
+    # A module to recompute is not one of RECOMPUTE_MODULES
+    unknown_modules = mask(
+        lambda plan: _by_word(plan._modules, lambda text: not _names(text) <= set(RECOMPUTE_MODULES))
+    )
     # The plan names modules to recompute
     names_modules = mask(
         lambda plan: (plan.words("recompute_modules") != "") & (plan.words("recompute_modules") != NO_MODULES)
     )
-
-    @derived
-    def more_modules(self) -> np.ndarray:
-        """Selective recomputation covers more than the attention core. [-]"""
-        codes, modules = self._modules
-        more = np.array([names != {"core_attention"} for names in modules], dtype=bool)[codes]
-        return np.asarray((self.recompute == Recompute.SELECTIVE) & more)
-
-    @derived
-    def misnamed_order(self) -> np.ndarray:
-        """The dimension order does not name each of AXES once. [-]"""
-        codes, orders = _distinct(self, "dimension_order")
-        misnamed = [sorted(order.split("-")) != sorted(AXES) for order in orders]
-        return np.asarray(np.array(misnamed, dtype=bool)[codes])
-
+    # Selective recomputation covers more than the attention core
+    more_modules = mask(
+        lambda plan: (
+            (plan.recompute == Recompute.SELECTIVE)
+            & _by_word(plan._modules, lambda text: _names(text) != {"core_attention"})
+        )
+    )
+    # The dimension order does not name each of AXES once
+    misnamed_order = mask(
+        lambda plan: _by_word(
+            _distinct(plan, "dimension_order"), lambda order: sorted(order.split("-")) != sorted(AXES)
+        )
+    )
     # Distance of neighbouring ranks of a group by axis, in dense and in expert layers [-]
     strides: Derived[Any, dict[str, Array]] = derived(lambda plan: plan._strides(DENSE))
     expert_strides: Derived[Any, dict[str, Array]] = derived(lambda plan: plan._strides(EXPERTS))
@@ -269,22 +277,6 @@ class TrainingPlan(PlanColumns):
 
     # Model chunks over all stages [-]
     num_chunks = quantity(lambda plan: plan.pipeline_parallel * plan.virtual_pipeline)
-
-
-def _distinct(plan: TrainingPlan, name: str) -> tuple[np.ndarray, list[str]]:
-    """Code of each plan's word in a column, and the distinct words by code."""
-    column = getattr(plan, name)
-    if not plan.has(name):
-        return np.zeros(len(column), dtype=np.int64), [str(column[0])] if len(column) else []
-    words = column.tolist()
-    codes = {word: code for code, word in enumerate(dict.fromkeys(words))}
-    return np.array(list(map(codes.__getitem__, words)), dtype=np.int64), list(codes)
-
-
-@lru_cache(maxsize=1024)
-def _names(text: str) -> frozenset[str]:
-    """Modules in a text with spaces or commas between; none for the word ``none``."""
-    return frozenset() if text == NO_MODULES else frozenset(text.replace(",", " ").split())
 
 
 BLANKS: Mapping[str, Callable[[TrainingPlan, Array], Array | float]] = {

@@ -43,24 +43,20 @@ Communication = Mapping[str, Collective]
 def _timed(setting: Setting, messages: dict[str, _Message]) -> Communication:
     """Time of all messages, batched by operation; groups of one rank cost nothing."""
     silent = 0.0 * setting.plan.tokens
-    timed = {name: Collective(operation, silent, silent) for name, operation in OPERATIONS.items()}
-    for operation in dict.fromkeys(OPERATIONS[name] for name in messages):
-        names = [name for name in messages if OPERATIONS[name] == operation]
-        for name in names:
-            timed[name] = Collective(operation, 0.0 * messages[name].size, messages[name].size)
-        names = [name for name in names if some(messages[name].group != 1.0)]
-        if not names:
-            continue
+    sizes = {name: messages[name].size if name in messages else silent for name in OPERATIONS}
+    timed = {name: Collective(operation, 0.0 * sizes[name], sizes[name]) for name, operation in OPERATIONS.items()}
+    calling = {name: message for name, message in messages.items() if some(message.group != 1.0)}
+    for operation in dict.fromkeys(OPERATIONS[name] for name in calling):
         # one call of the network model for all messages of the operation, (rows, messages)
-        same = [messages[name] for name in names]
-        size, group, stride = map(side_by_side, *((each.size, each.group, each.stride) for each in same))
+        names = [name for name in calling if OPERATIONS[name] == operation]
+        size, group, stride = map(side_by_side, *(calling[name][:3] for name in names))
         time = collective_time(operation, size, group, stride, setting.network, setting.constants[operation])
         for column, name in enumerate(names):
             timed[name] = timed[name]._replace(time=time[:, column])
     for name, message in messages.items():
         if message.calls is not None:
-            one = timed[name]
-            timed[name] = Collective(one.operation, message.calls * one.time, message.calls * one.message_size)
+            call = timed[name]
+            timed[name] = Collective(call.operation, message.calls * call.time, message.calls * call.message_size)
     return timed
 
 

@@ -159,19 +159,12 @@ def _block_times(setting: Setting, kernels: Array, communication: Communication)
     cores = zip(forward[:, CORES].T, backward[:, CORES].T, strict=True)
     context = side_by_side(*(context_time(setting, communication, *core) for core in cores))
     return _BlockTimes(
-        forward,
-        backward,
-        weights,
-        again,
-        left_out,
-        tensor[:, 0],
-        tensor[:, 1],
-        context[:, None, 0],
-        context[:, None, 1],
-        2.0 * exchange,
-        communication["expert_gather"].time + communication["expert_scatter"].time,
-        communication["logits_gather"].time,
-    )
+        forward=forward, backward=backward, weight_gradients=weights, again=again, left_out=left_out,
+        tensor_forward=tensor[:, 0], tensor_backward=tensor[:, 1],
+        context_forward=context[:, None, 0], context_backward=context[:, None, 1],
+        exchange=2.0 * exchange, expert=communication["expert_gather"].time + communication["expert_scatter"].time,
+        logits=communication["logits_gather"].time,
+    )  # fmt: skip
 
 
 def _calls(setting: Setting, contents: StageContents) -> Array:
@@ -216,6 +209,7 @@ def _stage_times(setting: Setting, blocks: _BlockTimes, contents: StageContents)
     """Times of one micro-batch on each stage, (rows, 3): times per block x calls."""
     plan, calls = setting.plan, _calls(setting, contents)
     layers, mixtures = contents.layers, contents.mixtures
+
     # recomputed share of the layers, and passes over a layer
     full = (plan.recompute == Recompute.FULL)[:, None]
     selective = (plan.recompute == Recompute.SELECTIVE)[:, None]
