@@ -1,4 +1,4 @@
-"""From tables of plans, designs or servers and a catalog to tables of results: the one entrance to the equations."""
+"""The one entrance to the equations: tables of plans, designs or servers and a catalog in, tables of results out."""
 
 from xlperf.engine.tables import evaluate, explain
 
@@ -6,7 +6,7 @@ __all__ = ["cost_bridge", "evaluate", "evaluate_designs", "evaluate_ownership", 
 
 
 def __getattr__(name: str) -> object:
-    """Cost is loaded when it is first asked for: a plan does without it."""
+    """Cost functions load on first use: plans do not need them."""
     if name == "evaluate_designs":
         from xlperf.engine.devices import evaluate_designs
 

@@ -1,4 +1,4 @@
-"""Accelerators that follow from the budgets of the sheet ``devices``: rates, capacities, power and cost."""
+"""Accelerators derived from the budgets of the sheet ``devices``: rates, capacities, power and cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xlperf.equations.cost.designs import DesignRule, design_cost, design_rules
 from xlperf.equations.hardware.derived_device import PEAKS, USUAL_OTHER, DerivedDevice, Technologies, derived_device
 from xlperf.equations.plan.records import Remark, remarks_of_rows
 
-# Numbers of an accelerator that follow from its device: column of the sheet, result of the device
+# Accelerator columns, and the device results that fill them
 _FILLED = {
     **{f"peak_flop_rate_{name}": f"peak_flop_rate_{name}" for name in PEAKS},
     "num_multiprocessors": "num_multiprocessors",
@@ -35,19 +35,13 @@ _FILLED = {
     "memory_energy": "memory_energy",
 }
 
-# Columns of an accelerator that follow from its device where they are blank
+# Accelerator columns that the device fills if they are blank
 FOLLOWING = (*_FILLED, "die_area", "num_compute_dies", "technology_node", "memory_type")
 
-# Sheet that each column of a device names a row of
-_NAMES = {
-    "technology": "technology",
-    "base_technology": "technology",
-    "core": "cores",
-    "memory": "memories",
-    "link": "links",
-    "die_link": "links",
-}
-# In the order of `Technologies`
+# Device columns, and the sheets whose rows they name
+_NAMES = {"technology": "technology", "base_technology": "technology", "core": "cores", "memory": "memories",
+          "link": "links", "die_link": "links"}  # fmt: skip
+# Fields of `Technologies`
 _MADE_OF = ("technology", "base_technology", "core", "core_node", "memory", "link", "die_link")
 _REQUIRED = ("technology", "core", "memory")
 
@@ -56,34 +50,26 @@ TOO_LARGE_DIE = "a die is larger than the reticle"
 _cache: WeakKeyDictionary[Catalog, Accelerators] = WeakKeyDictionary()
 _BEHIND = (*TECHNOLOGY_TABLES, "accelerators", "process_nodes", "packages", "chiplets")
 _MOST_KEPT = 4
-# Last answers by the tables that they follow from: a fit makes many catalogs that differ in the calibration alone
+# Latest results by their tables: the catalogs of a fit differ in the calibration alone
 _recent: list[tuple[tuple[Table, ...], Accelerators]] = []
 
 
 class Accelerators(NamedTuple):
-    """The sheet ``accelerators`` with what follows from devices.
+    """The sheet ``accelerators`` with the results of devices, (accelerators,)."""
 
-    ``table`` has every number filled that a device gives; ``capex`` what an accelerator costs by its device with its
-    share of the server, ``price`` without it, and ``server_power`` what it draws with that share, NaN where none says
-    so; ``reasons`` why one cannot be built, "" where it can, and ``derived`` whether any is derived.
-    """
-
-    table: Table
-    capex: Array
-    price: Array
-    server_power: Array
-    reasons: np.ndarray
-    derived: bool
+    table: Table  # with every number that a device gives
+    capex: Array  # by the device, with its share of the server, or NaN [USD]
+    price: Array  # without that share [USD]
+    server_power: Array  # with that share [W]
+    reasons: np.ndarray  # faults of devices that cannot be built, or ""
+    derived: bool  # whether any accelerator is derived
 
 
 def evaluate_devices(devices: Table, catalog: Catalog, costs: bool = True, strict: bool = True) -> Table:
-    """Rates, capacities, bandwidths, power and cost of devices that follow from budgets and shares.
+    """Rates, capacities, bandwidths, power and cost of devices from budgets and shares: ``devices_results``.
 
-    ``devices``: rows of kind ``devices``. ``catalog``: technology, cores, memories and links that they name; process
-    nodes and packages for their cost. ``costs``: whether to compute what they cost. ``strict``: whether a name that the
-    catalog does not have is an error, rather than the reason of a device without results. Returns ``devices_results``,
-    one row per device, in the units used inside. A device that cannot be built has NaN and a reason. Raises InputError
-    when a device names what the catalog does not have.
+    A device that cannot be built has NaN and a reason. An unknown name raises InputError, or is the reason unless
+    ``strict``.
     """
     technologies, lost = _technologies(devices, catalog, strict)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -101,15 +87,17 @@ def evaluate_devices(devices: Table, catalog: Catalog, costs: bool = True, stric
     words = f"wires and control have {{}} % of the silicon, less than the {100.0 * USUAL_OTHER:g} % of devices known"
     sparse = Remark((other < USUAL_OTHER) & ~impossible, words, (np.round(100.0 * other),))
     _, reason = remarks_of_rows([*remarks, *unpriced, sparse], len(devices))
-    found = {**derived.results, **made}
-    found = {name: np.where(impossible, np.nan, values) for name, values in found.items()}
-    texts = {"limited_by": _limits(derived), "reason": reason}
+    results = {name: np.where(impossible, np.nan, values) for name, values in {**derived.results, **made}.items()}
+    # Limits of memory and clock in words.
+    limits = np.where(derived.memory_by_power, "memory by power", "memory by perimeter").astype(object)
+    limits = limits + np.where(derived.clock_by_power, "; clock by the power budget", "").astype(object)
+    columns = {**results, "limited_by": np.asarray(limits), "reason": reason}
     schema = results_of("devices")
-    return Table(schema.name, {c.name: (texts if c.is_text else found)[c.name] for c in schema.columns}, devices.place)
+    return Table(schema.name, {column.name: columns[column.name] for column in schema.columns}, devices.place)
 
 
 def _technologies(devices: Table, catalog: Catalog, strict: bool) -> tuple[Technologies, np.ndarray]:
-    """What devices are made of, and which of them name a row that the catalog does not have."""
+    """Technology rows of devices, and devices that name a row that the catalog lacks."""
     rows, lost = {}, np.zeros(len(devices), dtype=bool)
     for column, kind in _NAMES.items():
         names = devices.text(column)
@@ -124,16 +112,10 @@ def _technologies(devices: Table, catalog: Catalog, strict: bool) -> tuple[Techn
     return Technologies(*(columns_of(catalog.tables[kinds[name]], rows[name]) for name in _MADE_OF)), lost
 
 
-def _limits(derived: DerivedDevice) -> np.ndarray:
-    """What limits the memory and the clock of devices, in words."""
-    memory = np.where(derived.memory_by_power, "memory by power", "memory by perimeter").astype(object)
-    return np.asarray(memory + np.where(derived.clock_by_power, "; clock by the power budget", "").astype(object))
-
-
 def _costs(
     devices: Table, catalog: Catalog, technologies: Technologies, derived: DerivedDevice
 ) -> tuple[dict[str, Array], list[Remark]]:
-    """Unit cost, purchase price [USD] and carbon [kg] of devices that name a package, and why others have none."""
+    """Unit cost, purchase price [USD] and carbon [kg] of devices with a package, and reasons for a lack of cost."""
     from xlperf.equations.cost.designs import fits_reticle
     from xlperf.equations.cost.tco import system_price
 
@@ -147,23 +129,23 @@ def _costs(
     nodes, square = catalog.tables["process_nodes"], np.nan
     fits = fits_reticle(designs.number("module_area"), designs.number("die_width"), columns_of(nodes, node_rows))
     fits &= fits_reticle(designs.number("base_area"), square, columns_of(nodes, base_rows))
-    found = {name: np.full(len(devices), np.nan) for name in ("unit_cost", "capex", "embodied_carbon")}
+    costs = {name: np.full(len(devices), np.nan) for name in ("unit_cost", "capex", "embodied_carbon")}
     rows = np.flatnonzero(priced & fits)
     if len(rows):
         results = evaluate_designs(designs.take(rows), catalog)
         ratio, links = devices.filled("system_price_ratio")[rows], derived.link_cost[rows]
-        found["unit_cost"][rows] = results["unit_cost"]
-        found["capex"][rows] = system_price(results["sale_price"], ratio, links)
-        found["embodied_carbon"][rows] = results["embodied_carbon"]
+        costs["unit_cost"][rows] = results["unit_cost"]
+        costs["capex"][rows] = system_price(results["sale_price"], ratio, links)
+        costs["embodied_carbon"][rows] = results["embodied_carbon"]
     unpriced = [
         Remark(priced & ~fits, f"{TOO_LARGE_DIE}: no cost"),
         Remark((packages != "") & ~priced, "its package, process node or memory has no price: no cost"),
     ]
-    return found, unpriced
+    return costs, unpriced
 
 
 def _designs(devices: Table, designs: Table, technologies: Technologies, derived: DerivedDevice) -> Table:
-    """Rows of the sheet ``chiplets`` that devices are: what the row that names a device states, else by its budgets."""
+    """Devices as rows of the sheet ``chiplets``: values of the row that names a device, else by its budgets."""
     made, node = derived.chiplet, technologies.compute.process_node
     base_node = np.where(made["num_base_dies"] > 0.0, technologies.base.process_node, "").astype(object)
     names = {"chiplet": devices.text("device"), "package": devices.text("package"), "node": node}
@@ -176,20 +158,18 @@ def _designs(devices: Table, designs: Table, technologies: Technologies, derived
     for name in designs.columns if len(known) else ():
         if name in ("chiplet", "accelerator", "device"):
             continue
-        own = designs[name][rows[known]]
-        blank = own == "" if own.dtype == object else np.isnan(own)
-        nothing = np.full(len(devices), "" if own.dtype == object else np.nan, dtype=own.dtype)
-        filled = columns.get(name, nothing).copy()
-        filled[known] = np.where(blank, filled[known], own)
+        stated = designs[name][rows[known]]
+        blank = stated == "" if stated.dtype == object else np.isnan(stated)
+        blanks = np.full(len(devices), "" if stated.dtype == object else np.nan, dtype=stated.dtype)
+        filled = columns.get(name, blanks).copy()
+        filled[known] = np.where(blank, filled[known], stated)
         columns[name] = filled
     return Table("chiplets", columns, devices.place)
 
 
 def design_of_devices(devices: Table, catalog: Catalog, designs: Table) -> Table:
-    """Rows of the sheet ``chiplets`` that devices are; their results cost the same as the devices.
-
-    ``devices``: rows of kind ``devices``. ``designs``: rows of kind ``chiplets``: where one names a device, what it
-    states counts; may be empty. Of kind ``chiplets``.
+    """Devices as rows of the sheet ``chiplets`` with equal cost; values of ``designs`` that name a device have
+    priority.
     """
     technologies, _ = _technologies(devices, catalog, strict=False)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -197,50 +177,41 @@ def design_of_devices(devices: Table, catalog: Catalog, designs: Table) -> Table
 
 
 def device_cost_parts(devices: Table, catalog: Catalog) -> Table | None:
-    """Parts of the cost of devices, as of rows of the sheet ``chiplets``.
-
-    ``devices``: rows of kind ``devices`` that can be built. Returns ``chiplets_results``; none where
-    :func:`evaluate_devices` knows no cost of one of them.
-    """
+    """Parts of the cost of devices (``chiplets_results``); None if the cost of a device is unknown."""
     if np.isnan(evaluate_devices(devices, catalog).number("unit_cost")).any():
         return None
     return evaluate_designs(design_of_devices(devices, catalog, catalog.tables["chiplets"]), catalog)
 
 
 def accelerators_of(catalog: Catalog) -> Accelerators:
-    """The accelerators of a catalog with the numbers that follow from devices; made when first asked for.
-
-    ``catalog``: whose sheet ``accelerators`` is meant. Returns the sheet with every blank number filled that a device
-    gives.
-    """
-    found = _cache.get(catalog)
-    if found is not None:
-        return found
+    """Accelerators of a catalog with the results of their devices, cached."""
+    accelerators = _cache.get(catalog)
+    if accelerators is not None:
+        return accelerators
     behind = tuple(catalog.tables[kind] for kind in _BEHIND)
-    for tables, kept in _recent:
-        if all(own is other for own, other in zip(behind, tables, strict=True)):
-            found = kept
-    if found is None:
-        found = _accelerators(catalog)
-        _recent[:] = [(behind, found), *_recent[: _MOST_KEPT - 1]]
-    _cache[catalog] = found
-    return found
+    for tables, recent in _recent:
+        if all(table is other for table, other in zip(behind, tables, strict=True)):
+            accelerators = recent
+    if accelerators is None:
+        accelerators = _accelerators(catalog)
+        _recent[:] = [(behind, accelerators), *_recent[: _MOST_KEPT - 1]]
+    _cache[catalog] = accelerators
+    return accelerators
 
 
 def _accelerators(catalog: Catalog) -> Accelerators:
     table = catalog.tables["accelerators"]
     count = len(table)
-    reasons, nothing = np.full(count, "", dtype=object), np.full(count, np.nan)
+    reasons, blank = np.full(count, "", dtype=object), np.full(count, np.nan)
     names = table.text("device")
     own = np.flatnonzero(names != "")
-    if not len(own):
-        return Accelerators(table, nothing, nothing, nothing, reasons, False)
     rows = catalog.known_rows("devices", names[own])
-    gone = own[rows < 0]
-    reasons[gone] = [f"device {name} is not in the catalog" for name in names[gone].tolist()]
+    missing = own[rows < 0]
+    reasons[missing] = [f"device {name} is not in the catalog" for name in names[missing].tolist()]
     own, rows = own[rows >= 0], rows[rows >= 0]
     if not len(own):
-        return Accelerators(table, nothing, nothing, nothing, reasons, False)
+        return Accelerators(table, blank, blank, blank, reasons, False)
+    # Each distinct device is evaluated once.
     used = sorted(set(rows.tolist()))
     at = np.array([used.index(row) for row in rows.tolist()]) if len(used) < len(rows) else np.argsort(np.argsort(rows))
     devices = catalog.tables["devices"].take(used)
@@ -271,7 +242,7 @@ def _accelerators(catalog: Catalog) -> Accelerators:
     return Accelerators(Table("accelerators", columns, table.place), capex, price, drawn, reasons, True)
 
 
-BLOCK = 16_384  # rows that go through the equations together
+BLOCK = 16_384  # rows per call of the equations
 
 Progress = Callable[[int], None]
 
@@ -279,15 +250,11 @@ Progress = Callable[[int], None]
 def evaluate_designs(
     designs: Table, catalog: Catalog, case: str = "base", placed: bool = False, progress: Progress | None = None
 ) -> Table:
-    """Cost of every chiplet design of a table, by part.
+    """Cost of every chiplet design by part (``chiplets_results``), in the ``low``, ``base`` or ``high`` case.
 
-    ``designs``: rows of kind ``chiplets``. ``catalog``: process nodes and packages that they name. ``case``: ``low``,
-    ``base`` or ``high``: which of the prices and yields that have a low and a high value. ``placed``: count whole dies
-    on a grid instead of the closed formula; slow. ``progress``: called with the number of rows of each block that is
-    done. Returns ``chiplets_results``, one row per design, in the units used inside. A design of which no die fits on a
-    wafer, or none is good, has NaN and a reason. Raises InputError when a design names a node or package that the
-    catalog does not have, lacks what its other cells ask for, or has a die that is larger than the reticle of a node
-    without stitching.
+    ``placed`` counts whole dies on a grid instead of the closed formula, which is slow. A design without a die on a
+    wafer, or without a good one, has NaN and a reason. InputError: an unknown node or package, a missing value, or a
+    die larger than the reticle of a node without stitching.
     """
     schema = results_of("chiplets")
     designs = designs_with_devices(designs, catalog)
@@ -306,24 +273,20 @@ def evaluate_designs(
 
 
 def designs_with_devices(designs: Table, catalog: Catalog) -> Table:
-    """Chiplet designs whose blank cells follow from the device that they name.
-
-    ``designs``: rows of kind ``chiplets``. ``catalog``: devices that they name, and what those are made of.
-    """
+    """Chiplet designs whose blank cells are filled from the device that they name."""
     named = np.flatnonzero(designs.text("device") != "") if "device" in designs else np.zeros(0, dtype=np.int64)
     if not len(named):
         return designs
-
     rows = catalog.rows("devices", designs.text("device")[named], designs.take(named), "device")
     made = design_of_devices(catalog.tables["devices"].take(rows), catalog, Table("chiplets", {}))
     columns = dict(designs.columns)
     for name, values in made.columns.items():
         if name != "chiplet":
             blank = "" if values.dtype == object else np.nan
-            own = columns.get(name, np.full(len(designs), blank, dtype=values.dtype)).copy()
-            given = own[named]
-            own[named] = np.where(given == "" if own.dtype == object else np.isnan(given), values, given)
-            columns[name] = own
+            filled = columns.get(name, np.full(len(designs), blank, dtype=values.dtype)).copy()
+            stated = filled[named]
+            filled[named] = np.where(stated == "" if filled.dtype == object else np.isnan(stated), values, stated)
+            columns[name] = filled
     return Table("chiplets", columns, designs.place)
 
 
@@ -336,17 +299,17 @@ def _block(designs: Table, catalog: Catalog, case: str, placed: bool) -> dict[st
     design, package = columns_of(designs, case=case), named("packages", "package")
     node, base_node = named("process_nodes", "node"), named("process_nodes", "base_node")
     _refuse(designs, design_rules(design, node, base_node, package))
-    found = design_cost(design, node, base_node, package, placed)
+    costs = design_cost(design, node, base_node, package, placed)
     reason = np.full(len(designs), "", dtype=object)
-    made, passed = ~np.isnan(found["raw_die_cost"]), ~np.isnan(found["good_die_cost"])
-    reason[np.isnan(found["unit_cost"])] = "base dies or carrier do not fit on a wafer, or none is good"
-    reason[made & ~passed] = "no compute die is good"
+    made, good = ~np.isnan(costs["raw_die_cost"]), ~np.isnan(costs["good_die_cost"])
+    reason[np.isnan(costs["unit_cost"])] = "base dies or carrier do not fit on a wafer, or none is good"
+    reason[made & ~good] = "no compute die is good"
     reason[~made] = "no compute die fits on a wafer"
-    return {**found, "reason": reason}
+    return {**costs, "reason": reason}
 
 
 def _refuse(designs: Table, rules: Sequence[DesignRule]) -> None:
-    """Raise every rule that a design breaks."""
+    """Raise InputError with every rule that a design breaks."""
     names = designs.text("package")
     faults = [
         Fault(

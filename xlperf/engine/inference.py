@@ -20,11 +20,7 @@ from xlperf.engine.join import (
     software_words,
 )
 from xlperf.engine.models import architecture_of
-from xlperf.engine.notes import (
-    add_notes,
-    name_notes,
-    rounded_down,
-)
+from xlperf.engine.notes import add_notes, name_notes, rounded_down
 from xlperf.engine.served import Served, ServingSetting, served_plans
 from xlperf.engine.served_results import fitting_rows, power_at_rate, prompt_memory, reported
 from xlperf.engine.stack_rules import refusals

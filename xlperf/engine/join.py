@@ -318,7 +318,6 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     arrays = catalog_arrays(catalog, rows)
     codes = plans.codes("precision", PRECISION_CODES)
     wide_codes = WIDE_CODES[codes]
-    product_size, element_size = INPUT_SIZES[codes], ELEMENT_SIZES[codes]
     peak, wide_peak = arrays.peaks[rows, codes], arrays.peaks[rows, wide_codes]
 
     # Device columns and calibration keys.
@@ -334,7 +333,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         # Clock and peak rates of the plan's precision, of the wide one, and of all others.
         lowered = plans.number("power_limit")
         limit_rules = _limit_rules(plans, lowered, limit, common)
-        energy = _most_energy(catalog, [("gemm", keys)], product_size)
+        energy = _most_energy(catalog, [("gemm", keys)], INPUT_SIZES[codes])
         share, narrow = _capped(lowered, limit, peak[:, None], energy, common)
         families = [("gemm", wide_keys), *((name, attention_keys) for name in ("attention", "attention_backward"))]
         energy = _most_energy(catalog, families, INPUT_SIZES[wide_codes])
@@ -347,8 +346,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
 
     # Network, with the links that accelerators bring along.
     network_rows = np.where(asked >= 0, asked, catalog.default_networks[rows])
-    accelerators = plans.number("num_accelerators")
-    network, network_rules = network_of(catalog, network_rows, accelerators)
+    network, network_rules = network_of(catalog, network_rows, plans.number("num_accelerators"))
     if arrays.linked:
         network = own_links(catalog, network, network_rows, arrays.link_bandwidth[rows])
     stated, device_rules = ~np.isnan(peak), []
@@ -376,7 +374,6 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         ),
         *network_rules,
     ]
-    prices = priced(plans, catalog, rows)
     return Joined(
         model=_model_of(rows_of(arrays.model, model_rows, 1)),
         device=device,
@@ -386,14 +383,13 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         wide_keys=wide_keys,
         fused_keys=fused_keys,
         attention_keys=attention_keys,
-        product_size=product_size,
-        element_size=element_size,
+        product_size=INPUT_SIZES[codes],
+        element_size=ELEMENT_SIZES[codes],
         casts=CASTS[:, codes],
         reserved_memory=arrays.reserved_memory[rows],
         max_sequence_length=arrays.max_sequence_length[model_rows],
         accelerators=rows,
-        terms=prices.terms,
-        rented=prices.rented,
+        **priced(plans, catalog, rows)._asdict(),
         power=limits,
         rules=rules,
         peaks=peaks,

@@ -51,7 +51,8 @@ def corrections(
 ) -> Corrections:
     """Corrections of plans by runs of their model, accelerator and software.
 
-    ``half_width``: half of the logarithmic 80 % band of the step time; ``first_half_width``: of the first token.
+    ``half_width``: half of the logarithmic 80 % band of the step time; ``first_half_width``: of the first token,
+    (rows,).
     """
     runs = catalog.tables[SHEET]
     count = len(plans)

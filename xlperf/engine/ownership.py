@@ -1,4 +1,4 @@
-"""Servers and plans that are owned: the hour of an accelerator by part, and the way from list prices to it."""
+"""Owned servers and plans: the accelerator-hour by part, and the bridge from list prices to it."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ from xlperf.equations.cost.tokens import (
 
 ACCELERATOR_PARTS = grouped("ownership", "accelerator hour")
 HOUR_PARTS = grouped("ownership", "hour")
-"""Results that add up to the hour; the first is the sum of :data:`ACCELERATOR_PARTS` where a design is known."""
+# Results that add up to the hour; with a known design the first is the sum of `ACCELERATOR_PARTS`
 AT_PRICES = {
     "rent": "rented, sheet prices",
     "own": "owned, sheet prices",
     "rent and own": "one pool rented, one owned, sheet prices",
 }
 MARGIN = "provider: margin, overhead, idle hours (rent less owning at sheet prices)"
-# Lines, and the arguments of `xlperf.equations.cost.tco.owned_cost_rate` that each takes over from the owner
+# Lines of the bridge, and the arguments of `owned_cost_rate` that each replaces by the owner's
 LINES = (
     ("purchase price: accelerator, server, network, storage", ("capex",)),
     ("life, cost of capital, resale value", ("recovery_rate",)),
@@ -66,58 +66,52 @@ LINES = (
 
 
 def evaluate_servers(servers: Table, case: str = "base", catalog: Catalog | None = None) -> Table:
-    """Capital, running and energy cost of an accelerator-hour for every row of a table of servers.
+    """Capital, running and energy cost of an accelerator-hour for every server (``servers_results``).
 
-    ``servers``: rows of kind ``servers``. ``case``: ``low``, ``base`` or ``high``: which of the prices, lives and rates
-    that have a low and a high value. ``catalog``: whose chiplets and devices give the price of an accelerator that a
-    row leaves blank. Returns ``servers_results``, one row per server, in the units used inside. ``fixed_accelerators``
-    and ``fixed_power`` are the two views of a planner; where a row has both, what the power feeds bounds the number.
+    ``catalog``: chiplets and devices that price accelerators if their cell is blank. ``fixed_accelerators`` and
+    ``fixed_power`` are a planner's two views; with both, the power feed limits the number.
     """
     servers = servers if catalog is None else with_chip_prices(servers, catalog, case)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = server_costs(columns_of(servers, case=case))
-    return Table("servers_results", {c.name: found[c.name] for c in results_of("servers").columns}, servers.place)
+        costs = server_costs(columns_of(servers, case=case))
+    return Table("servers_results", {c.name: costs[c.name] for c in results_of("servers").columns}, servers.place)
 
 
 class OwnedPlans(NamedTuple):
-    """Plans as an owner has them: the accelerators of each pool, the same but for mixed pools, (rows,).
+    """Plans of an owner by pool: decoding (or all), and prefill, (rows,)."""
 
-    - ``accelerators``: rows of the sheet accelerators: those that decode, or all, and those that prefill.
-    - ``servers``: rows of the sheet servers that they are bought in; -1 where it has none of the accelerator.
-    - ``pools``: what that costs.
-    - ``prefill_share``: share of the accelerators' time, or of the accelerators, that prefills [-].
-    """
-
-    accelerators: tuple[np.ndarray, np.ndarray]
-    servers: tuple[np.ndarray, np.ndarray]
-    pools: tuple[OwnedPool, OwnedPool]
-    prefill_share: Array
+    accelerators: tuple[np.ndarray, np.ndarray]  # rows of the sheet accelerators
+    servers: tuple[np.ndarray, np.ndarray]  # rows of the sheet servers, -1 without one
+    pools: tuple[OwnedPool, OwnedPool]  # costs
+    prefill_share: Array  # of the accelerators, or of their time [-]
 
     @property
     def mixed(self) -> np.ndarray:
-        """Whether the pools have unlike accelerators."""
+        """Whether the pools have different accelerators."""
         return np.asarray(self.accelerators[0] != self.accelerators[1])
 
 
 def owned_plans(plans: Table, results: Table, catalog: Catalog, owner: str = "", case: str = "base") -> OwnedPlans:
-    """Look up what plans are bought as; arguments as :func:`evaluate_ownership`."""
+    """Servers and costs of plans; arguments as in :func:`evaluate_ownership`."""
     accelerator = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
-    other = pool_rows(plans, catalog, accelerator)
+    prefill_accelerator = pool_rows(plans, catalog, accelerator)
     share = results["prefill_share"] if plans.kind == "inference" else np.zeros(len(plans))
     training = plans.kind == "training"
-    server, first = _pool(
+    server, decoding = _pool(
         plans, catalog, accelerator, owner, case, results["accelerator_power" if training else "decode_power"]
     )
-    other_server, second = (
-        (server, first) if training else _pool(plans, catalog, other, owner, case, results["prefill_power"])
+    prefill_server, prefilling = (
+        (server, decoding)
+        if training
+        else _pool(plans, catalog, prefill_accelerator, owner, case, results["prefill_power"])
     )
-    return OwnedPlans((accelerator, other), (server, other_server), (first, second), share)
+    return OwnedPlans((accelerator, prefill_accelerator), (server, prefill_server), (decoding, prefilling), share)
 
 
 def _pool(
     plans: Table, catalog: Catalog, accelerator: np.ndarray, owner: str, case: str, power: Array
 ) -> tuple[np.ndarray, OwnedPool]:
-    """Rows of the servers of some accelerators, and what they cost in them at the power that their work draws."""
+    """Server rows of some accelerators, and their cost at the power that the work draws."""
     limit = catalog_arrays(catalog, accelerator).thermal_design_power[accelerator]
     provided = np.fmin(plans.number("power_limit"), limit)
     servers, count = servers_of(catalog), plans.number("num_accelerators")
@@ -131,15 +125,11 @@ def _pool(
 def evaluate_ownership(
     plans: Table, catalog: Catalog, owner: str = "", case: str = "base", results: Table | None = None
 ) -> Table:
-    """What plans cost to an owner, by part from the wafer to the power.
+    """Cost of plans to an owner by part, from the wafer to the power (table ``ownership``).
 
-    ``catalog``: with servers, whose first row of an accelerator is bought, and chiplets, whose row of it says what it
-    is made of. ``owner``: a word that the name of the server has to hold, so that of several rows of one accelerator
-    another than the first is taken. ``case``: ``low``, ``base`` or ``high`` values of the cost sheets. ``results``:
-    what :func:`xlperf.engine.evaluate` gives for the plans, where it is known already. Returns ``ownership``, one row
-    per plan, in the units used inside; NaN and a reason where no server has the plan's accelerator or the plan has no
-    result. Hours are those of the mean accelerator where pools have unlike ones; their network is counted as one of the
-    whole plan, in shares of either pool's switches and cables. Raises InputError as :func:`xlperf.engine.evaluate`.
+    ``owner``: a word in the name of the server, whose first row of an accelerator is bought; ``results``: of
+    :func:`xlperf.engine.evaluate`, if known. Plans without a server or a result have NaN and a reason. Mixed pools have
+    the hour of the mean accelerator, and one network in shares of each pool's switches and cables.
     """
     results = evaluate(plans, catalog) if results is None else results
     owned = owned_plans(plans, results, catalog, owner, case)
@@ -167,7 +157,7 @@ def evaluate_ownership(
     refused = np.isnan(results["tokens_per_second"]) | split
     columns = {name: np.where(refused, np.nan, values) for name, values in columns.items()}
     columns["server"] = _both_words(owned, [_names(servers_of(catalog), rows) for rows in owned.servers])
-    columns["design"] = _both_words(owned, [own["design"] for own in made])
+    columns["design"] = _both_words(owned, [parts["design"] for parts in made])
     words = np.where(refused, results["reason"], _unbought(catalog, owned, owner))
     columns["reason"] = np.where(split & (results["reason"] == ""), _NO_EXPERT_POOLS, words).astype(object)
     return Table("ownership", {c.name: columns[c.name] for c in table_schema("ownership").columns}, plans.place)
@@ -183,15 +173,15 @@ def _names(table: Table, rows: np.ndarray) -> np.ndarray:
 
 
 def _both_words(owned: OwnedPlans, words: list[np.ndarray]) -> np.ndarray:
-    """Names of what both pools are; one where it is the same."""
-    found = words[0].copy()
+    """Names of both pools, once if they are equal."""
+    joined = words[0].copy()
     for row in np.flatnonzero(owned.mixed).tolist():
-        found[row] = " + ".join(dict.fromkeys(str(own[row]) for own in words if own[row]))
-    return found
+        joined[row] = " + ".join(dict.fromkeys(str(names[row]) for names in words if names[row]))
+    return joined
 
 
 def _unbought(catalog: Catalog, owned: OwnedPlans, owner: str) -> np.ndarray:
-    """Why plans have no owner's cost."""
+    """Reasons of plans without a server."""
     names = catalog.tables["accelerators"].text("accelerator")
     more = f" and {owner}" if owner else ""
     reason = np.full(len(owned.prefill_share), "", dtype=object)
@@ -204,9 +194,8 @@ def _unbought(catalog: Catalog, owned: OwnedPlans, owner: str) -> np.ndarray:
 def _outer_tier(
     plans: Table, catalog: Catalog, accelerator: np.ndarray, count: Array, server: Columns
 ) -> tuple[np.ndarray, Array, Array, Array]:
-    """Topology, end points, oversubscription and axes of the tier that joins the servers of each plan.
-
-    There are no end points within one server.
+    """Topology, end points, oversubscription and axes of the tier that joins the servers of a plan; no end points in
+    one.
     """
     networks, accelerators = catalog.tables["networks"], catalog.tables["accelerators"]
     given = plans.text("network")
@@ -229,7 +218,7 @@ def _outer_tier(
 
 
 def _num_axes(topology: str, dimensions: str) -> float:
-    """Axes of a torus or mesh as its dimensions have them: 16x16, or 3D of 4; two where they are blank."""
+    """Axes of a torus or mesh from its dimensions (16x16, 3D of 4); two for a blank."""
     if topology not in ("torus", "mesh"):
         return 1.0
     text = dimensions.strip().casefold()
@@ -239,19 +228,19 @@ def _num_axes(topology: str, dimensions: str) -> float:
 
 
 def _tokens_and_runs(plans: Table, results: Table, owned: OwnedPlans, count: Array) -> dict[str, np.ndarray]:
-    """Cost, energy and carbon of tokens, of a step and of a run; NaN for what the plans are not about."""
+    """Cost, energy and carbon of tokens, of a step and of a run; NaN if not applicable."""
     training = plans.kind == "training"
-    rate, nothing = results["tokens_per_second"], np.full(len(plans), np.nan)
+    rate, blank = results["tokens_per_second"], np.full(len(plans), np.nan)
     decoding, prefilling = (working_terms(pool) for pool in owned.pools)
     terms = mean_terms(decoding, prefilling, owned.prefill_share)
-    tokens = dict.fromkeys((*ALL_IN.values(), INPUT, OUTPUT), nothing) | token_costs(
+    tokens = dict.fromkeys((*ALL_IN.values(), INPUT, OUTPUT), blank) | token_costs(
         terms, count, rate, ALL_IN[plans.kind]
     )
     if not training:
         lengths = plans.number("prompt_length"), plans.number("output_length")
         tokens |= split_costs(decoding, prefilling, owned.prefill_share, count, rate, *lengths)
     carbon = [carbon_of_energy(each.power, each.carbon_intensity) for each in (decoding, prefilling)]
-    step_time, run_time = results["step_time"] if training else nothing, _run_time(plans, results)
+    step_time, run_time = results["step_time"] if training else blank, _run_time(plans, results)
     return {
         **{f"owned_{name}": values for name, values in tokens.items()},
         "owned_step_cost": run_cost(terms.cost_rate, count, step_time),
@@ -261,32 +250,30 @@ def _tokens_and_runs(plans: Table, results: Table, owned: OwnedPlans, count: Arr
 
 
 def _run_time(plans: Table, results: Table) -> Array:
-    """Time of whole training runs; NaN where there is none."""
+    """Time of training runs; NaN for inference."""
     return results["run_time"] if plans.kind == "training" else np.full(len(plans), np.nan)
 
 
 def _accelerator_parts(catalog: Catalog, owned: OwnedPlans, pool: int, case: str) -> dict[str, np.ndarray]:
-    """Hour and carbon of the accelerator by what it is made of, and the name of its design; NaN and "" without one."""
+    """Hour and carbon of the accelerator by component, and its design; NaN and "" without a design."""
     designs, accelerator = chiplets_of(catalog), owned.accelerators[pool]
     rows = first_or_device_rows(designs, catalog, accelerator)
     results = evaluate_designs(designs, catalog, case) if len(designs) else Table("chiplets_results", {})
     design = columns_of(results, rows)
-    found: dict[str, np.ndarray] = dict(accelerator_hour(design, owned.pools[pool]))
+    parts: dict[str, np.ndarray] = dict(accelerator_hour(design, owned.pools[pool]))
     stated = catalog.tables["accelerators"].number("embodied_carbon")[accelerator]
-    made = np.where(np.isnan(stated), design.embodied_carbon, stated)
-    return {**found, "embodied_carbon": made, "design": _names(designs, rows)}
+    carbon = np.where(np.isnan(stated), design.embodied_carbon, stated)
+    return {**parts, "embodied_carbon": carbon, "design": _names(designs, rows)}
 
 
 def cost_bridge(
     plans: Table, catalog: Catalog, owner: str = "", case: str = "base", results: Table | None = None
 ) -> Table:
-    """Walk from the cost and energy per token of plans at the sheet prices to those of their owner.
+    """Bridge from cost and energy per token at sheet prices to the owner's: a row per plan and line that counts.
 
-    ``plans``, ``catalog``, ``owner``, ``case``, ``results``: as :func:`xlperf.engine.evaluate_ownership`. Where the
-    sheet prices lacks an input of an owner, such as a purchase price beside a rent, the owner's own stands for it from
-    the second line on. Returns ``cost_bridge``: a row per plan and line; lines that change nothing are left out, and so
-    are plans that lack a price or a server. The first line is the cost of :func:`xlperf.engine.evaluate`, the last that
-    of :func:`xlperf.engine.evaluate_ownership`, to the last bit.
+    The first line equals :func:`xlperf.engine.evaluate`, the last :func:`xlperf.engine.evaluate_ownership`, bit for
+    bit. From the second line on the owner's value replaces an input that the sheet prices lacks, such as a purchase
+    price beside a rent. Plans without a price or a server have no rows.
     """
     results = evaluate(plans, catalog) if results is None else results
     owned = owned_plans(plans, results, catalog, owner, case)
@@ -302,18 +289,18 @@ def cost_bridge(
 
 
 def _states(plans: Table, catalog: Catalog, owned: OwnedPlans, place: int) -> list[tuple[Array, Array]]:
-    """Cost of a second [USD/s] and power [W] of an accelerator of one pool after each line, the first one included."""
+    """Cost rate [USD/s] and power [W] of an accelerator of one pool after each line of the bridge."""
     accelerators, pool = owned.accelerators[place], owned.pools[place]
     arrays = catalog_arrays(catalog, accelerators)
     rented = drawn_terms(priced(plans, catalog, accelerators).terms, pool.drawn.mean, pool.drawn.limit)
     final = pool.terms()
     price = with_stated(Columns(lambda name: arrays.owning[name][accelerators]), plans)
     terms = straight_line_terms(price, final, pool.drawn)
-    found = [(rented.cost_rate, rented.power), _state(terms)]
+    states = [(rented.cost_rate, rented.power), _state(terms)]
     for _, names in LINES:
         terms = terms._replace(**{name: getattr(final, name) for name in names})
-        found.append(_state(terms))
-    return found
+        states.append(_state(terms))
+    return states
 
 
 def _state(terms: OwnerTerms) -> tuple[Array, Array]:
@@ -321,7 +308,7 @@ def _state(terms: OwnerTerms) -> tuple[Array, Array]:
 
 
 def _lines(plans: Table, results: Table, costs: Array, energies: Array) -> Table:
-    """The lines of all plans, (lines, rows) each, as a table."""
+    """The lines of all plans, (lines, rows) each, as a table without lines that change nothing."""
     known = np.isfinite(costs[0]) & np.isfinite(costs[-1])
     changes, energy_changes = (np.diff(values, axis=0, prepend=0.0) for values in (costs, energies))
     shown = (changes != 0.0) | (np.nan_to_num(energy_changes) != 0.0)
@@ -332,20 +319,20 @@ def _lines(plans: Table, results: Table, costs: Array, energies: Array) -> Table
     for place, (line, _) in enumerate(LINES, start=2):
         words[place] = line
     words[-1] = "owner, sheet servers"
-    nothing, last = np.full((1, len(plans)), np.nan), np.ones((1, len(plans)), dtype=bool)
-    kept = np.concatenate([shown, last]) & known
-    order = np.argsort(np.nonzero(kept)[1], kind="stable")
+    blank, last = np.full((1, len(plans)), np.nan), np.ones((1, len(plans)), dtype=bool)
+    listed_lines = np.concatenate([shown, last]) & known
+    order = np.argsort(np.nonzero(listed_lines)[1], kind="stable")
 
     def listed(values: np.ndarray) -> np.ndarray:
-        return np.asarray(values[kept][order])
+        return np.asarray(values[listed_lines][order])
 
     names = plans.text("name")
     columns = {
         "plan": listed(np.broadcast_to(names, words.shape)),
         "line": listed(words),
-        "cost_change": listed(np.concatenate([changes, nothing])),
+        "cost_change": listed(np.concatenate([changes, blank])),
         "cost": listed(np.concatenate([costs, costs[-1:]])),
-        "energy_change": listed(np.concatenate([energy_changes, nothing])),
+        "energy_change": listed(np.concatenate([energy_changes, blank])),
         "energy": listed(np.concatenate([energies, energies[-1:]])),
     }
     return Table("cost_bridge", {column.name: columns[column.name] for column in table_schema("cost_bridge").columns})

@@ -1,4 +1,4 @@
-"""What accelerators of plans cost and draw: by the sheets prices and servers, or as the plans state themselves."""
+"""Cost and power of the plans' accelerators, by the sheets prices and servers or as stated by the plans."""
 
 from __future__ import annotations
 
@@ -17,34 +17,23 @@ from xlperf.equations.cost.tokens import Terms
 
 
 class Priced(NamedTuple):
-    """What the accelerator of each plan costs and draws at full load, and whether it is rented, (rows,)."""
+    """Cost and power of each plan's accelerator at full load, and whether it is rented, (rows,)."""
 
     terms: Terms
     rented: np.ndarray
 
 
 def priced(plans: Table, catalog: Catalog, accelerators: np.ndarray) -> Priced:
-    """What accelerators cost and draw by the catalog, and by the prices that the plans state.
-
-    ``plans``: training or inference plans. ``accelerators``: row of the sheet accelerators for each plan. An hour
-    price of a plan counts as a rent: energy is in it.
-    """
+    """Cost and power of accelerators by the catalog and by stated prices; an hour price is a rent, energy included."""
     arrays = catalog_arrays(catalog, accelerators)
     terms, rented = arrays.terms.take(accelerators), arrays.rented[accelerators]
     if any(name in plans for name in OF_ENERGY):
-        price = with_stated(
-            Columns(
-                lambda name: (arrays.owning[name] if name in arrays.owning else getattr(arrays.terms, name))[
-                    accelerators
-                ]
-            ),
-            plans,
-        )
-        owned = accelerator_cost_rate(
-            np.nan, opex_period=YEAR, **{name: getattr(price, name) for name in arrays.owning}
-        )
+        # Owned accelerators anew, at the stated prices of energy.
+        columns = {**arrays.terms._asdict(), **arrays.owning}
+        price = with_stated(Columns(lambda name: columns[name][accelerators]), plans)
+        owning = {name: getattr(price, name) for name in arrays.owning}
         stated = Terms(
-            np.where(rented, terms.cost_rate, owned),
+            np.where(rented, terms.cost_rate, accelerator_cost_rate(np.nan, opex_period=YEAR, **owning)),
             building_power(price.server_power, price.power_usage_effectiveness),
             price.carbon_intensity,
             terms.accelerator_share,
@@ -54,11 +43,10 @@ def priced(plans: Table, catalog: Catalog, accelerators: np.ndarray) -> Priced:
         if len(by_server):
             from xlperf.engine.server_prices import server_priced
 
-            own = accelerators[by_server]
-            known, found = server_priced(
-                catalog, own, arrays.thermal_design_power[own], lambda rows: plans.take(by_server[rows])
-            )
-            stated = stated.with_rows(by_server[known], found)
+            rows = accelerators[by_server]
+            limits = arrays.thermal_design_power[rows]
+            known, of_servers = server_priced(catalog, rows, limits, lambda known: plans.take(by_server[known]))
+            stated = stated.with_rows(by_server[known], of_servers)
         terms = stated
     if "hour_price" in plans:
         hour = plans.number("hour_price")

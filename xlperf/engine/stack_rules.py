@@ -1,4 +1,4 @@
-"""Rules of the stacks that plans name, applied to records of plans: which plans a stack does not start."""
+"""Stack rules applied to plan records: which plans a training stack or engine does not start."""
 
 from __future__ import annotations
 
@@ -21,32 +21,33 @@ Mask = np.ndarray
 _Plan = Any
 _SIGNS: dict[str, Callable[[Array, Array], Mask]] = {
     "=": np.equal, "!=": np.not_equal, ">": np.greater, "<": np.less,
-    "multiple_of": lambda one, other: ~_fraction(one / other),
-    "multiple_or_divisor": lambda one, other: ~(_fraction(one / other) & _fraction(other / one)),
+    "multiple_of": lambda value, operand: _whole(value / operand),
+    "multiple_or_divisor": lambda value, operand: _whole(value / operand) | _whole(operand / value),
     "at_most": np.less_equal, "at_least": np.greater_equal,
-    "in_equal_pieces": lambda one, other: np.ceil(one / np.ceil(one / other)) == other,
+    "in_equal_pieces": lambda value, pieces: np.ceil(value / np.ceil(value / pieces)) == pieces,
+}  # fmt: skip
+_OPERATORS: dict[str, Callable[[Array, Array], Array]] = {
+    "+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide,
 }  # fmt: skip
 
 
-def _fraction(values: Array) -> Mask:
-    return np.asarray(values != np.floor(values))
+def _whole(values: Array) -> Mask:
+    return np.asarray(values == np.floor(values))
 
 
 def _value(name: str, plan: _Plan, model: Model) -> Array:
     if name.replace(".", "", 1).isdigit():
         return np.asarray(float(name))
-    own = name.removeprefix("model.")
-    return np.asarray(getattr(plan if own == name else model, own), dtype=np.float64)
+    attribute = name.removeprefix("model.")
+    return np.asarray(getattr(plan if attribute == name else model, attribute), dtype=np.float64)
 
 
 def _evaluated(subject: Quantity, plan: _Plan, model: Model) -> Array:
-    """A quantity of plans, from left to right, (rows,)."""
-    found = np.asarray(0.0)
+    """A quantity of plans, evaluated from left to right, (rows,)."""
+    result = np.asarray(0.0)
     for sign, name in subject.terms:
-        value = _value(name, plan, model)
-        found = found + value if sign == "+" else found - value if sign == "-" else (
-            found * value if sign == "*" else found / value)  # fmt: skip
-    return np.asarray(found)
+        result = _OPERATORS[sign](result, _value(name, plan, model))
+    return np.asarray(result)
 
 
 def _codes(kind: str, name: str, words: str) -> list[float]:
@@ -58,14 +59,14 @@ def _meets(kind: str, condition: Condition, plan: _Plan, model: Model) -> Mask:
     name = condition.subject.terms[0][1]
     chosen = condition.sign in ("=", "!=") and not name.startswith("model.") and column(kind, name).kind == "choice"
     if chosen:
-        other = np.asarray(_codes(kind, name, condition.other)[0])
+        operand = np.asarray(_codes(kind, name, condition.other)[0])
     else:
-        other = _evaluated(quantity(condition.other), plan, model)
-    return np.asarray(_SIGNS[condition.sign](_evaluated(condition.subject, plan, model), other))
+        operand = _evaluated(quantity(condition.other), plan, model)
+    return np.asarray(_SIGNS[condition.sign](_evaluated(condition.subject, plan, model), operand))
 
 
 def _has_words(name: str, words: str, plan: _Plan) -> Mask:
-    """Where a column of text has any of some words; columns of one word are words themselves."""
+    """Whether a text column has any of some words."""
     wanted = frozenset(words.split())
     stated = plan.words(name)
     known = {text: bool(wanted & frozenset(str(text).split())) for text in set(stated.tolist())}
@@ -73,10 +74,7 @@ def _has_words(name: str, words: str, plan: _Plan) -> Mask:
 
 
 def _breaks(kind: str, rule: StackRule, plan: _Plan, model: Model, whole: bool) -> Mask:
-    """Where plans break a rule, (rows,).
-
-    ``whole``: whether every column of the rule is read, also if its conditions already exclude all plans.
-    """
+    """Plans that break a rule, (rows,); ``whole`` reads every column even if the conditions exclude all plans."""
     concerned = np.ones(len(plan), dtype=bool)
     for condition in rule.when:
         concerned = concerned & _meets(kind, condition, plan, model)
@@ -86,9 +84,9 @@ def _breaks(kind: str, rule: StackRule, plan: _Plan, model: Model, whole: bool) 
     if rule.rule == "blank":
         return np.asarray(concerned & np.isfinite(_evaluated(rule.subject, plan, model)))
     if rule.rule in NUMBERS:
-        one, other = _evaluated(rule.subject, plan, model), _evaluated(quantity(rule.operand), plan, model)
-        known = np.isfinite(one) & np.isfinite(other)
-        return np.asarray(concerned & known & ~_SIGNS[rule.rule](one, other))
+        value, operand = _evaluated(rule.subject, plan, model), _evaluated(quantity(rule.operand), plan, model)
+        known = np.isfinite(value) & np.isfinite(operand)
+        return np.asarray(concerned & known & ~_SIGNS[rule.rule](value, operand))
     declared = column(kind, name)
     if declared.kind == "text":
         among, unknown = _has_words(name, rule.operand, plan), plan.words(name) == ""
@@ -102,10 +100,9 @@ def _breaks(kind: str, rule: StackRule, plan: _Plan, model: Model, whole: bool) 
 
 @cache
 def rules_of(kind: str, stack: str, whole: bool = False) -> tuple[Rule[Any], ...]:
-    """Rules of a stack as rules of plans: where a plan breaks each, and the sentence.
+    """Rules of a stack (:data:`xlperf.interop.stack_rules.TITLES`) as rules of plans: a mask and a sentence each.
 
-    ``kind``: of plans. ``stack``: of :data:`xlperf.interop.stack_rules.TITLES`; another has none. ``whole``: whether
-    they read every column that they name, as spaces of plans with open columns need it.
+    ``whole``: rules read every column that they name, as spaces of plans with open columns need.
     """
 
     def of(rule: StackRule) -> Rule[Any]:
@@ -121,15 +118,11 @@ def rules_of(kind: str, stack: str, whole: bool = False) -> tuple[Rule[Any], ...
 
 
 def refusals(kind: str, plan: PlanColumns, model: Model, software: Words, illegal: np.ndarray) -> list[Remark]:
-    """Which legal plans the stack that they name, or have by default, does not start, and why.
-
-    ``plan``, ``model``: records of plans and their models. ``software``: of each plan. ``illegal``: plans of which
-    nothing more is said.
-    """
-    found: list[Remark] = []
+    """Legal plans that their stack or engine does not start, and why."""
+    remarks: list[Remark] = []
     for code, name in enumerate(software.words):
         stack = stack_of_software(str(name))
-        if stack and (own := (software.codes == code) & ~illegal).any():
+        if stack and (of_stack := (software.codes == code) & ~illegal).any():
             broken = broken_rules(rules_of(kind, stack), plan, model)
-            found += [Remark(each.rows & own, each.sentence, each.values) for each in broken]
-    return found
+            remarks += [Remark(each.rows & of_stack, each.sentence, each.values) for each in broken]
+    return remarks

@@ -10,15 +10,7 @@ import numpy as np
 from xlperf.base.arrays import Array, divide, side_by_side, some
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.deployment import Deployment
-from xlperf.equations.serving.load import (
-    BatchTimes,
-    Cycle,
-    RequestLoad,
-    bounded_rise,
-    half_of,
-    octave,
-    request_load,
-)
+from xlperf.equations.serving.load import BatchTimes, Cycle, RequestLoad, bounded_rise, half_of, octave, request_load
 from xlperf.equations.serving.memory import ReplicaMemory, memory_of
 from xlperf.equations.serving.place_queue import PlaceWait, place_wait
 from xlperf.equations.serving.queueing import Service, Steady, closed_state

@@ -17,14 +17,7 @@ from xlperf.equations.model.serving import BOTH_PHASES, DECODING, PREFILL
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.expert_pools import split_step
-from xlperf.equations.serving.phases import (
-    FIXED,
-    MATRIX,
-    phase_times,
-    scaled_times,
-    serving_bound,
-    serving_work,
-)
+from xlperf.equations.serving.phases import FIXED, MATRIX, phase_times, scaled_times, serving_bound, serving_work
 from xlperf.equations.serving.queueing import Service, step_line
 
 _RARE = 0.05  # probability of a second prompt in a poll that is neglected [-]

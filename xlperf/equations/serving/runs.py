@@ -91,12 +91,7 @@ def longest_output(requests: Numeric, output_variation: Numeric) -> Array:
 
 
 def run_rate(
-    service: Service,
-    active: Array,
-    run_requests: Array,
-    rate: Array,
-    cycle: Array,
-    output_variation: Numeric = 0.0,
+    service: Service, active: Array, run_requests: Array, rate: Array, cycle: Array, output_variation: Numeric = 0.0
 ) -> Array:
     r"""Requests per second over a finite run: whole waves, then a smaller one.
 
