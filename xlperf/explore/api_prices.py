@@ -10,7 +10,7 @@ import numpy as np
 from xlperf.base.units import DAY, MILLION
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.equations.cost.break_even import break_even_load
+from xlperf.equations.cost.tokens import break_even_load
 from xlperf.explore.search_results import Answer, dollars
 
 
