@@ -1,10 +1,9 @@
-"""Arrays and numbers that every equation uses: float64, broadcasting, look-up; logarithms, powers, cube roots.
+"""Arrays of every equation: float64, broadcasting, look-up; logarithms, powers, cube roots with portable bits.
 
-The latter are made of basic operations alone and have the same bits on every machine. C libraries and numpy's vector
-instructions round them each in their own way; sums, products, quotients and square roots are rounded alike everywhere
-(IEEE 754), and so is whatever is made of them in a fixed order. Reductions and polynomials of logarithm and exponential
-are those of fdlibm 5.3 (K. C. Ng, Sun Microsystems, 1995). Errors are below 1.6 units in the last place, those of
-:func:`power` below 2 and twice the logarithm of the result.
+The elementary functions use sums, products, quotients and square roots in a fixed order, which IEEE 754 rounds alike on
+every machine, unlike C libraries and numpy's vector instructions. Logarithm and exponential follow fdlibm 5.3 (K. C.
+Ng, Sun Microsystems, 1995). Errors are below 1.6 units in the last place; :func:`power`
+below 2 plus twice the logarithm of the result.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ _ONE_ROW = {(), (1,)}
 _ONE_FOR_ALL = (0,)
 _FEW_ROWS = 64
 _Value: TypeAlias = Any
-"""A float or an array: kernels use operators that both round alike."""
+"""A float or an array; both round the operators of a kernel alike."""
 _SPAN = 4096
-"""Elements that pass through a kernel at once, so that its intermediate values stay in the cache. [-]"""
+"""Elements per pass of a kernel, so that intermediate values stay in the cache. [-]"""
 _FEW = 8
-"""Elements up to which floats one by one are faster than arrays. [-]"""
+"""Largest number of elements for which floats one by one are faster than arrays. [-]"""
 _ROUNDING = 1.5 * 2.0**52
-"""Added and taken away again it leaves the nearest whole number."""
+"""Adding and subtracting it rounds to the nearest whole number."""
 _MANTISSA_BITS = 52
 _ROOT_HALF, _ROOT_HALF_BITS = 0.7071067811865476, 0x3FE6A09E667F3BCD
 _PER_LN2 = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 0.6931471803691238, 1.9082149292705877e-10
-"""ln 2 in two parts; products of the first with whole numbers below 2^20 are exact."""
+"""ln 2 in two parts; the first times a whole number below 2^20 is exact."""
 _LOG = (
     0.14798198605116586, 0.15313837699209373, 0.1818357216161805, 0.22222198432149784,
     0.2857142874366239, 0.3999999999940942, 0.6666666666666735,
@@ -48,21 +47,19 @@ _EXP = (
 )  # fmt: skip
 """Coefficients of the polynomials, from the highest power."""
 _CBRT = (-0.1713872265, 0.7376565081, -1.2944948515, 1.7282241574)
-"""Polynomial of r^(-1/3) between 0.909 and 1.1, to 1.5e-6: the seed's cube over its argument is in between."""
+"""Polynomial of r^(-1/3) for r in 0.909 to 1.1, the range of the seed's cube over its argument; error 1.5e-6."""
 _CBRT_SEED = 0x2A9F7893 << 32
-"""Two thirds of the bits of 1.0, less what makes the errors of the seed's straight line alike: 3.2 % at most."""
+"""Two thirds of the bits of 1.0, shifted to balance the errors of the seed, 3.2 % at most."""
 _TINY = 2.0**-1022
 """Smaller numbers have fewer digits and count as 0."""
 _LEAST, _LARGEST = -708.0, 709.0
-"""Exponents between which nothing overflows or loses digits. [-]"""
+"""Range of exponents without overflow or lost digits. [-]"""
 _TENS = np.array([float(f"1e{digits}") for digits in range(-307, 309)])
 _EXPONENT_BITS = np.int64(0x7FF0000000000000)
 
 
 class Columns:
-    """Columns of a sheet by name: ``device.num_dies``. The schema of the sheet gives unit and meaning of each.
-
-    A column is read when it is first asked for: a row pays for what its equations use.
+    """Columns of a sheet by name, read on first use: ``device.num_dies``. The schema has unit and meaning.
 
     >>> node = Columns({"wafer_price": np.array([9346.0])}.__getitem__)
     >>> node.wafer_price.tolist()
@@ -73,13 +70,13 @@ class Columns:
         self._read = read
 
     def __getattr__(self, name: str) -> np.ndarray:
-        if name.startswith("_"):  # no column: what copy and pickle look for
+        if name.startswith("_"):  # copy and pickle ask for methods, not columns
             raise AttributeError(name)
-        found = self.__dict__[name] = self._read(name)
-        return found
+        values = self.__dict__[name] = self._read(name)
+        return values
 
     def take(self, rows: npt.NDArray[Any]) -> Columns:
-        """Columns of some of the rows."""
+        """Columns at selected rows."""
         return Columns(lambda name: getattr(self, name)[rows])
 
 
@@ -95,7 +92,7 @@ def array(values: Any) -> Array:
 
 
 def ceil_div(amount: Numeric, size: Numeric) -> Array:
-    """Number of pieces of ``size`` that hold ``amount``.
+    """Quotient rounded up: pieces of ``size`` for ``amount``.
 
     >>> float(ceil_div(9, 4))
     3.0
@@ -104,7 +101,7 @@ def ceil_div(amount: Numeric, size: Numeric) -> Array:
 
 
 def some(values: npt.NDArray[Any]) -> bool:
-    """Whether any value is true or not 0; on few rows several times as fast as ``any``.
+    """Whether any value is true or nonzero; several times as fast as ``any`` on few rows.
 
     >>> some(np.array([False, True])), some(np.zeros(2))
     (True, False)
@@ -117,7 +114,7 @@ def some(values: npt.NDArray[Any]) -> bool:
 
 
 def rows_of(values: npt.NDArray[Any], rows: npt.NDArray[np.int64], axis: int = 0) -> npt.NDArray[Any]:
-    """Rows of a table of arrays; where all are the same row, one that all share, which takes no memory.
+    """Rows of a table of arrays; a view without memory of its own if all rows are the same.
 
     >>> rows_of(np.array([1.0, 2.0]), np.array([1, 0, 1])).tolist()
     [2.0, 1.0, 2.0]
@@ -125,23 +122,23 @@ def rows_of(values: npt.NDArray[Any], rows: npt.NDArray[np.int64], axis: int = 0
     index = rows.astype(np.intp, copy=False)  # of 32 bits in a browser
     if len(rows) < _FEW_ROWS or (rows != rows[0]).any():
         return values.take(index, axis=axis)
-    one = values.take(index[:1], axis=axis)
-    return np.broadcast_to(one, (*one.shape[:axis], len(rows), *one.shape[axis + 1 :]))
+    first = values.take(index[:1], axis=axis)
+    return np.broadcast_to(first, (*first.shape[:axis], len(rows), *first.shape[axis + 1 :]))
 
 
 def ones(values: npt.NDArray[Any]) -> Array:
-    """Ones in the shape of some values.
+    """Ones in the shape of an array.
 
     >>> ones(np.zeros(2)).tolist()
     [1.0, 1.0]
     """
-    found = np.empty(values.shape)
-    found.fill(1.0)
-    return found
+    result = np.empty(values.shape)
+    result.fill(1.0)
+    return result
 
 
 def divide(numerator: Numeric, denominator: Numeric, where_zero: float = 0.0) -> Array:
-    """Quotient, with ``where_zero`` where the denominator is 0 (NaN stays NaN).
+    """Quotient, or ``where_zero`` for a denominator of 0 (NaN stays NaN).
 
     >>> divide([1.0, 1.0], [2.0, 0.0]).tolist()
     [0.5, 0.0]
@@ -153,7 +150,7 @@ def divide(numerator: Numeric, denominator: Numeric, where_zero: float = 0.0) ->
 
 
 def known_or(values: Numeric, other: Numeric) -> Array:
-    """Values, and another number where they are not known (NaN): a third of the time of ``np.nan_to_num``.
+    """Values, with another number for NaN; three times as fast as ``np.nan_to_num``.
 
     >>> known_or([1.0, np.nan], np.inf).tolist()
     [1.0, inf]
@@ -163,31 +160,27 @@ def known_or(values: Numeric, other: Numeric) -> Array:
 
 
 def total(values: Numeric) -> Array:
-    """Sum over the last axis, in the same order for one row as for a million.
-
-    ``values``: any shape with the reduced axis last. Returns the sum, one axis fewer.
-    """
+    """Sum over the last axis, in the same order for one row and for a million."""
     terms = array(values)
     if terms.shape[-1:] == (1,):
         return terms[..., 0]
     number = terms.shape[-1] if terms.ndim > 1 else 0
     if terms.size < _MANY or not 0 < number <= _BLOCK:
         return np.asarray(np.add.reduce(np.ascontiguousarray(terms), -1))
-    # As numpy adds up one row, column by column for all: terms in turn go to eight sums, those left over to the whole.
+    # The order of numpy for one row, column by column for all rows: eight interleaved sums, then the leftover terms.
     whole = number - number % _SUMS if number >= _SUMS else 1
     sums = [terms[..., column].copy() for column in range(min(whole, _SUMS))]
     for column in range(len(sums), whole):
         sums[column % _SUMS] += terms[..., column]
     while len(sums) > 1:
         sums = [sums[index] + sums[index + 1] for index in range(0, len(sums), 2)]
-    found = sums[0]
     for column in range(whole, number):
-        found += terms[..., column]
-    return np.asarray(found)
+        sums[0] += terms[..., column]
+    return np.asarray(sums[0])
 
 
 def added(values: Iterable[float]) -> float:
-    """Sum of numbers from left to right: that of Python rounds otherwise from 3.12 on."""
+    """Sum of numbers from left to right, without the compensation of ``sum`` from Python 3.12 on."""
     return reduce(float.__add__, values, 0.0)
 
 
@@ -199,7 +192,7 @@ def side_by_side(*values: Numeric) -> Array:
         row = np.concatenate([value.reshape(1) for value in arrays] if () in shapes else arrays)
         return row[None] if (1,) in shapes else row
     shape = shapes.pop() if len(shapes) == 1 else np.broadcast(*arrays).shape
-    # Column after column in memory: a column that many plans share is then read along with each.
+    # Column-major memory keeps a column of many plans contiguous.
     out = np.empty((*shape, len(arrays)), order="F")
     for index, value in enumerate(arrays):
         out[..., index] = value
@@ -207,7 +200,7 @@ def side_by_side(*values: Numeric) -> Array:
 
 
 def beside(*values: Array) -> Array:
-    """Columns of several arrays beside each other, one column after the other in memory."""
+    """Columns of several arrays side by side, in column-major memory."""
     if len(values[0]) == 1:
         return np.concatenate(values, axis=-1)
     out = np.empty((*values[0].shape[:-1], sum(each.shape[-1] for each in values)), order="F")
@@ -215,7 +208,7 @@ def beside(*values: Array) -> Array:
 
 
 def distinct_rows(*columns: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """First of the rows that are alike in some columns, and which of these each row is like.
+    """Index of the first row of each distinct combination, and the combination of each row.
 
     >>> first, which = distinct_rows(np.array([4.0, 2.0, 4.0]), np.array([np.nan, 1.0, np.nan]))
     >>> first.tolist(), which.tolist()
@@ -263,7 +256,7 @@ def exp(exponent: Numeric) -> Array:
 
 
 def expm1(exponent: Numeric) -> Array:
-    """Exponential less one, accurate near an exponent of 0 as well.
+    """Exponential less one, accurate near 0.
 
     >>> expm1([0.0, 1e-20, 1.0]).tolist()
     [0.0, 1e-20, 1.718281828459045]
@@ -272,7 +265,7 @@ def expm1(exponent: Numeric) -> Array:
 
 
 def power(base: Numeric, exponent: Numeric) -> Array:
-    """Power of a base that is not negative, 1 for an exponent of 0; NaN for other bases and where an argument is NaN.
+    """Power of a base of at least 0, 1 for an exponent of 0; NaN for negative bases and NaN arguments.
 
     >>> power([4.0, 0.0, 3.0], [0.5, 0.0, 1.0]).tolist()
     [2.0, 1.0, 3.0]
@@ -280,8 +273,8 @@ def power(base: Numeric, exponent: Numeric) -> Array:
     of, by = np.broadcast_arrays(array(base), array(exponent))
     if of.size <= _FEW:
         pairs = list(zip(of.ravel().tolist(), by.ravel().tolist(), strict=True))
-        if all(_TINY <= one < math.inf and abs(other) < _LARGEST for one, other in pairs):
-            return np.array([_power(one, other) for one, other in pairs]).reshape(of.shape)
+        if all(_TINY <= root < math.inf and abs(by) < _LARGEST for root, by in pairs):
+            return np.array([_power(root, by) for root, by in pairs]).reshape(of.shape)
     plain = (by == 0.0) | (by == 1.0)
     known = np.where(by == 1.0, of, 1.0 + 0.0 * of) if some(plain) else of
     if np.count_nonzero(plain) == plain.size:
@@ -300,7 +293,7 @@ def cbrt(value: Numeric) -> Array:
 
 
 def decade(value: Numeric) -> Array:
-    """Largest power of ten that is not above a value; NaN where there is none.
+    """Largest power of ten up to a value; NaN if there is none.
 
     >>> decade([1000.0, 999.0, 0.02]).tolist()
     [1000.0, 100.0, 0.01]
@@ -311,7 +304,7 @@ def decade(value: Numeric) -> Array:
 
 
 def octave_below(value: Numeric) -> Array:
-    """Largest power of two that is not above a value, which is above 1e-300.
+    """Largest power of two up to a value above 1e-300.
 
     >>> octave_below([1.0, 7.9, 8.0]).tolist()
     [1.0, 4.0, 8.0]
@@ -321,26 +314,26 @@ def octave_below(value: Numeric) -> Array:
 
 
 def _positive(kernel: Callable[[_Value], _Value], values: Array) -> Array:
-    """A kernel of numbers above 0, and its limits at 0 and infinity."""
+    """A kernel of positive numbers, and its limits at 0 and infinity."""
     if values.size <= _FEW:
         few = values.ravel().tolist()
-        if all(_TINY <= one < math.inf for one in few):
-            return np.array([kernel(one) for one in few]).reshape(values.shape)
+        if all(_TINY <= number < math.inf for number in few):
+            return np.array([kernel(number) for number in few]).reshape(values.shape)
     sound = (values >= _TINY) & (values < np.inf)
     if np.count_nonzero(sound) == values.size:
         return _in_blocks(kernel, values)
-    found = _in_blocks(kernel, np.where(sound, values, 1.0))
+    result = _in_blocks(kernel, np.where(sound, values, 1.0))
     at_zero = 0.0 if kernel is _cbrt else -np.inf
     limits = np.where((values >= 0.0) & (values < _TINY), at_zero, np.where(values > 0.0, values, np.nan))
-    return np.asarray(np.where(sound, found, limits))
+    return np.asarray(np.where(sound, result, limits))
 
 
 def _bounded(kernel: Callable[[_Value], _Value], values: Array) -> Array:
-    """A kernel of exponents, and its limits where the result overflows or vanishes."""
+    """A kernel of exponents, and its limits beyond overflow and underflow."""
     if values.size <= _FEW:
         few = values.ravel().tolist()
-        if all(_LEAST < one < _LARGEST for one in few):
-            return np.array([kernel(one) for one in few]).reshape(values.shape)
+        if all(_LEAST < number < _LARGEST for number in few):
+            return np.array([kernel(number) for number in few]).reshape(values.shape)
     if np.count_nonzero((values > _LEAST) & (values < _LARGEST)) == values.size:
         return _in_blocks(kernel, values)
     unknown = np.isnan(values)
@@ -353,27 +346,27 @@ def _in_blocks(kernel: Callable[[_Value], _Value], values: Array) -> Array:
     flat = values.reshape(-1)
     if values.size <= _SPAN:
         return np.asarray(kernel(flat)).reshape(values.shape)
-    found = np.empty(values.size)
+    result = np.empty(values.size)
     for start in range(0, values.size, _SPAN):
-        found[start : start + _SPAN] = kernel(flat[start : start + _SPAN])
-    return found.reshape(values.shape)
+        result[start : start + _SPAN] = kernel(flat[start : start + _SPAN])
+    return result.reshape(values.shape)
 
 
-# Kernels change no argument, and their own intermediate values in place: an operator such as += is the same sum.
+# Kernels change their intermediate values in place, never an argument.
 
 
 def _polynomial(value: _Value, first: float, *others: float) -> _Value:
     """By Horner's scheme, from the highest power."""
-    found = value * first
+    result = value * first
     for factor in others[:-1]:
-        found += factor
-        found *= value
-    found += others[-1]
-    return found
+        result += factor
+        result *= value
+    result += others[-1]
+    return result
 
 
 def _logarithm(value: _Value) -> tuple[_Value, _Value, _Value]:
-    """k, f and f - log(1 + f), where a value is (1 + f) 2^k and 1 + f between the root of a half and that of two."""
+    """k, f and f - log(1 + f) of a value (1 + f) 2^k with 1 + f in sqrt(1/2) to sqrt(2)."""
     if isinstance(value, float):
         f, k = math.frexp(value)
         if f < _ROOT_HALF:
@@ -420,7 +413,7 @@ def _scaled(value: _Value, k: _Value) -> _Value:
 
 
 def _rise(exponent: _Value) -> tuple[_Value, _Value]:
-    """K and e^r - 1, where an exponent is k ln 2 + r and r at most half of ln 2."""
+    """K and e^r - 1 of an exponent k ln 2 + r with r at most ln 2 / 2."""
     k = exponent * _PER_LN2
     k += _ROUNDING
     k -= _ROUNDING

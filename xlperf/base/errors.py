@@ -1,6 +1,6 @@
 """The one family of errors that xlperf raises on purpose.
 
-Bad input is reported in one line per fault: where it stands, what was found, what would do.
+A fault of the input is one line: place, problem, remedy.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import lru_cache
 
 MOST_FAULTS_SHOWN = 50
 _MOST_ALIKE = 3
-"""Faults of one wording that are listed one by one; more of them share a line. [-]"""
+"""Most faults of one wording with a line each; more share a line. [-]"""
 
 
 class XlperfError(Exception):
@@ -20,12 +20,12 @@ class XlperfError(Exception):
 
 
 Hint = Callable[[], str]
-"""What would do, in words; computed when it is shown, as a search for similar names takes milliseconds."""
+"""Remedy in words, computed only for display: a search for similar names takes milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong with the input: ``place: problem``."""
+    """One fault of the input: ``place: problem; hint``."""
 
     place: str  # Where it stands, and what was found
     problem: str  # Where it stands, and what was found
@@ -42,10 +42,7 @@ class Fault:
 
 
 class InputError(XlperfError):
-    """The input is malformed; carries every fault found, in reading order.
-
-    ``faults``: what is wrong; at least one. The same fault is said once.
-    """
+    """The input is malformed; carries at least one fault, in reading order, without duplicates."""
 
     def __init__(self, faults: Sequence[Fault] | Fault) -> None:
         given = (faults,) if isinstance(faults, Fault) else faults
@@ -53,40 +50,41 @@ class InputError(XlperfError):
         super().__init__(self.faults)
 
     def __str__(self) -> str:
-        """A line per fault, one for faults of many rows alike; hints for as many as a command shows."""
-        found = self.gathered()
-        rest = found[MOST_FAULTS_SHOWN:]
-        return "\n".join([*map(str, found[:MOST_FAULTS_SHOWN]), *(fault.brief for fault in rest)])
+        """A line per gathered fault, with hints for as many as a command shows."""
+        faults = self.gathered()
+        return "\n".join(
+            [*map(str, faults[:MOST_FAULTS_SHOWN]), *(fault.brief for fault in faults[MOST_FAULTS_SHOWN:])]
+        )
 
     def gathered(self) -> list[Fault]:
-        """Faults in reading order; more than three of one wording on one sheet are one, which says how many there are.
+        """Faults in reading order; more than three of one wording on one sheet become one with their number.
 
-        >>> [str(one) for one in InputError([Fault(place, "x") for place in "abcd"]).gathered()]
+        >>> [str(fault) for fault in InputError([Fault(place, "x") for place in "abcd"]).gathered()]
         ['a and 3 more, the last at d: x']
         """
         alike: dict[tuple[str, str], list[Fault]] = {}
         for fault in self.faults:
             alike.setdefault(_sheet_and_problem(fault), []).append(fault)
-        found = []
+        gathered = []
         for fault in self.faults:
             group = alike[_sheet_and_problem(fault)]
             if len(group) <= _MOST_ALIKE:
-                found.append(fault)
+                gathered.append(fault)
             elif fault is group[0]:
                 place = f"{fault.place} and {len(group) - 1:,} more, the last at {group[-1].place}"
-                found.append(Fault(place, fault.problem, fault.hint))
-        return found
+                gathered.append(Fault(place, fault.problem, fault.hint))
+        return gathered
 
     def lines(self, most: int = MOST_FAULTS_SHOWN) -> list[str]:
-        """A line per fault as :meth:`gathered`; beyond ``most`` a last line says how many more there are.
+        """A line per gathered fault; beyond ``most`` a last line with the number of further faults.
 
         >>> InputError([Fault("a", "x"), Fault("b", "x"), Fault("c", "x")]).lines(2)
         ['a: x', 'b: x', '... and 1 more fault']
         """
-        found = self.gathered()
-        rest = len(found) - most
-        shown = [str(fault) for fault in found[: most if rest > 0 else None]]
-        return [*shown, f"... and {rest:,} more fault{'s' if rest > 1 else ''}"] if rest > 0 else shown
+        faults = self.gathered()
+        more = len(faults) - most
+        lines = [str(fault) for fault in faults[: most if more > 0 else None]]
+        return [*lines, f"... and {more:,} more fault{'s' if more > 1 else ''}"] if more > 0 else lines
 
 
 def _sheet_and_problem(fault: Fault) -> tuple[str, str]:
@@ -95,11 +93,11 @@ def _sheet_and_problem(fault: Fault) -> tuple[str, str]:
 
 
 class HostError(XlperfError):
-    """A spreadsheet host (LibreOffice, Excel, the worker) could not do what was asked."""
+    """A spreadsheet host (LibreOffice, Excel, the worker) failed."""
 
 
-# Controls C0 and C1 but the tab, line and paragraph separators, marks that turn the direction of writing
-# round, byte order marks, invisible tags, halves of characters: none of them is what it seems on a terminal.
+# Controls C0 and C1 except the tab, line and paragraph separators, bidirectional marks, byte order marks, invisible
+# tags, surrogates: a terminal hides or obeys them.
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e007f]"
@@ -108,7 +106,7 @@ _SHORT = {"\n": "\\n", "\r": "\\r"}
 
 
 def printable(text: str) -> str:
-    r"""A text as one line for a terminal or a message; what could move a cursor or hide other text is written out.
+    r"""A text as one line for a terminal or a message; characters that move a cursor or hide text are escaped.
 
     >>> printable("plan\x1b[2J"), printable("a\nb\u202e")
     ('plan\\x1b[2J', 'a\\nb\\u202e')
@@ -116,18 +114,18 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(_escaped, text)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    if found[0] in _SHORT:
-        return _SHORT[found[0]]
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if match[0] in _SHORT:
+        return _SHORT[match[0]]
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
-    """Say which known names are nearest to an unknown one: ``did you mean A, B?`` or the start of the list.
+    """A clause with the nearest known names, ``did you mean A, B?``, or with the start of the list, ``known: ...``.
 
-    Names that start with the unknown one come first, then those that hold it, then those that are spelled alike; case,
-    spaces and marks between words do not count.
+    Names that start with the unknown name come first, then names that contain it, then similar spellings; case, spaces
+    and punctuation do not count.
     """
     return _nearest(name, tuple(known), count)
 
@@ -156,5 +154,5 @@ def _plain(name: str) -> str:
 
 
 def _quoted(names: list[str]) -> list[str]:
-    """Names in quotes where one of them holds a comma and could be taken for two."""
+    """Names in quotes if one of them contains a comma."""
     return [f'"{name}"' for name in names] if any("," in name for name in names) else names

@@ -1,8 +1,8 @@
-"""Files that are replaced whole, locks, the files of the cache, and what a killed command leaves behind.
+"""Atomic replacement of files, locks, files of the cache, and clean-up after killed commands.
 
-A reader sees the old file or the new one, never half of one. What is not finished yet lies beside the file under a
-hidden name, ``.xlperf-<16 hex digits>.part.csv``, which its writer holds a lock on as long as it lives; the next
-command that writes to the folder removes those that nobody holds. A lock ends with the process that holds it.
+A reader sees the old file or the new file, never a half. A writer locks its temporary file
+``.xlperf-<16 hex digits>.part.csv`` beside the target; the next command that writes to the folder removes temporary
+files without a lock. A lock ends with its process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
 
-# not on Windows, where an open file cannot be removed anyway, nor in Pyodide, where there is one process
+# neither on Windows, which protects open files, nor in Pyodide, which has one process
 fcntl = import_module("fcntl") if find_spec("fcntl") else None
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -31,10 +31,9 @@ _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a dev
 
 
 def cache_folder() -> Path:
-    """Where this user's computer keeps files that can be made again, for xlperf.
+    """Cache folder of this user; below the null device, and so unusable, without a home folder.
 
-    Without a home folder it is below the null device, where no file can be made: every writer does without then. The
-    client that spreadsheet hosts run has the same function of its own, as it imports nothing of xlperf.
+    The client inside spreadsheet hosts, which imports nothing of xlperf, has a copy of this function.
     """
     try:
         home = Path.home()
@@ -49,10 +48,7 @@ def cache_folder() -> Path:
 
 
 def stored(path: Path) -> BinaryIO:
-    """A file of the cache, open for reading.
-
-    Raises OSError if there is none, or if something else has its name: a pipe is not waited for.
-    """
+    """A file of the cache, open for reading; OSError if there is no regular file of this name."""
     stream = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb")
     if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
         return stream
@@ -61,22 +57,17 @@ def stored(path: Path) -> BinaryIO:
 
 
 def store(path: Path, content: bytes) -> None:
-    """Write a file of the cache that its owner alone may read, in a folder of his own.
-
-    Raises OSError where it cannot be written.
-    """
+    """Write a file of the cache, private to its owner; OSError if it cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     for folder in {path.parent, cache_folder()} & {path.parent, *path.parents}:
-        if stat.S_IMODE(folder.stat().st_mode) & 0o077:  # made by an older xlperf, or on the way to a folder within
+        if stat.S_IMODE(folder.stat().st_mode) & 0o077:  # made by an older xlperf, or as a parent folder
             folder.chmod(0o700)
     with replaced(path, private=True) as temporary:
         temporary.write_bytes(content)
 
 
 def irreplaceable(path: str | os.PathLike[str]) -> str:
-    """Why what stands at a path cannot be replaced by a file, in words; blank where it can, or where nothing stands.
-
-    Links are followed: a link to a device is a device.
+    """Reason why a path cannot be replaced by a file, blank if it can be; links are followed.
 
     >>> irreplaceable(os.devnull) != "", irreplaceable(__file__)
     (True, '')
@@ -100,11 +91,10 @@ def irreplaceable(path: str | os.PathLike[str]) -> str:
 
 @contextmanager
 def replaced(path: str | os.PathLike[str], private: bool = False) -> Iterator[Path]:
-    """Give a temporary file beside ``path`` to write, and put it in its place when the block ends well.
+    """Yield a temporary file beside ``path``, flush it and rename it to ``path`` when the block succeeds.
 
-    The temporary file keeps the suffix of ``path`` and is flushed to disk before it takes the name. It has the owner,
-    the group and the permissions of the file that it replaces. When the block raises (an error, Ctrl-C) it is removed
-    and the old file stands as it was.
+    The new file gets owner, group and permissions of the old file; ``private`` files are for their owner alone and are
+    not flushed. If the block raises (an error, Ctrl-C), the temporary file is removed and the old file is unchanged.
     """
     target = Path(os.path.realpath(path))
     problem = irreplaceable(path)
@@ -146,11 +136,7 @@ def replaced(path: str | os.PathLike[str], private: bool = False) -> Iterator[Pa
 
 @contextmanager
 def held(path: Path, output: str) -> Iterator[None]:
-    """Hold a file as a lock while the block runs; a lock whose process has died holds nobody up.
-
-    ``path``: the lock, in a folder that is made if there is none. ``output``: what the lock protects, for the message.
-    Raises OSError if another process holds it: which one, and since when.
-    """
+    """Lock a file while the block runs; an OSError about ``output`` names another process with the lock."""
     descriptor = _taken(path)
     if descriptor is None:
         holder = "another process"
@@ -171,7 +157,7 @@ def held(path: Path, output: str) -> Iterator[None]:
 
 
 def _taken(path: Path) -> int | None:
-    """Descriptor of an empty lock file that this process holds; None if another process does."""
+    """Descriptor of an empty lock file of this process; None if another process has the lock."""
     if fcntl is None:  # on Windows nobody can remove a file that is open
         path.parent.mkdir(exist_ok=True)
         try:
@@ -200,7 +186,7 @@ def _taken(path: Path) -> int | None:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A folder in the temporary folder, removed when the block ends, or by the next one where its owner was killed."""
+    """A temporary folder, removed when the block ends, or by the next call if its owner was killed."""
     import tempfile
 
     base = Path(tempfile.gettempdir())
@@ -221,13 +207,13 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def _new_part(target: Path) -> tuple[int, Path]:
-    """An empty file beside a target, open and locked; only its owner may read it where it replaces another one."""
+    """An empty file beside a target, open and locked; private to its owner if it replaces a file."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     while True:
         part = target.parent / f".xlperf-{os.urandom(8).hex()}.part{target.suffix}"
         descriptor = os.open(part, flags, 0o600 if target.exists() else 0o666)
         mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-        if mode & 0o600 != 0o600:  # a mask that leaves a file to nobody, or a system that has none and says 0o777
+        if mode & 0o600 != 0o600:  # a mask without owner access, or a system without modes
             os.chmod(part, mode | 0o600)
         if _held(descriptor, part):
             return descriptor, part
@@ -235,10 +221,10 @@ def _new_part(target: Path) -> tuple[int, Path]:
 
 
 def _held(descriptor: int, path: Path) -> bool:
-    """Lock a new file; False where another process has removed it as abandoned before that."""
+    """Lock a new file; False if another process removed it as abandoned first."""
     if fcntl is None:
         return True
-    with suppress(OSError):  # a file system without locks: nobody can take it for abandoned either
+    with suppress(OSError):  # a file system without locks
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     return _same(descriptor, path)
 
@@ -251,9 +237,9 @@ def _same(descriptor: int, path: Path) -> bool:
 
 
 def _given_to_owner(temporary: Path, target: Path, path: str) -> int | None:
-    """Give a file the owner and group of the one that it replaces; its permissions then, None where it replaces none.
+    """Give a temporary file the owner and group of its target; permissions of the target, None without a target.
 
-    Where the group cannot be kept, its members are treated as everybody else is.
+    If the group cannot be set, its members get the permissions of everybody else.
     """
     try:
         old = target.stat()
@@ -273,7 +259,7 @@ def _given_to_owner(temporary: Path, target: Path, path: str) -> int | None:
 
 
 def _remove_abandoned(folder: Path, names: re.Pattern[str]) -> None:
-    """Remove temporary files of killed commands: those with such a name that no process locks."""
+    """Remove temporary files with such a name and without a lock."""
     if fcntl is None and sys.platform != "win32":
         return
     with suppress(OSError), os.scandir(folder) as entries:

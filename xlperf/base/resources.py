@@ -1,4 +1,4 @@
-"""Where the workbooks and templates that come with xlperf lie: in the wheel, or beside the package in a checkout."""
+"""Paths of shipped workbooks, templates and tables, in the wheel or beside the package in a checkout."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Unit symbols and the factor of each to the one unit that xlperf uses inside.
+"""Unit symbols and the factor of each to the internal unit of its quantity.
 
-Inside there is one unit per quantity: B, B/s, FLOP, FLOP/s, s, Hz, W, J, USD, mm2, kg. Factors of a thousand or a
-billion stand here and nowhere else. A header says its unit in parentheses: ``memory bandwidth (TB/s)``.
+Internal units: B, B/s, FLOP, FLOP/s, s, Hz, W, J, USD, mm2, kg. No other module has decimal factors. A header has its
+unit in parentheses: ``memory bandwidth (TB/s)``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SMALL = {"m": 1e-3, "u": 1e-6, "µ": 1e-6, "n": 1e-9, "p": 1e-12}
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit symbol: its dimension (the symbol used inside) and its factor to it."""
+    """A unit symbol, its internal unit and the factor to it."""
 
     symbol: str
     dimension: str
@@ -97,7 +97,7 @@ _TABLE: tuple[tuple[str, str, float, dict[str, float]], ...] = (
     ("J/mm2", "J/mm2", 1.0, _NONE),
     ("kg/Mtoken", "kg/token", 1e-6, _NONE),
 )
-"""Symbols, the unit used inside, the factor to it, and the prefixes that the symbol takes."""
+"""Symbol, internal unit, factor, and prefixes of the symbol."""
 
 UNITS: dict[str, Unit] = {
     prefix + symbol: Unit(prefix + symbol, dimension, scale * factor)
@@ -107,15 +107,15 @@ UNITS: dict[str, Unit] = {
 
 
 def unit(symbol: str) -> Unit:
-    """Look a unit symbol up; case matters (GB and Gbit differ, so do m and M)."""
-    found = UNITS.get(symbol.strip().replace("²", "2"))
-    if found is None:
+    """A unit by its symbol, case-sensitive (GB and Gbit, m and M); KeyError with the nearest symbols."""
+    known = UNITS.get(symbol.strip().replace("²", "2"))
+    if known is None:
         raise KeyError(f'unknown unit "{symbol}"; {nearest(symbol, UNITS)}')
-    return found
+    return known
 
 
 def factor(symbol: str) -> float:
-    """Factor from a unit to the unit used inside.
+    """Factor from a unit to the internal unit.
 
     >>> factor("GiB")
     1073741824.0

@@ -158,7 +158,7 @@ def _with_stacks(devices: Table, own: _Forms) -> tuple[Table, Array]:
     silicon = devices.number("num_dies") * devices.number("die_area")
     perimeter = budgets.outer_perimeter(silicon, devices.filled("aspect_ratio"))
     left = (1.0 - devices.filled("link_shoreline_share")) * perimeter
-    power = budgets.transfer_power(each, memory.energy)
+    power = each * memory.energy
     share, budget = devices.filled("memory_power_share"), devices.number("power_budget")
     for row in np.flatnonzero(~np.isnan(asked)).tolist():
         number, name = asked[row], str(own.text("memory")[row])

@@ -12,7 +12,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.ownership import evaluate_ownership
 from xlperf.engine.stated_prices import PLAN_PRICES
-from xlperf.equations.cost.break_even import break_even_load
+from xlperf.equations.cost.tokens import break_even_load
 from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.search_results import Answer, dollars, price_words
 

@@ -18,45 +18,42 @@ CHIPS_FIRST = "fan-out-first"
 
 
 class DesignRule(NamedTuple):
-    """A rule of a design: the column to blame, where it is broken, and the sentence; braces take the row's values."""
+    """A rule of a design."""
 
-    column: str
-    broken: np.ndarray
-    sentence: str
+    column: str  # To blame
+    broken: np.ndarray  # Mask of the designs that break it
+    sentence: str  # Braces take the row's values
     values: Mapping[str, np.ndarray] = {}
 
 
 class _Dies(NamedTuple):
-    """Dies of one kind: number per wafer, yields [-], costs [USD] and carbon [kg] of one."""
+    """Dies of one kind."""
 
-    per_wafer: Array
-    sold: Array
-    passed: Array
-    raw: Array
-    good: Array
-    sort: Array
-    carbon: Array
+    per_wafer: Array  # [-]
+    sold: Array  # Yield of dies good enough to sell [-]
+    passed: Array  # Share that passes the sort [-]
+    raw: Array  # Cost of a die, good or bad [USD]
+    good: Array  # Cost of a die that passes, without the sort [USD]
+    sort: Array  # Cost of the sort of a die [USD]
+    carbon: Array  # Of a die that passes [kg]
 
 
 class _Package(NamedTuple):
-    """Carrier and substrate: areas [mm2], costs [USD] and yields [-]; layers of the substrate as a factor."""
+    """Carrier and substrate of a module."""
 
-    carrier_area: Array
-    substrate_area: Array
-    carrier: Array
-    substrate: Array
-    carrier_yield: Array
-    attach_yield: Array
-    layers: Array
+    carrier_area: Array  # [mm2]
+    substrate_area: Array  # [mm2]
+    carrier: Array  # Cost [USD]
+    substrate: Array  # Cost [USD]
+    carrier_yield: Array  # [-]
+    attach_yield: Array  # [-]
+    layers: Array  # Price factor of the substrate's layers [-]
 
 
 def design_cost(
     design: Columns, node: Columns, base_node: Columns, package: Columns, placed: bool = False
 ) -> dict[str, Array]:
-    r"""Cost of a module by part, what one-time costs add to it, its price, and the carbon of making it.
-
-    .. math:: c = c_\mathrm{module} + c_\mathrm{board} + c_\mathrm{one-time},\quad p = \frac{c}{1 - m}
-    """
+    """Cost of a module by part, one-time costs, price and carbon: columns of the sheet ``chiplets_results``."""
     num_dies, num_base, stacks, dummies = (
         design.num_dies, design.num_base_dies, design.memory_stacks, design.num_dummy_dies
     )  # fmt: skip
@@ -64,6 +61,7 @@ def design_cost(
     area, base_area = _die_area(design, package), np.where(based, design.base_area, 0.0)
     chip = _dies(design, node, area, design.die_width, placed, harvested=True)
     base = _base_dies(design, base_node, placed)
+    # Parts on the carrier, and their area [mm2].
     on_carrier = np.where(stacked, 0.0, num_dies) + num_base + stacks + dummies
     carried = np.where(stacked, 0.0, num_dies * area) + num_base * base_area + stacks * design.stack_area
     carried = carried + dummies * design.dummy_area
@@ -73,6 +71,7 @@ def design_cost(
     one_time = _one_time(design, node, base_node, package, area, base_area, below)
     bill = cost["total"] + design.board_cost
     unit = bill + one_time["nre_per_unit"]
+    # Carbon of dies, memory and package per module that passes the final test [kg].
     good = np.where(unit == unit, module.stack_yield * module.bonding_yield * below.attach_yield, np.nan)
     sold = good * module.final_yield
     made = (num_dies * chip.carbon + num_base * base.carbon) / sold
@@ -105,7 +104,7 @@ def design_cost(
 
 
 def _die_area(design: Columns, package: Columns) -> Array:
-    """Compute die with its die-to-die links: macros for their bandwidth, or a share of the rest of the die."""
+    """Area of a compute die with its die-to-die links: macros for their bandwidth, or a share of the module."""
     macros = dies.link_area(design.link_bandwidth, package.link_bandwidth, package.link_area)
     share = design.module_area * design.link_area_share
     return np.asarray(design.module_area + np.where(np.isnan(design.link_bandwidth), share, macros))
@@ -169,12 +168,12 @@ def _dies(design: Columns, node: Columns, area: Array, width: Numeric, placed: b
     carbon = die_carbon(
         area, passed, node.fab_energy, node.fab_carbon_intensity, node.fab_gas_carbon, node.fab_material_carbon
     )
-    sort = dies.testing_cost(node.sort_time, node.tester_rate)
+    sort = node.sort_time * node.tester_rate
     return _Dies(per_wafer, sold, passed, raw, dies.good_die_cost(raw, 0.0, passed), sort, carbon)
 
 
 def _base_dies(design: Columns, node: Columns, placed: bool) -> _Dies:
-    """Base dies, which must be perfect; nothing where there are none."""
+    """Base dies, which must be perfect; zeros without base dies."""
     based = design.num_base_dies > 0.0
     if not based.any():
         return _Dies(*(np.zeros(based.shape),) * len(_Dies._fields))
@@ -183,7 +182,7 @@ def _base_dies(design: Columns, node: Columns, placed: bool) -> _Dies:
 
 
 def _package(package: Columns, carried: Array, chips: Array, bridges: Array) -> _Package:
-    """Carrier and substrate; where there is no other carrier, the substrate is the carrier."""
+    """Carrier and substrate; an organic substrate is its own carrier."""
     organic = np.isin(package.structure, ORGANIC)
     carrier_area = carried * package.carrier_area_ratio
     substrate_area = np.where(organic, carried, carrier_area) * package.substrate_area_ratio
@@ -191,11 +190,9 @@ def _package(package: Columns, carried: Array, chips: Array, bridges: Array) -> 
     layers = packages.substrate_layer_factor(
         substrate_area, parts, package.substrate_medium_area, package.substrate_large_area
     )
-    substrate = packages.substrate_cost(substrate_area, package.substrate_price, layers)
-    carrier = packages.carrier_cost(
-        package.carrier_wafer_price, _carriers_per_wafer(package, carrier_area), carrier_area,
-        package.carrier_bump_price, bridges, package.bridge_cost,
-    )  # fmt: skip
+    substrate = substrate_area * package.substrate_price * layers
+    silicon = package.carrier_wafer_price / _carriers_per_wafer(package, carrier_area)
+    carrier = silicon + carrier_area * package.carrier_bump_price + bridges * package.bridge_cost
     defects = yields.critical_defects(carrier_area, package.carrier_defect_density)
     good = yields.negative_binomial_yield(defects, package.carrier_clustering)
     fields = np.ceil(carrier_area / package.carrier_field_area)
@@ -213,7 +210,7 @@ def _package(package: Columns, carried: Array, chips: Array, bridges: Array) -> 
 
 
 def _carriers_per_wafer(package: Columns, area: Array) -> Array:
-    """Square carriers on a wafer; 1 where wafers are free of charge, NaN where none fits on one that is not."""
+    """Square carriers on a wafer; 1 for free wafers, NaN if no carrier fits."""
     side, wafer = np.sqrt(area), package.carrier_wafer_price
     sizes = (side, side, package.carrier_wafer_diameter, package.carrier_edge_exclusion, package.carrier_scribe_width)
     number = dies.dies_per_wafer(*sizes)
@@ -233,11 +230,10 @@ def _module(
     below: _Package,
     on_carrier: Array,
 ) -> packages.Module:
-    """What a module is made of: dies with bumps, memory, carrier and substrate with assembly, and their yields."""
+    """Costs and yields of the parts of a module: dies with bumps, memory, carrier, substrate with assembly."""
     num_dies, num_base, stacks = design.num_dies, design.num_base_dies, design.memory_stacks
     based, stacked = num_base > 0.0, package.structure == STACKED
-    bumps = packages.bumping_cost(area, num_dies, package.bump_price)
-    bumps = bumps + packages.bumping_cost(base_area, num_base, package.bump_price)
+    bumps = area * num_dies * package.bump_price + base_area * num_base * package.bump_price
     bonding = np.where(stacked, num_dies * area * package.stack_bonding_price, 0.0)
     assembled = on_carrier + design.num_bridges + np.where(stacked, num_dies, 0.0)
     good = packages.bond_yield(np.minimum(chip.sold / chip.passed, 1.0), num_dies)
@@ -252,7 +248,7 @@ def _module(
         memory=np.where(stacks > 0.0, stacks * design.stack_capacity * design.memory_price, 0.0),
         carrier=below.carrier,
         substrate=below.substrate + (package.assembly_cost + assembled * package.assembly_cost_per_part),
-        final_test=dies.testing_cost(package.final_test_time, package.tester_rate),
+        final_test=package.final_test_time * package.tester_rate,
         carrier_yield=below.carrier_yield,
         bonding_yield=packages.bond_yield(package.bonding_yield, on_carrier),
         attach_yield=below.attach_yield,
@@ -270,7 +266,7 @@ def _one_time(
     base_area: Array,
     below: _Package,
 ) -> dict[str, Array]:
-    """One-time costs of modules, chips, masks and package, and what one module carries of them."""
+    """One-time costs of modules, chips, masks and package, in total and per module."""
     num_dies, num_base, volume = design.num_dies, design.num_base_dies, design.volume
     based = np.where(num_base > 0.0, 1.0, 0.0)
     module_rate, chip_rate, fixed, mask_set = (
@@ -284,10 +280,8 @@ def _one_time(
     masks = design.num_designs * node.mask_set_price
     base_modules = packages.chip_nre(base_area, based, module_rate)
     base_chips = packages.chip_nre(base_area, based, chip_rate, fixed)
-    packaging = packages.package_nre(
-        np.where(np.isnan(below.carrier_area), 0.0, below.carrier_area), package.nre_per_carrier_area,
-        below.substrate_area, package.nre_per_substrate_area * below.layers, package.nre_fixed,
-    )  # fmt: skip
+    packaging = np.where(np.isnan(below.carrier_area), 0.0, below.carrier_area) * package.nre_per_carrier_area
+    packaging = packaging + below.substrate_area * (package.nre_per_substrate_area * below.layers) + package.nre_fixed
     family = np.where(np.isnan(design.family_volume), num_dies * volume, design.family_volume)
     base_made = np.where(num_base > 0.0, num_base * volume, 1.0)
     base_family = np.where(np.isnan(design.base_family_volume), base_made, design.base_family_volume)
@@ -303,7 +297,7 @@ def _one_time(
 
 
 def fits_reticle(area: Numeric, width: Numeric, node: Columns) -> np.ndarray:
-    """Whether dies fit one exposure field of their node, or the node joins fields."""
+    """Whether dies fit one exposure field of their node, or the node stitches fields; unknown areas fit."""
     size = array(area)
     across = _across(size, width, node.reticle_width)
     known = ~np.isnan(size / across)
@@ -311,7 +305,7 @@ def fits_reticle(area: Numeric, width: Numeric, node: Columns) -> np.ndarray:
 
 
 def design_rules(design: Columns, node: Columns, base_node: Columns, package: Columns) -> list[DesignRule]:
-    """Rules of chiplet designs: numbers that must be given, and limits of dies and packages."""
+    """Rules of chiplet designs: mandatory numbers, and limits of dies and packages."""
     based, has_memory = design.num_base_dies > 0.0, design.memory_stacks > 0.0
     has_base = ~np.isnan(base_node.wafer_price)
     linked = ~np.isnan(design.link_bandwidth)
@@ -360,25 +354,25 @@ def design_rules(design: Columns, node: Columns, base_node: Columns, package: Co
 def crossover_volume(
     unit_cost: Numeric, one_time_cost: Numeric, other_unit_cost: Numeric, other_one_time_cost: Numeric
 ) -> Array:
-    r"""Volume at which two designs cost the same: one cheaper to make, the other cheaper to design.
+    r"""Volume at which two designs cost the same.
 
     .. math:: V = \frac{C_2 - C_1}{c_1 - c_2}
 
     Parameters
     ----------
     unit_cost : numeric
-        Cost c1 of making one of the first design. [USD]
+        Unit cost c1 of the first design. [USD]
     one_time_cost : numeric
         One-time cost C1 of the first design. [USD]
     other_unit_cost : numeric
-        Cost c2 of making one of the other. [USD]
+        Unit cost c2 of the other design. [USD]
     other_one_time_cost : numeric
-        One-time cost C2 of the other. [USD]
+        One-time cost C2 of the other design. [USD]
 
     Returns
     -------
     volume : numeric
-        Units; NaN where one design is cheaper at every volume. [-]
+        Units; NaN if one design is cheaper at every volume. [-]
 
     References
     ----------

@@ -17,7 +17,6 @@ __all__ = [
     "raw_die_cost",
     "reticle_fields",
     "reticle_utilization",
-    "testing_cost",
 ]
 
 _OFFSETS = 8  # positions of the grid that are tried across a die, each way
@@ -30,7 +29,7 @@ def dies_per_wafer(
     edge_exclusion: Numeric = 0.0,
     scribe_width: Numeric = 0.0,
 ) -> Array:
-    r"""Dies on a wafer, as a real number: area, less those that the rim cuts.
+    r"""Dies on a wafer, as a real number: by area, less the dies cut by the rim.
 
     .. math:: N = \frac{\pi (D/2 - e)^2}{B} - \frac{\pi (D - 2e)}{\sqrt{2B}},\quad B = (w + s)(h + s)
 
@@ -46,7 +45,7 @@ def dies_per_wafer(
     Returns
     -------
     dies : numeric
-        Dies per wafer, 0 where none fits. [-]
+        Dies per wafer, at least 0. [-]
 
     References
     ----------
@@ -72,7 +71,7 @@ def dies_per_wafer_by_area(
     edge_exclusion: Numeric = 0.0,
     scribe_width: Numeric = 0.0,
 ) -> Array:
-    r"""Wafer area over die area: what no placement reaches.
+    r"""Wafer area over die area, an upper bound.
 
     .. math:: N = \frac{\pi (D/2 - e)^2}{(w + s)(h + s)}
 
@@ -113,7 +112,7 @@ def dies_per_wafer_exponential(
     edge_exclusion: Numeric = 0.0,
     scribe_width: Numeric = 0.0,
 ) -> Array:
-    r"""Dies on a wafer with an exponential correction for the rim; stays above 0 for the largest dies.
+    r"""Dies on a wafer with an exponential correction for the rim, above 0 for any die.
 
     .. math:: N = \frac{\pi R^2}{B} e^{-\sqrt{B}/R},\quad R = D/2 - e,\quad B = (w + s)(h + s)
 
@@ -155,9 +154,7 @@ def dies_per_wafer_placed(
     edge_exclusion: Numeric = 0.0,
     scribe_width: Numeric = 0.0,
 ) -> Array:
-    r"""Whole dies counted on a grid that saws cut straight through: the best of 64 positions of the grid. Slow.
-
-    A die counts where all its corners lie within the usable circle.
+    r"""Whole dies of a grid inside the usable circle, for the best of 64 positions of the grid (slow).
 
     .. math:: N = \max_{x_0, y_0} \sum_j \left\lfloor\frac{c_j - x_0}{p}\right\rfloor
         - \left\lceil\frac{-c_j - x_0}{p}\right\rceil,\quad c_j = \sqrt{R^2 - y_j^2}
@@ -200,9 +197,10 @@ def dies_per_wafer_placed(
 
 
 def _placed(radius: float, across: float, down: float) -> float:
-    """Most cells of one grid that lie within one circle."""
+    """Most cells of one grid within one circle, over the offsets of the grid."""
     offsets = np.arange(_OFFSETS) / _OFFSETS
     lines = np.arange(-np.ceil(radius / down) - 1.0, np.ceil(radius / down) + 1.0)
+    # Row by row of the grid: the corner farthest from the middle, and the half chord there.
     low = (lines[:, None] + offsets) * down  # (lines, offsets) lower edges of the rows of cells
     farthest = np.maximum(np.abs(low), np.abs(low + down))
     half = np.sqrt(np.maximum(radius * radius - farthest * farthest, 0.0))[:, :, None]
@@ -213,7 +211,7 @@ def _placed(radius: float, across: float, down: float) -> float:
 
 
 def reticle_fields(die_width: Numeric, die_height: Numeric, reticle_width: Numeric, reticle_height: Numeric) -> Array:
-    r"""Exposure fields that cover a die, laid along or across.
+    r"""Exposure fields per die, in the better orientation.
 
     .. math:: f = \min\left(\lceil w/W\rceil \lceil h/H\rceil, \lceil h/W\rceil \lceil w/H\rceil\right)
 
@@ -227,7 +225,7 @@ def reticle_fields(die_width: Numeric, die_height: Numeric, reticle_width: Numer
     Returns
     -------
     fields : numeric
-        Fields; more than 1 needs stitching. [-]
+        Fields; more than 1 need stitching. [-]
 
     References
     ----------
@@ -245,7 +243,7 @@ def reticle_fields(die_width: Numeric, die_height: Numeric, reticle_width: Numer
 
 
 def reticle_utilization(die_area: Numeric, reticle_area: Numeric) -> Array:
-    r"""Share of the exposed area that whole dies fill.
+    r"""Share of the exposed area filled by whole dies.
 
     .. math:: u = \left\lfloor\frac{kR}{A}\right\rfloor \frac{A}{kR},\quad k = \left\lceil\frac{A}{R}\right\rceil
 
@@ -278,7 +276,7 @@ def reticle_utilization(die_area: Numeric, reticle_area: Numeric) -> Array:
 
 
 def lithography_cost_factor(lithography_share: Numeric, reticle_utilization_share: Numeric) -> Array:
-    r"""Factor on the cost of a wafer whose fields are not full: more exposures for the same dies.
+    r"""Cost factor of a wafer with partly filled fields: more exposures for the same dies.
 
     .. math:: f = 1 - l + \frac{l}{u}
 
@@ -292,7 +290,7 @@ def lithography_cost_factor(lithography_share: Numeric, reticle_utilization_shar
     Returns
     -------
     factor : numeric
-        Factor on the wafer's cost, 1 where fields are full. [-]
+        Factor on the wafer's cost, 1 for full fields. [-]
 
     References
     ----------
@@ -324,7 +322,7 @@ def raw_die_cost(wafer_price: Numeric, num_dies: Numeric) -> Array:
     Returns
     -------
     cost : numeric
-        Cost of one die before any is sorted out. [USD]
+        Cost of one die before the sort. [USD]
 
     References
     ----------
@@ -341,7 +339,7 @@ def raw_die_cost(wafer_price: Numeric, num_dies: Numeric) -> Array:
 
 
 def good_die_cost(raw_cost: Numeric, sort_cost: Numeric, pass_share: Numeric) -> Array:
-    r"""Cost of a die that has passed the sort; those that failed are paid for too.
+    r"""Cost of a die that passes the sort, rejected dies included.
 
     .. math:: c = \frac{c_r + c_t}{P}
 
@@ -352,7 +350,7 @@ def good_die_cost(raw_cost: Numeric, sort_cost: Numeric, pass_share: Numeric) ->
     sort_cost : numeric
         Cost of testing a die. [USD]
     pass_share : numeric
-        Share P of the dies that pass: the yield where the test is perfect. [-]
+        Share P of dies that pass; the yield for a perfect test. [-]
 
     Returns
     -------
@@ -373,43 +371,12 @@ def good_die_cost(raw_cost: Numeric, sort_cost: Numeric, pass_share: Numeric) ->
     return np.asarray((array(raw_cost) + array(sort_cost)) / array(pass_share))
 
 
-def testing_cost(test_time: Numeric, tester_rate: Numeric) -> Array:
-    r"""Cost of a test.
-
-    .. math:: c = t\,r
-
-    Parameters
-    ----------
-    test_time : numeric
-        Time on the tester. [s]
-    tester_rate : numeric
-        Price of the tester. [USD/s]
-
-    Returns
-    -------
-    cost : numeric
-        Cost of testing one part. [USD]
-
-    References
-    ----------
-    .. [1] A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
-
-    Examples
-    --------
-    Two seconds at 0.05 USD/s:
-
-    >>> float(testing_cost(2.0, 0.05))
-    0.1
-    """
-    return np.asarray(array(test_time) * array(tester_rate))
-
-
 def link_area(bandwidth: Numeric, macro_bandwidth: Numeric, macro_area: Numeric) -> Array:
     r"""Area of the die-to-die links of one die: whole macros of a link standard.
 
     .. math:: A = \left\lceil\frac{B}{b}\right\rceil a
 
-    Heuristic, this work: link standards publish bandwidth and area of one macro, and dies have whole ones.
+    Heuristic, this work.
 
     Parameters
     ----------
@@ -423,7 +390,7 @@ def link_area(bandwidth: Numeric, macro_bandwidth: Numeric, macro_area: Numeric)
     Returns
     -------
     area : numeric
-        Area that the links take on the die. [mm2]
+        Area of the links on the die. [mm2]
 
     Examples
     --------

@@ -1,4 +1,4 @@
-r"""Plans that are owned: accelerators bought in whole servers, the hour of the mean accelerator, what it is made of."""
+"""Owned plans: accelerators in whole servers, the cost of an hour of the mean accelerator by part, embodied carbon."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from xlperf.equations.cost.tokens import Terms, pool_mean, token_rate_per_power
 def accelerators_for_power(
     power_budget: Numeric, server_power: Numeric, power_usage_effectiveness: Numeric, group_size: Numeric = 1.0
 ) -> Array:
-    r"""Accelerators that a power budget feeds, in whole servers.
+    r"""Accelerators within a grid power budget, in whole servers.
 
     .. math:: n = g \left\lfloor\frac{P}{g\,P_s\,\mathrm{PUE}}\right\rfloor
 
@@ -39,7 +39,7 @@ def accelerators_for_power(
     power_usage_effectiveness : numeric
         Power into the building over power into the servers. [-]
     group_size : numeric, default 1.0
-        Accelerators g that are bought together. [-]
+        Accelerators g per server. [-]
 
     Returns
     -------
@@ -48,7 +48,7 @@ def accelerators_for_power(
 
     Examples
     --------
-    Servers of 8 draw 10 kW each: 105 kW feed ten of them:
+    Servers of 8 draw 10 kW each, so that 105 kW feed ten servers:
 
     >>> float(accelerators_for_power(105000.0, 1000.0, 1.25, 8.0))
     80.0
@@ -59,10 +59,7 @@ def accelerators_for_power(
 
 
 def server_costs(server: Columns, period: Numeric = YEAR) -> dict[str, Array]:
-    """Cost per accelerator-hour in a cluster of such servers, and what a planned number or power of them takes.
-
-    Where a number of accelerators and a power are fixed, what the power feeds bounds the number.
-    """
+    """Cost per accelerator-hour in a cluster of such servers, and of a planned number of accelerators or grid power."""
     pool = _cluster(server, DrawnPower.unknown(len(server.cluster_size)))
     parts, hour, terms = pool.parts, pool.hour(period), pool.terms(period)
     asked, group = server.fixed_accelerators, server.num_accelerators
@@ -81,35 +78,35 @@ def server_costs(server: Columns, period: Numeric = YEAR) -> dict[str, Array]:
 
 
 class OwnedPool(NamedTuple):
-    """Accelerators of plans, or of one of their pools, in the servers they are bought in, (rows,)."""
+    """Accelerators of plans, or of one of their pools, with their servers, (rows,)."""
 
-    server: Columns  # Rows of the sheet ``servers``; NaN where none has the accelerator
+    server: Columns  # Rows of the sheet ``servers``; NaN: none has the accelerator
     parts: NetworkParts  # Switches, cables and transceivers outside the servers
     network: Array  # Their price with adapters, share of one accelerator [USD]
     drawn: DrawnPower  # Power of the accelerators by their work
 
     def terms(self, period: Numeric = YEAR) -> OwnerTerms:
-        """What an accelerator costs to buy, to house and to run."""
+        """Costs of buying, housing and running an accelerator."""
         return owner_terms(self.server, self.network, self.drawn, period)
 
     def hour(self, period: Numeric = YEAR) -> dict[str, Array]:
-        """The hour of an accelerator by part."""
+        """Cost of an hour of an accelerator by part."""
         return server_hour(self.server, self.network, self.drawn, period)
 
 
 def _cluster(server: Columns, drawn: DrawnPower) -> OwnedPool:
-    """Servers joined by the network of their own row."""
+    """Servers with the network of their own row."""
     endpoints = server.cluster_size * server.links_per_accelerator
     parts, price = server_network(server, server.topology, endpoints, server.oversubscription)
     return OwnedPool(server, parts, price / server.cluster_size, drawn)
 
 
 def server_terms(server: Columns, power_limit: Array, period: Numeric = YEAR) -> Terms:
-    """What an accelerator at its power limit costs and draws in the cluster that the row of its server describes."""
+    """Cost and power of an accelerator at its power limit, in the cluster of its server's row."""
     pool = _cluster(server, DrawnPower(power_limit, power_limit, power_limit))
     full = working_terms(pool, period)
-    own = building_power(power_limit, server.power_usage_effectiveness)
-    return full._replace(accelerator_share=np.minimum(own / full.power, 1.0))
+    grid = building_power(power_limit, server.power_usage_effectiveness)
+    return full._replace(accelerator_share=np.minimum(grid / full.power, 1.0))
 
 
 def owned_pool(
@@ -127,7 +124,7 @@ def owned_pool(
 
 
 def working_terms(pool: OwnedPool, period: Numeric = YEAR) -> Terms:
-    """What an accelerator costs, and draws on the mean of its working hours."""
+    """Cost and mean power of an accelerator in its working hours."""
     terms, hour = pool.terms(period), pool.hour(period)
     power = terms.grid_power * terms.load_share
     return Terms(hour["cost_rate"], power, pool.server.carbon_intensity, 0.0 * power, terms.energy_price)
@@ -136,7 +133,7 @@ def working_terms(pool: OwnedPool, period: Numeric = YEAR) -> Terms:
 def accelerators_bought(
     num_accelerators: Numeric, num_prefill: Numeric, decode_server_size: Numeric, prefill_server_size: Numeric
 ) -> Array:
-    r"""Accelerators of a plan in whole servers, those of a pool that has others in servers of its own.
+    r"""Accelerators of a plan in whole servers, separately for prefill and decode servers.
 
     .. math:: N = g_d \left\lceil\frac{n - n_p}{g_d}\right\rceil + g_p \left\lceil\frac{n_p}{g_p}\right\rceil
 
@@ -147,11 +144,9 @@ def accelerators_bought(
     num_accelerators : numeric
         Accelerators n of the plan. [-]
     num_prefill : numeric
-        Those np that prefill in servers of their own. [-]
-    decode_server_size : numeric
-        Accelerators gd of one server. [-]
-    prefill_server_size : numeric
-        Accelerators gp of one server of those that prefill. [-]
+        Accelerators n_p in separate prefill servers. [-]
+    decode_server_size, prefill_server_size : numeric
+        Accelerators g_d of a decode server, and g_p of a prefill server. [-]
 
     Returns
     -------
@@ -160,14 +155,14 @@ def accelerators_bought(
 
     Examples
     --------
-    20 accelerators, 6 of which prefill: two servers of 8 and two of 4.
+    20 accelerators, 6 for prefill: two servers of 8 and two of 4.
 
     >>> float(accelerators_bought(20, 6, 8, 4))
     24.0
     """
-    apart, first, second = array(num_prefill), array(decode_server_size), array(prefill_server_size)
-    own = np.where(apart > 0.0, second * ceil_div(apart, second), 0.0 * apart)
-    return np.asarray(first * ceil_div(array(num_accelerators) - apart, first) + own)
+    separate, first, second = array(num_prefill), array(decode_server_size), array(prefill_server_size)
+    prefill = np.where(separate > 0.0, second * ceil_div(separate, second), 0.0 * separate)
+    return np.asarray(first * ceil_div(array(num_accelerators) - separate, first) + prefill)
 
 
 def owned_hour(
@@ -178,7 +173,8 @@ def owned_hour(
     token_rate: Numeric,
     period: Numeric = YEAR,
 ) -> dict[str, Array]:
-    """The hour of the mean accelerator of a plan, by part, and what all of them take."""
+    """Cost of an hour of the mean accelerator of a plan by part, and totals of the plan: the sheet ``ownership``."""
+    # Weighted means over both pools; rates while idle count in the paid hours.
     pools, count = (decode, prefill), array(num_accelerators)
     hours, terms = [pool.hour(period) for pool in pools], [pool.terms(period) for pool in pools]
 
@@ -212,10 +208,7 @@ def owned_hour(
 
 
 def accelerator_hour(design: Columns, pool: OwnedPool, period: Numeric = YEAR) -> dict[str, Array]:
-    r"""The accelerator's part of an hour by what the accelerator is made of; the rest of its price is margin.
-
-    .. math:: h_i = \frac{c_i}{p} h
-    """
+    """The accelerator's part of an hour, divided over dies, memory, package, board, one-time costs and margin."""
     price = pool.server.accelerator_price
     hour = pool.hour(period)["accelerator_cost"]
     made = {
@@ -239,10 +232,7 @@ def embodied_costs(
     token_rate: Array,
     run_time: Array,
 ) -> dict[str, Array]:
-    r"""Carbon of making the accelerators of a plan with their servers, of its tokens and of its run.
-
-    .. math:: m_t = \frac{n}{r}\,\frac{m_a + m_s / g}{u\,T}
-    """
+    """Embodied carbon of the accelerators and servers of a plan, of its tokens and of its run."""
     made: list[Array] = []
     rates: list[Array] = []
     for pool, carbon in ((decode, decode_carbon), (prefill, prefill_carbon)):

@@ -1,9 +1,8 @@
-r"""From good dies to a tested module: carrier, substrate, bonding, and what is lost when one of them fails.
+"""From good dies to a tested module: carrier, substrate, bonding and yield losses, for every kind of package.
 
-One set of equations covers every kind of package. Dies, and stacks of memory, are put on a *carrier* (organic
-substrate, redistribution layer, silicon interposer, layer with bridges), and the carrier on a *substrate* where it
-is not one itself. With chips last only tested carriers are used; with chips first the carrier is built over the dies
-and its defects cost dies too. Dies that are stacked (hybrid bonding) form stacks before they meet the carrier.
+Dies and memory stacks go on a *carrier* (organic substrate, redistribution layer, silicon interposer, layer with
+bridges), and the carrier on a *substrate* unless it is one. Chips last uses tested carriers; chips first builds the
+carrier over the dies, so that its defects scrap dies. Hybrid bonding stacks dies before the carrier.
 """
 
 from __future__ import annotations
@@ -19,23 +18,18 @@ __all__ = [
     "ModuleCost",
     "amortized_nre",
     "bond_yield",
-    "bumping_cost",
-    "carrier_cost",
     "chip_nre",
     "module_cost",
-    "package_nre",
-    "substrate_cost",
     "substrate_layer_factor",
 ]
 
 
 class Module(NamedTuple):
-    """What one module is made of, and what fails on the way, (rows,)."""
+    """Costs of the parts of one module and yields of its assembly, (rows,)."""
 
-    # 1 where the carrier is built over the dies, 0 where dies are put on a carrier that was tested [-]
-    chips_first: Array
-    raw_dies: Array  # Dies R as if none were bad [USD]
-    die_defects: Array  # Bad dies D that were paid for with them [USD]
+    chips_first: Array  # 1: the carrier is built over the dies; 0: dies go on a tested carrier [-]
+    raw_dies: Array  # Dies R at a yield of 1 [USD]
+    die_defects: Array  # Bad dies D [USD]
     sort_test: Array  # Sort T of the dies [USD]
     memory: Array  # Stacks of memory M [USD]
     carrier: Array  # One carrier I [USD]
@@ -43,62 +37,29 @@ class Module(NamedTuple):
     final_test: Array  # Test of one module [USD]
     carrier_yield: Array  # Yield y1 of carriers [-]
     bonding_yield: Array  # Yield y2 of all bonds on the carrier; has no effect with chips first [-]
-    attach_yield: Array  # Yield y3 of putting the carrier on the substrate [-]
-    stack_yield: Array  # Yield ys of stacking dies before they meet the carrier [-]
-    final_yield: Array  # Share yf of the modules that pass the final test [-]
+    attach_yield: Array  # Yield y3 of attaching the carrier to the substrate [-]
+    stack_yield: Array  # Yield ys of stacking dies before the carrier [-]
+    final_yield: Array  # Share yf of modules that pass the final test [-]
 
 
 class ModuleCost(NamedTuple):
     """Parts of the cost of one good module; they add up to ``total``."""
 
-    raw_dies: Array  # Dies as if none were bad, bumps included [USD]
-    die_defects: Array  # Dies that the sort has thrown out [USD]
-    raw_package: Array  # Carrier, substrate and assembly as if nothing failed [USD]
-    package_defects: Array  # Carriers, substrates and assembly that were lost [USD]
-    wasted_dies: Array  # Good dies that were lost with modules that failed [USD]
+    raw_dies: Array  # Dies at a yield of 1, with bumps [USD]
+    die_defects: Array  # Dies rejected by the sort [USD]
+    raw_package: Array  # Carrier, substrate and assembly at a yield of 1 [USD]
+    package_defects: Array  # Lost carriers, substrates and assembly [USD]
+    wasted_dies: Array  # Good dies lost with failed modules [USD]
     memory: Array  # Stacks of memory [USD]
-    wasted_memory: Array  # Stacks of memory that were lost with modules that failed [USD]
+    wasted_memory: Array  # Memory stacks lost with failed modules [USD]
     test: Array  # Sort of the dies and test of the modules [USD]
     total: Array  # Sum of the parts [USD]
-
-
-def bumping_cost(die_area: Numeric, num_dies: Numeric, bump_price: Numeric) -> Array:
-    r"""Cost of the bumps of dies.
-
-    .. math:: c = A\,n\,p
-
-    Parameters
-    ----------
-    die_area : numeric
-        Area A of one die. [mm2]
-    num_dies : numeric
-        Dies n. [-]
-    bump_price : numeric
-        Price p of bumps per area of die. [USD/mm2]
-
-    Returns
-    -------
-    cost : numeric
-        Cost of the bumps of all of them. [USD]
-
-    References
-    ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
-
-    Examples
-    --------
-    Four dies of 100 mm2 at 0.5 cents per mm2:
-
-    >>> float(bumping_cost(100.0, 4.0, 0.005))
-    2.0
-    """
-    return np.asarray(array(die_area) * array(num_dies) * array(bump_price))
 
 
 def substrate_layer_factor(
     substrate_area: Numeric, num_chips: Numeric, medium_area: Numeric, large_area: Numeric
 ) -> Array:
-    r"""Factor on the price of an organic substrate that joins several chips: larger ones need more layers.
+    r"""Price factor of an organic substrate with several chips: larger substrates need more layers.
 
     .. math:: k = 1 \text{ for one chip, else } 1.5,\; 1.75\;(S > S_m),\; 2\;(S > S_l)
 
@@ -108,10 +69,8 @@ def substrate_layer_factor(
         Area S of the substrate. [mm2]
     num_chips : numeric
         Chips on it. [-]
-    medium_area : numeric
-        Area Sm above which a substrate is of medium size. [mm2]
-    large_area : numeric
-        Area Sl above which it is large. [mm2]
+    medium_area, large_area : numeric
+        Areas Sm and Sl above which a substrate is medium and large. [mm2]
 
     Returns
     -------
@@ -136,88 +95,8 @@ def substrate_layer_factor(
     return np.asarray(np.where(missing, np.nan, np.where(chips > 1.0, several, 1.0)))
 
 
-def substrate_cost(substrate_area: Numeric, substrate_price: Numeric, layer_factor: Numeric = 1.0) -> Array:
-    r"""Cost of an organic substrate.
-
-    .. math:: c = S\,p\,k
-
-    Parameters
-    ----------
-    substrate_area : numeric
-        Area S. [mm2]
-    substrate_price : numeric
-        Price p per area. [USD/mm2]
-    layer_factor : numeric, default 1.0
-        Factor k for more layers. [-]
-
-    Returns
-    -------
-    cost : numeric
-        Cost of one substrate. [USD]
-
-    References
-    ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
-
-    Examples
-    --------
-    3000 mm2 at 0.5 cents, twice for its layers:
-
-    >>> float(substrate_cost(3000.0, 0.005, 2.0))
-    30.0
-    """
-    return np.asarray(array(substrate_area) * array(substrate_price) * array(layer_factor))
-
-
-def carrier_cost(
-    carrier_wafer_price: Numeric,
-    carriers_per_wafer: Numeric,
-    carrier_area: Numeric,
-    bump_price: Numeric,
-    num_bridges: Numeric = 0.0,
-    bridge_cost: Numeric = 0.0,
-) -> Array:
-    r"""Cost of an interposer or redistribution layer with its bumps, and of the bridges that are set into it.
-
-    .. math:: c = \frac{W}{N} + A\,p + b\,c_b
-
-    Parameters
-    ----------
-    carrier_wafer_price : numeric
-        Price W of a processed wafer or panel of carriers. [USD]
-    carriers_per_wafer : numeric
-        Carriers N on it. [-]
-    carrier_area : numeric
-        Area A of one. [mm2]
-    bump_price : numeric
-        Price p of the bumps below it per area. [USD/mm2]
-    num_bridges : numeric, default 0.0
-        Silicon bridges b. [-]
-    bridge_cost : numeric, default 0.0
-        Cost of one good bridge with its placement. [USD]
-
-    Returns
-    -------
-    cost : numeric
-        Cost of one carrier, good or bad. [USD]
-
-    References
-    ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
-
-    Examples
-    --------
-    2000 / 20 for the silicon, 1000 x 0.01 for bumps, four bridges of 5 USD:
-
-    >>> float(carrier_cost(2000.0, 20.0, 1000.0, 0.01, 4.0, 5.0))
-    130.0
-    """
-    silicon = array(carrier_wafer_price) / array(carriers_per_wafer)
-    return np.asarray(silicon + array(carrier_area) * array(bump_price) + array(num_bridges) * array(bridge_cost))
-
-
 def bond_yield(yield_per_bond: Numeric, num_bonds: Numeric) -> Array:
-    r"""Share of modules in which every bond holds.
+    r"""Share of modules with all bonds good.
 
     .. math:: Y = y^n
 
@@ -226,7 +105,7 @@ def bond_yield(yield_per_bond: Numeric, num_bonds: Numeric) -> Array:
     yield_per_bond : numeric
         Yield y of bonding one die, stack or bridge. [-]
     num_bonds : numeric
-        Parts n that are bonded. [-]
+        Bonded parts n. [-]
 
     Returns
     -------
@@ -248,22 +127,18 @@ def bond_yield(yield_per_bond: Numeric, num_bonds: Numeric) -> Array:
 
 
 def module_cost(module: Module) -> ModuleCost:
-    r"""Cost of a good module by part.
+    r"""Cost of a good module by part: a failed module loses its dies, memory, carrier and substrate.
 
-    Carriers are paid until one is good; what was put on them is lost with a module that fails. With
-    :math:`Y_m = y_2 y_3 y_f` for chips last and :math:`Y_m = y_1 y_3 y_f` for chips first:
-
-    .. math:: W_d = (R + D + T)\left(\frac{1}{y_s Y_m} - 1\right),\quad W_h = M\left(\frac{1}{Y_m} - 1\right)
-
-    .. math:: D_p = I\left(\frac{1}{y_1 y_2 y_3 y_f} - 1\right) + S\left(\frac{1}{y_3 y_f} - 1\right)
-
-    where y2 is 1 for chips first. Memory is scrapped with a module that fails.
+    Lost dies :math:`(R + D + T)(1/(y_s Y) - 1)`, lost memory :math:`M (1/Y - 1)` with :math:`Y = y_2 y_3 y_f` for chips
+    last and :math:`y_1 y_3 y_f` for chips first; a carrier is lost unless :math:`y_1`, a substrate by :math:`y_3 y_f`.
     """
+    # Yields from the substrate on, of a module, and of a module with its carrier.
     below = array(module.attach_yield) * array(module.final_yield)
     carrier_yield = array(module.carrier_yield)
     module_yield = np.where(module.chips_first, carrier_yield, module.bonding_yield) * below
     with_carrier = np.where(module.chips_first, module_yield, carrier_yield * module_yield)
     dies, defects, sorting = array(module.raw_dies), array(module.die_defects), array(module.sort_test)
+    # Losses: cost of a part times the failed attempts per good module.
     stacks, carrier, base = array(module.memory), array(module.carrier), array(module.substrate)
     package = carrier + base
     package_defects = carrier * (1.0 / with_carrier - 1.0) + base * (1.0 / below - 1.0)
@@ -291,7 +166,7 @@ def chip_nre(
     price_per_area : numeric
         Design effort p per area. [USD/mm2]
     fixed : numeric, default 0.0
-        What a design of any area f costs. [USD]
+        Cost f of any design. [USD]
     mask_set : numeric, default 0.0
         Price m of the masks of a design. [USD]
 
@@ -315,52 +190,8 @@ def chip_nre(
     return np.asarray(array(num_designs) * each)
 
 
-def package_nre(
-    carrier_area: Numeric,
-    carrier_price_per_area: Numeric,
-    substrate_area: Numeric,
-    substrate_price_per_area: Numeric,
-    fixed: Numeric,
-) -> Array:
-    r"""One-time cost of designing a package.
-
-    .. math:: c = A\,p_a + S\,p_s + f
-
-    Parameters
-    ----------
-    carrier_area : numeric
-        Area A of the carrier; nothing where the substrate is the carrier. [mm2]
-    carrier_price_per_area : numeric
-        Design effort pa per area of carrier. [USD/mm2]
-    substrate_area : numeric
-        Area S of the substrate. [mm2]
-    substrate_price_per_area : numeric
-        Design effort ps per area of substrate. [USD/mm2]
-    fixed : numeric
-        What any package f costs. [USD]
-
-    Returns
-    -------
-    cost : numeric
-        One-time cost. [USD]
-
-    References
-    ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
-
-    Examples
-    --------
-    1000 x 10 for the carrier, 4000 x 1 for the substrate, 6000 in any case:
-
-    >>> float(package_nre(1000.0, 10.0, 4000.0, 1.0, 6000.0))
-    20000.0
-    """
-    carrier = array(carrier_area) * array(carrier_price_per_area)
-    return np.asarray(carrier + array(substrate_area) * array(substrate_price_per_area) + array(fixed))
-
-
 def amortized_nre(one_time_cost: Numeric, num_in_product: Numeric, num_in_family: Numeric) -> Array:
-    r"""Share of a one-time cost that one product carries when a family of products shares a design.
+    r"""One-time cost per product when a family of products shares a design.
 
     .. math:: c = \frac{C\,n}{N}
 
@@ -371,7 +202,7 @@ def amortized_nre(one_time_cost: Numeric, num_in_product: Numeric, num_in_family
     num_in_product : numeric
         Parts n of this design in one product. [-]
     num_in_family : numeric
-        Parts N of this design that are made for all products together, above 0. [-]
+        Parts N of this design over all products, above 0. [-]
 
     Returns
     -------
@@ -384,7 +215,7 @@ def amortized_nre(one_time_cost: Numeric, num_in_product: Numeric, num_in_family
 
     Examples
     --------
-    500,000 USD over 100,000 parts, of which the product has four:
+    500,000 USD over 100,000 parts, four in the product:
 
     >>> float(amortized_nre(500000.0, 4.0, 100000.0))
     20.0

@@ -1,4 +1,4 @@
-r"""Servers that are owned: price, building, power, the network between them, and an accelerator's hour by part."""
+"""Owned servers: price, building, power, network, and the cost of an accelerator-hour by part."""
 
 from __future__ import annotations
 
@@ -18,91 +18,16 @@ from xlperf.equations.cost.tco import (
 )
 
 
-def facility_cost(
-    server_power: Numeric, power_usage_effectiveness: Numeric, building_price: Numeric, rack_cost: Numeric = 0.0
-) -> Array:
-    r"""Rack, power, cooling and building that one accelerator takes up.
-
-    .. math:: c = P_s\,\mathrm{PUE}\,p + r
-
-    Parameters
-    ----------
-    server_power : numeric
-        Power of one accelerator with its share of the server. [W]
-    power_usage_effectiveness : numeric
-        Power into the building over power into the servers. [-]
-    building_price : numeric
-        Building with power and cooling per power that it takes from the grid. [USD/W]
-    rack_cost : numeric, default 0.0
-        Rack and power strips, share of one accelerator. [USD]
-
-    Returns
-    -------
-    cost : numeric
-        Share of one accelerator. [USD]
-
-    References
-    ----------
-    .. [1] L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 6, doi:10.2200/S00874ED3V01Y201809CAC046.
-
-    Examples
-    --------
-    1000 W x 1.2 x 10 USD/W + 500 USD:
-
-    >>> float(facility_cost(1000.0, 1.2, 10.0, 500.0))
-    12500.0
-    """
-    power = array(server_power) * array(power_usage_effectiveness)
-    return np.asarray(power * array(building_price) + array(rack_cost))
-
-
-def accelerator_capex(
-    accelerator_price: Numeric, server_price: Numeric, num_accelerators: Numeric, network_price: Numeric
-) -> Array:
-    r"""Price of one accelerator with its share of the server and of the network.
-
-    .. math:: C = p_a + \frac{p_s}{n} + p_n
-
-    Parameters
-    ----------
-    accelerator_price : numeric
-        Price pa of one accelerator. [USD]
-    server_price : numeric
-        Price ps of a server without accelerators and without network. [USD]
-    num_accelerators : numeric
-        Accelerators n of a server. [-]
-    network_price : numeric
-        Share pn of one accelerator in the network. [USD]
-
-    Returns
-    -------
-    capex : numeric
-        Capital cost of one accelerator, without the building. [USD]
-
-    References
-    ----------
-    .. [1] L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 6, doi:10.2200/S00874ED3V01Y201809CAC046.
-
-    Examples
-    --------
-    30000 + 80000 / 8 + 5000:
-
-    >>> float(accelerator_capex(30000.0, 80000.0, 8.0, 5000.0))
-    45000.0
-    """
-    return np.asarray(array(accelerator_price) + array(server_price) / array(num_accelerators) + array(network_price))
-
-
 class DrawnPower(NamedTuple):
     """Power of the accelerators of plans, (rows,)."""
 
-    mean: Array  # By their work; NaN: not known [W]
-    provided: Array  # Limit of an accelerator as the plan lowers it: what is provisioned for it [W]
-    limit: Array  # Limit by the sheet accelerators, part of the power of its server at full load [W]
+    mean: Array  # Mean over the work; NaN: unknown [W]
+    provided: Array  # Provisioned limit, as the plan lowers it [W]
+    limit: Array  # Datasheet limit, part of the server power at full load [W]
 
     @classmethod
     def unknown(cls, count: int) -> DrawnPower:
-        """That of servers without a plan."""
+        """Servers without a plan."""
         return cls(*np.full((3, count), np.nan))
 
 
@@ -110,15 +35,15 @@ class OwnerTerms(NamedTuple):
     """Arguments of :func:`owned_cost_rate` for an accelerator in a server, (rows,)."""
 
     capex: Array  # Price with its share of server, network and storage [USD]
-    recovery_rate: Array  # Share of it that a second has to earn [1/s]
+    recovery_rate: Array  # Share of capex to earn per second [1/s]
     facility: Array  # Its share of rack, power, cooling and building [USD]
-    facility_recovery_rate: Array  # Share of it that a second has to earn [1/s]
+    facility_recovery_rate: Array  # Share of the facility to earn per second [1/s]
     maintenance_share: Array  # Repairs and spares of one period as a share of capex [-]
     staff_cost: Array  # Staff, insurance and rent for one period [USD]
     server_power: Array  # Power with its share of server and network at full load [W]
     power_usage_effectiveness: Array  # Power into the building over power into the servers [-]
     energy_price: Array  # Price of electric energy [USD/J]
-    utilization: Array  # Share of the time that is used [-]
+    utilization: Array  # Used share of the time [-]
     load_share: Array  # Mean power while it works over the power at full load [-]
 
     @property
@@ -128,21 +53,20 @@ class OwnerTerms(NamedTuple):
 
 
 def owner_terms(server: Columns, network: Numeric, drawn: DrawnPower, period: Numeric = YEAR) -> OwnerTerms:
-    r"""What an accelerator in a server costs to buy, to house and to run.
+    """Costs of buying, housing and running an accelerator in a server.
 
-    .. math:: C = \left(p_a + \frac{p_s}{n} + p_n\right) (1 + \sigma)
-
-    Where a plan's power is known, its mean makes the energy bill and its limit what is provisioned.
+    The provisioned power sizes the facility, the mean power makes the energy bill; without them the server's own.
     """
     group, discount, used = server.num_accelerators, server.discount_rate, server.utilization
-    bought = accelerator_capex(server.accelerator_price, server.server_price, group, network)
+    # Price with the share of the server and of the network [USD]; power with the share of the server [W].
+    bought = server.accelerator_price + server.server_price / group + array(network)
     power = server.server_power / group + server.network_power - np.nan_to_num(drawn.limit - drawn.provided)
     load = mean_load(drawn.mean, drawn.provided, np.minimum(drawn.provided / power, 1.0), server.load_share)
     rack = server.rack_cost / group
     return OwnerTerms(
         capex=bought * (1.0 + server.storage_share),
         recovery_rate=capital_recovery_rate(discount, server.life, server.residual_share, period),
-        facility=facility_cost(power, server.power_usage_effectiveness, server.building_price, rack),
+        facility=power * server.power_usage_effectiveness * server.building_price + rack,
         facility_recovery_rate=capital_recovery_rate(discount, server.building_life, period=period),
         maintenance_share=server.maintenance_share,
         staff_cost=server.staff_cost,
@@ -155,7 +79,7 @@ def owner_terms(server: Columns, network: Numeric, drawn: DrawnPower, period: Nu
 
 
 def straight_line_terms(price: Columns, unknown: OwnerTerms, drawn: DrawnPower) -> OwnerTerms:
-    """Terms of an owner by a list of prices: straight-line depreciation, building and staff not counted.
+    """Terms of an owner by the sheet ``prices``: straight-line depreciation, without building and staff.
 
     .. math:: a = 1 / T
     """
@@ -173,16 +97,13 @@ def straight_line_terms(price: Columns, unknown: OwnerTerms, drawn: DrawnPower) 
         utilization=price.utilization,
         load_share=mean_load(drawn.mean, drawn.limit, np.minimum(drawn.limit / price.server_power, 1.0)),
     )
-    return OwnerTerms(*(np.where(np.isnan(own), other, own) for own, other in zip(stated, unknown, strict=True)))
+    return OwnerTerms(*(np.where(np.isnan(value), other, value) for value, other in zip(stated, unknown, strict=True)))
 
 
 def server_hour(server: Columns, network: Numeric, drawn: DrawnPower, period: Numeric = YEAR) -> dict[str, Array]:
-    r"""Cost of the hour of an accelerator in a server, by part.
+    """Cost of an hour of an accelerator in a server, by part: columns of the sheet ``servers_results``.
 
-    Capital is earned over the hours that are used; :math:`c` adds up from accelerator, server, network, storage,
-    facility, running and energy cost.
-
-    .. math:: c = \frac{1}{u} \left(C a + F a_F + \frac{C m + s}{p}\right) + P_s\,l\,\mathrm{PUE}\,p_e
+    The used hours earn the capital; the parts add up to :func:`owned_cost_rate`.
     """
     terms = owner_terms(server, network, drawn, period)
     total = owned_cost_rate(*terms, period=period)
@@ -210,17 +131,17 @@ def server_hour(server: Columns, network: Numeric, drawn: DrawnPower, period: Nu
 
 
 Words: TypeAlias = "str | np.ndarray"
-"""One word for all rows, or one a row."""
+"""One word for all rows, or one per row."""
 _WITHOUT_SWITCHES = ("ring", "torus", "mesh", "fully-connected")
 _MOST_LEVELS = 8  # of the smallest switches: more than any data centre has
 
 
 class NetworkParts(NamedTuple):
-    """What a network is made of, (rows,)."""
+    """Parts of a network, (rows,)."""
 
     switches: Array  # Switches [-]
     cables: Array  # Links, from end points and between switches [-]
-    transceivers: Array  # Transceivers of the links between switches and of those of the end points, two each [-]
+    transceivers: Array  # Two per link [-]
 
 
 def network_parts(
@@ -228,22 +149,18 @@ def network_parts(
 ) -> NetworkParts:
     r"""Switches, cables and transceivers of a network, counted from its topology.
 
-    A folded Clos network of L levels of switches with k ports has, for n end points, n links at the bottom and n/o
-    at each level above; its top level has half as many switches per link. The lowest L with
-    :math:`2 (k/2)^L \ge n` is taken.
-
-    .. math:: s = \left\lceil\frac{n(1 + 1/o)}{k}\right\rceil + (L - 2)\left\lceil\frac{2n}{ok}\right\rceil
-        + \left\lceil\frac{n}{ok}\right\rceil
-
-    Heuristic, this work, after the fat tree [1]_: oversubscription thins out every level above the first.
+    A folded Clos network has n links at the bottom and n/o at each level above, half as many switches per link at the
+    top, and the fewest levels L with :math:`2 (k/2)^L \ge n` (k: ports). Heuristic, this work, after the fat tree.
     """
     names, points = np.asarray(topology), array(num_endpoints)
     ports, over = array(num_ports), array(oversubscription)
+    # Levels of switches of a folded Clos network.
     half = np.maximum(ports / 2.0, 2.0)
     capacity, levels = 2.0 * half, np.ones(np.broadcast(points, ports).shape)
     for _ in range(_MOST_LEVELS):
         levels = np.where(points > capacity, levels + 1.0, levels)
         capacity = capacity * half
+    # Switches and cables of one switch or several levels, and links without switches.
     single, upward = points <= ports, points / over
     between = np.maximum(levels - 2.0, 0.0) * ceil_div(2.0 * upward, ports)
     several = ceil_div(points + upward, ports) + between + ceil_div(upward, ports)
@@ -273,22 +190,10 @@ def network_cost(
 
     Parameters
     ----------
-    switches : numeric
-        Switches s. [-]
-    cables : numeric
-        Cables l. [-]
-    transceivers : numeric
-        Transceivers t. [-]
-    adapters : numeric
-        Adapters a of the end points. [-]
-    switch_price : numeric
-        Price of one switch. [USD]
-    cable_price : numeric
-        Price of one cable. [USD]
-    transceiver_price : numeric
-        Price of one transceiver. [USD]
-    adapter_price : numeric
-        Price of one adapter. [USD]
+    switches, cables, transceivers, adapters : numeric
+        Switches s, cables l, transceivers t, and adapters a of the end points. [-]
+    switch_price, cable_price, transceiver_price, adapter_price : numeric
+        Price of one of each. [USD]
 
     Returns
     -------
@@ -321,7 +226,7 @@ class ServerNetwork(NamedTuple):
 def server_network(
     server: Columns, topology: Words, num_endpoints: Numeric, oversubscription: Numeric, num_axes: Numeric = 3.0
 ) -> ServerNetwork:
-    """Parts of a network at the ports of its server's switches, and what they cost with adapters."""
+    """Parts of a network with the switches of a server's row, and their cost with adapters."""
     points = array(num_endpoints)
     counted = network_parts(topology, points, server.switch_ports, oversubscription, num_axes)
     parts = NetworkParts(*(np.where(points > 0.0, part, 0.0 * points) for part in counted))

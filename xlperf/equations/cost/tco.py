@@ -1,7 +1,6 @@
-r"""Total cost of ownership: prices and margins, the hour of an accelerator that is owned, carbon of energy and dies.
+"""Total cost of ownership: prices and margins, cost rate of an owned accelerator, carbon of energy and dies.
 
-Every function works on arrays that broadcast against each other. Costs of an accelerator are rates in USD per
-second of useful work; what is paid for idle hours is in them through the utilisation.
+Costs of an accelerator are rates in USD per second of useful work; the utilisation adds the cost of idle hours.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from xlperf.base.units import HOUR, YEAR
 
 
 def building_power(server_power: Numeric, power_usage_effectiveness: Numeric) -> Array:
-    r"""Power drawn from the grid for one accelerator, cooling and distribution included.
+    r"""Grid power of one accelerator, with cooling and distribution.
 
     .. math:: P = P_s\,\mathrm{PUE}
 
@@ -81,7 +80,7 @@ def energy_cost_rate(server_power: Numeric, power_usage_effectiveness: Numeric, 
 def mean_load(
     accelerator_power: Numeric, power_limit: Numeric, accelerator_share: Numeric, other_load: Numeric = 1.0
 ) -> Array:
-    r"""Mean power of a server over that at full load, from what its accelerators draw for their work.
+    r"""Mean power of a server over its full load, from the mean power of its accelerators.
 
     .. math:: l = s\,\frac{P_a}{P_{max}} + (1 - s)\,l_0
 
@@ -90,13 +89,13 @@ def mean_load(
     Parameters
     ----------
     accelerator_power : numeric
-        Mean power of an accelerator; NaN: not known, the load of the others counts. [W]
+        Mean power of an accelerator; NaN: unknown, the other load counts. [W]
     power_limit : numeric
-        Power limit of an accelerator, its share of the server's full load. [W]
+        Power limit of an accelerator. [W]
     accelerator_share : numeric
         Share s of the accelerators in the power of the server at full load. [-]
     other_load : numeric, default 1.0
-        Mean power of the rest of the server over that at full load. [-]
+        Mean load l_0 of the other parts of the server. [-]
 
     Returns
     -------
@@ -105,7 +104,7 @@ def mean_load(
 
     Examples
     --------
-    Accelerators are half of the power of a server and draw half of their limit, the rest four fifths:
+    Accelerators have half of the power and draw half of their limit, the other parts four fifths:
 
     >>> float(mean_load(350.0, 700.0, 0.5, 0.8))
     0.65
@@ -126,37 +125,37 @@ def accelerator_cost_rate(
     opex_share: Numeric,
     opex_period: Numeric = YEAR,
 ) -> Array:
-    r"""Cost of one second of useful work of one accelerator: rented where a rent is given, else owned.
+    r"""Cost of one second of useful work of one accelerator, rented or owned.
 
-    An owned accelerator is written off in a straight line over its life, and runs at full load while it works.
+    An owner pays straight-line depreciation and full load; without a rent only, so that these may be NaN beside one.
 
     .. math:: c = \frac{C}{u} \left(\frac{1}{T} + \frac{o}{T_o}\right) + P_s\,\mathrm{PUE}\,p_e
 
     Parameters
     ----------
     rental_price : numeric
-        All-in price of one accelerator; NaN: it is owned, and the other parameters count. [USD/s]
+        All-in rent of one accelerator; NaN: owned. [USD/s]
     capex : numeric
-        Purchase price C of one accelerator with its share of server and network; may be NaN where it is rented. [USD]
+        Purchase price C with server and network, or NaN. [USD]
     life : numeric
-        Time T over which it is written off; may be NaN where it is rented. [s]
+        Depreciation time T, or NaN. [s]
     utilization : numeric
-        Share u of the time that is used, above 0; may be NaN where it is rented. [-]
+        Used share u of the time, above 0, or NaN. [-]
     server_power : numeric
-        Power of one accelerator with its share of the server at full load; may be NaN where it is rented. [W]
+        Power of one accelerator with its share of the server, or NaN. [W]
     power_usage_effectiveness : numeric
-        Power into the building over power into the servers; may be NaN where it is rented. [-]
+        Power into the building over power into the servers, or NaN. [-]
     energy_price : numeric
-        Price of electric energy; may be NaN where it is rented. [USD/J]
+        Price of electric energy, or NaN. [USD/J]
     opex_share : numeric
-        Running cost o of one period without energy, as a share of capex; may be NaN where it is rented. [-]
+        Running cost o of one period without energy, as a share of capex, or NaN. [-]
     opex_period : numeric, default one year
-        Period that ``opex_share`` is for; may be NaN where it is rented. [s]
+        Period T_o of ``opex_share``, or NaN. [s]
 
     Returns
     -------
     cost_rate : numeric
-        Cost per second of work; NaN where there is neither a rent nor what an owner pays. [USD/s]
+        Cost per second of work; NaN if unknown. [USD/s]
 
     References
     ----------
@@ -181,11 +180,11 @@ def accelerator_cost_rate(
 def capital_recovery_rate(
     discount_rate: Numeric, life: Numeric, residual_share: Numeric = 0.0, period: Numeric = YEAR
 ) -> Array:
-    r"""Share of a purchase that each second of its life has to earn, capital included.
+    r"""Share of a purchase price to earn per second of its life, with the cost of capital.
 
     .. math:: a = \frac{r\,(1 - v\,(1 + r)^{-T/p})}{1 - (1 + r)^{-T/p}}\,\frac{1}{p}
 
-    Without a discount rate it is a straight line, :math:`(1 - v)/T`.
+    The limit without a discount rate is a straight line, :math:`(1 - v)/T`.
 
     Parameters
     ----------
@@ -194,9 +193,9 @@ def capital_recovery_rate(
     life : numeric
         Time T of use. [s]
     residual_share : numeric, default 0.0
-        Share v of the price that is left at the end. [-]
+        Residual share v of the price. [-]
     period : numeric, default one year
-        Period p that the discount rate is for. [s]
+        Period p of the discount rate. [s]
 
     Returns
     -------
@@ -235,7 +234,7 @@ def owned_cost_rate(
     load_share: Numeric = 1.0,
     period: Numeric = YEAR,
 ) -> Array:
-    r"""Cost of one second of useful work of an accelerator that is owned, with what its capital costs.
+    r"""Cost of one second of useful work of an owned accelerator, with the cost of capital.
 
     .. math:: c = \frac{1}{u} \left(C a + F a_F + \frac{C m + s}{p}\right) + P_s\,l\,\mathrm{PUE}\,p_e
 
@@ -244,11 +243,11 @@ def owned_cost_rate(
     capex : numeric
         Price C of one accelerator with its share of server and network. [USD]
     recovery_rate : numeric
-        Share a of it that a second has to earn, :func:`capital_recovery_rate`. [1/s]
+        Share a to earn per second, :func:`capital_recovery_rate`. [1/s]
     facility : numeric
         Share F of one accelerator in rack, power, cooling and building. [USD]
     facility_recovery_rate : numeric
-        Share of it that a second has to earn. [1/s]
+        Share a_F to earn per second. [1/s]
     maintenance_share : numeric
         Repairs and spares m of one period as a share of C. [-]
     staff_cost : numeric
@@ -260,11 +259,11 @@ def owned_cost_rate(
     energy_price : numeric
         Price of electric energy. [USD/J]
     utilization : numeric
-        Share u of the time that is used, above 0. [-]
+        Used share u of the time, above 0. [-]
     load_share : numeric, default 1.0
-        Mean power while it works over the power at full load. [-]
+        Mean load l while it works. [-]
     period : numeric, default one year
-        Period that maintenance and staff are for. [s]
+        Period p of maintenance and staff. [s]
 
     Returns
     -------
@@ -290,7 +289,7 @@ def owned_cost_rate(
 
 
 def sale_price(unit_cost: Numeric, margin_share: Numeric) -> Array:
-    r"""Price that leaves a gross margin.
+    r"""Price with a gross margin.
 
     .. math:: p = \frac{c}{1 - m}
 
@@ -319,7 +318,7 @@ def sale_price(unit_cost: Numeric, margin_share: Numeric) -> Array:
 
 
 def system_price(accelerator_price: Numeric, system_price_ratio: Numeric, link_cost: Numeric = 0.0) -> Array:
-    r"""Purchase price of an accelerator with its share of server and network, where no list of parts is known.
+    r"""Purchase price of an accelerator with its share of server and network, from a ratio.
 
     .. math:: C = p_a\,r + c_l
 
@@ -328,7 +327,7 @@ def system_price(accelerator_price: Numeric, system_price_ratio: Numeric, link_c
     accelerator_price : numeric
         Price pa of the accelerator alone. [USD]
     system_price_ratio : numeric
-        Price r with the share of server and network over that of the accelerator. [-]
+        Ratio r of the system price to the accelerator price. [-]
     link_cost : numeric, default 0.0
         Cables or optics cl of its links. [USD]
 
@@ -350,7 +349,7 @@ def system_price(accelerator_price: Numeric, system_price_ratio: Numeric, link_c
 
 
 def carbon_of_energy(energy: Numeric, carbon_intensity: Numeric) -> Array:
-    r"""Carbon dioxide, with what is equivalent to it, of an amount of electric energy.
+    r"""CO2 equivalent of an amount of electric energy.
 
     .. math:: m = E\,i
 
@@ -381,16 +380,14 @@ def carbon_of_energy(energy: Numeric, carbon_intensity: Numeric) -> Array:
 
 
 def daily_mean(by_hour: Sequence[Array], start: Numeric, duration: Numeric, day: Numeric = 24.0 * HOUR) -> Array:
-    r"""Mean over some time of what changes from hour to hour and repeats every day, over the mean of a day.
-
-    .. math:: \bar x = \frac{F(t_0 + T) - F(t_0)}{T\,\bar f}, \quad F(t) = \int_0^t f
-    """
+    """Mean of a daily profile over a time, relative to the mean of a day; 1 for an unknown start."""
     values, begin = np.stack([array(each) for each in by_hour], axis=-1), array(start) / array(day)
     length = array(duration) / array(day)
     parts = values.shape[-1]
+    # Integral of the profile up to each hour [day].
     whole = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, axis=-1) / parts], axis=-1)
 
-    def reached(time: Array) -> Array:
+    def integral(time: Array) -> Array:
         days = np.floor(time)
         within = np.nan_to_num((time - days) * parts)
         part = np.minimum(np.floor(within), parts - 1.0).astype(np.int64)
@@ -398,8 +395,8 @@ def daily_mean(by_hour: Sequence[Array], start: Numeric, duration: Numeric, day:
         so_far = whole[rows, part] + (within - part) * values[rows, part] / parts
         return np.asarray(days * whole[rows, -1] + so_far)
 
-    found = (reached(begin + length) - reached(begin)) / (length * whole[:, -1])
-    return np.where(np.isnan(begin), 1.0 + 0.0 * length, found)
+    mean = (integral(begin + length) - integral(begin)) / (length * whole[:, -1])
+    return np.where(np.isnan(begin), 1.0 + 0.0 * length, mean)
 
 
 def die_carbon(

@@ -1,7 +1,6 @@
 """Cost, energy and carbon of tokens, one definition for plans at the sheet ``prices`` and plans of an owner.
 
-The energy of a token is that of all accelerators over the tokens trained or generated; prompts are paid by the tokens
-that follow.
+All accelerators' energy is divided by the tokens trained or generated, so that output tokens pay for their prompts.
 """
 
 from __future__ import annotations
@@ -10,37 +9,37 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array
+from xlperf.base.arrays import Array, Numeric, array, ceil_div
 from xlperf.equations.cost.tco import carbon_of_energy, mean_load
 
 INPUT, OUTPUT = "cost_per_million_input_tokens", "cost_per_million_output_tokens"
 ALL_IN = {"training": "cost_per_million_tokens", "inference": "cost_per_million_output_tokens_all_in"}
-"""Result that holds all cost of a plan over its tokens, trained or generated."""
+"""Result with all cost of a plan over its tokens, trained or generated."""
 
 
 class Terms(NamedTuple):
-    """What one accelerator of each plan costs and draws, (rows,)."""
+    """Cost and power of one accelerator of each plan, (rows,)."""
 
     cost_rate: Array  # Cost of a second; NaN: it has no price [USD/s]
     power: Array  # Power on the basis of the energy [W]
     carbon_intensity: Array  # CO2 equivalent of that energy [kg/J]
-    accelerator_share: Array  # Share of that power which the accelerator itself draws at its limit [-]
+    accelerator_share: Array  # Share of the power drawn by the accelerator itself at its limit [-]
     energy_price: Array  # What the owner pays for that energy; 0 where the rent covers it [USD/J]
 
     def take(self, rows: np.ndarray | slice) -> Terms:
-        """Those of some of the rows."""
+        """Selected rows."""
         return Terms(*(values[rows] for values in self))
 
     def with_rows(self, rows: np.ndarray, other: Terms) -> Terms:
-        """The same with some of the rows replaced."""
-        found = Terms(*(values.copy() for values in self))
-        for values, changed in zip(found, other, strict=True):
+        """A copy with some rows replaced."""
+        terms = Terms(*(values.copy() for values in self))
+        for values, changed in zip(terms, other, strict=True):
             values[rows] = changed
-        return found
+        return terms
 
 
 def pool_mean(decode: Numeric, prefill: Numeric, prefill_share: Numeric) -> Array:
-    r"""Mean over the accelerators of two pools: what one costs or draws that is neither of one pool nor the other.
+    r"""Mean over the accelerators of two pools, for a cost or a power.
 
     .. math:: x = x_d + s\,(x_p - x_d)
 
@@ -58,7 +57,7 @@ def pool_mean(decode: Numeric, prefill: Numeric, prefill_share: Numeric) -> Arra
     Returns
     -------
     mean : numeric
-        The value of both to the last bit where both are equal; NaN where one that counts is NaN. [-]
+        The common value to the last bit if both are equal; NaN if a value with a share is NaN. [-]
 
     Examples
     --------
@@ -82,7 +81,7 @@ def cost_per_token(cost_rate: Numeric, num_accelerators: Numeric, token_rate: Nu
     Parameters
     ----------
     cost_rate : numeric
-        Cost c of one accelerator as :func:`accelerator_cost_rate` has it. [USD/s]
+        Cost c of one accelerator, :func:`accelerator_cost_rate`. [USD/s]
     num_accelerators : numeric
         Accelerators n that work on the tokens. [-]
     token_rate : numeric
@@ -113,7 +112,7 @@ def energy_per_token(power: Numeric, num_accelerators: Numeric, token_rate: Nume
     Parameters
     ----------
     power : numeric
-        Power P of one accelerator on the basis that the result is wanted on, e.g. :func:`building_power`. [W]
+        Power P of one accelerator, e.g. :func:`building_power`. [W]
     num_accelerators : numeric
         Accelerators n that work on the tokens. [-]
     token_rate : numeric
@@ -179,7 +178,7 @@ def run_cost(cost_rate: Numeric, num_accelerators: Numeric, busy_time: Numeric) 
     num_accelerators : numeric
         Accelerators n that work on it. [-]
     busy_time : numeric
-        Time t that they are paid for. [s]
+        Paid time t. [s]
 
     Returns
     -------
@@ -241,12 +240,9 @@ def mean_terms(decode: Terms, prefill: Terms, prefill_share: Array) -> Terms:
 
 
 def drawn_terms(terms: Terms, accelerator_power: Array, power_limit: Array) -> Terms:
-    r"""Terms of accelerators at the power that their work draws; the rest of the server is at full load.
+    """Terms of accelerators at their mean power: the energy bill follows the load, the capital does not.
 
-    .. math:: c = c_f - p_e\,(P_f - P), \quad P = P_f\,l
-
-    with the load l of :func:`xlperf.equations.cost.tco.mean_load`: the energy bill follows the work, the capital not.
-    By definition.
+    The other parts of the server are at full load, see :func:`xlperf.equations.cost.tco.mean_load`.
     """
     saved = terms.power * (1.0 - mean_load(accelerator_power, power_limit, terms.accelerator_share))
     return terms._replace(power=terms.power - saved, cost_rate=terms.cost_rate - terms.energy_price * saved)
@@ -274,7 +270,7 @@ def split_costs(
     prompt_length: Array,
     output_length: Array,
 ) -> dict[str, Array]:
-    """Cost of prompt and of output tokens: each pays the accelerators while they work for it."""
+    """Cost of prompt and of output tokens: each pays for its share of the accelerators."""
     input_rate = output_rate * prompt_length / output_length
     return {
         INPUT: cost_per_token(prefill.cost_rate * prefill_share, num_accelerators, input_rate),
@@ -283,11 +279,11 @@ def split_costs(
 
 
 def break_even_cost_rate(cost_rate: Numeric, cost: Numeric, other_cost: Numeric) -> Array:
-    r"""Cost of a second at which an accelerator makes tokens as cheaply as another one.
+    r"""Cost of a second at which an accelerator makes tokens as cheaply as another accelerator.
 
     .. math:: c^* = c\,\frac{k_2}{k_1}
 
-    By definition: the cost of a token is that of a second over the tokens of a second.
+    By definition.
 
     Parameters
     ----------
@@ -296,7 +292,7 @@ def break_even_cost_rate(cost_rate: Numeric, cost: Numeric, other_cost: Numeric)
     cost : numeric
         Cost k1 of a token on it now. [USD]
     other_cost : numeric
-        Cost k2 of a token on the other one. [USD]
+        Cost k2 of a token on the other accelerator. [USD]
 
     Returns
     -------
@@ -305,7 +301,7 @@ def break_even_cost_rate(cost_rate: Numeric, cost: Numeric, other_cost: Numeric)
 
     Examples
     --------
-    Tokens cost half as much: it may cost twice as much.
+    A token costs half as much, so that a second may cost twice as much:
 
     >>> float(break_even_cost_rate(3.0, 1.0, 2.0))
     6.0
@@ -314,11 +310,11 @@ def break_even_cost_rate(cost_rate: Numeric, cost: Numeric, other_cost: Numeric)
 
 
 def break_even_price(price: Numeric, cost_rate: Numeric, free_cost_rate: Numeric, wanted_rate: Numeric) -> Array:
-    r"""Purchase price at which a second of an owned accelerator costs what is wanted.
+    r"""Purchase price at which a second of an owned accelerator has a target cost.
 
     .. math:: C^* = C\,\frac{c^* - c_0}{c - c_0}
 
-    What an owner pays for a second is linear in the price: :func:`xlperf.equations.cost.tco.accelerator_cost_rate`.
+    The cost is linear in the price: :func:`xlperf.equations.cost.tco.accelerator_cost_rate`.
 
     Parameters
     ----------
@@ -329,12 +325,12 @@ def break_even_price(price: Numeric, cost_rate: Numeric, free_cost_rate: Numeric
     free_cost_rate : numeric
         Cost c0 of a second at a price of 0, its energy. [USD/s]
     wanted_rate : numeric
-        Wanted cost of a second. [USD/s]
+        Target cost c* of a second. [USD/s]
 
     Returns
     -------
     price : numeric
-        Purchase price; NaN where the energy alone costs more. [USD]
+        Purchase price; NaN if the energy alone costs more. [USD]
 
     References
     ----------
@@ -347,5 +343,52 @@ def break_even_price(price: Numeric, cost_rate: Numeric, free_cost_rate: Numeric
     >>> float(break_even_price(30_000.0, 4.0, 1.0, 7.0))
     60000.0
     """
-    found = array(price) * (array(wanted_rate) - array(free_cost_rate)) / (array(cost_rate) - array(free_cost_rate))
-    return np.asarray(np.where(found >= 0.0, found, np.nan))
+    scaled = array(price) * (array(wanted_rate) - array(free_cost_rate)) / (array(cost_rate) - array(free_cost_rate))
+    return np.asarray(np.where(scaled >= 0.0, scaled, np.nan))
+
+
+def break_even_load(
+    cost_rate: Numeric, copy_size: Numeric, server_size: Numeric, copy_load: Numeric, load_price: Numeric
+) -> Array:
+    r"""Least load that owned accelerators serve as cheaply as a price per unit of load.
+
+    .. math:: u^* = \min\left\{u : c\,g\left\lceil\frac{n}{g}\left\lceil\frac{u}{L}\right\rceil\right\rceil \le a\,u
+        \right\}
+
+    By definition, in whole copies and servers; after g copies the servers are full again.
+
+    Parameters
+    ----------
+    cost_rate : numeric
+        Cost c of one accelerator. [USD/s]
+    copy_size : numeric
+        Accelerators n of one copy of the model. [-]
+    server_size : numeric
+        Accelerators g per server. [-]
+    copy_load : numeric
+        Largest load L of one copy: requests in flight. [-]
+    load_price : numeric
+        Price a of a unit of load elsewhere. [USD/s]
+
+    Returns
+    -------
+    load : numeric
+        Requests in flight; infinite if no load pays. [-]
+
+    Examples
+    --------
+    A server of 8 at 0.1 cents a second each holds two copies of 100 requests; 0.005 cents a second for a request in
+    flight pay for it from 160 requests on:
+
+    >>> float(break_even_load(0.001, 4.0, 8.0, 100.0, 0.00005))
+    160.0
+    """
+    cost, size, group, most, price = (
+        array(values) for values in np.broadcast_arrays(cost_rate, copy_size, server_size, copy_load, load_price)
+    )
+    load = np.where(np.isnan(cost + size + group + most + price), np.nan, np.inf)
+    for copies in range(1, int(np.nanmax(group, initial=1.0)) + 1):
+        paid = cost * group * ceil_div(copies * size, group)
+        least = np.maximum(paid / price, (copies - 1.0) * most)
+        load = np.where(np.isinf(load) & (paid <= copies * most * price), least, load)
+    return np.asarray(load)

@@ -1,4 +1,4 @@
-r"""Share of dies that are good: yield models by name, dies with spare units, and what a test lets through.
+"""Yield of dies: yield models by name, dies with spare units, and coverage of the test.
 
 Every model takes the mean number of critical defects of a die, :func:`critical_defects`.
 """
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def critical_defects(die_area: Numeric, defect_density: Numeric, critical_area_ratio: Numeric = 1.0) -> Array:
-    r"""Mean number of defects of a die that break it.
+    r"""Mean number of critical defects of a die.
 
     .. math:: d = A\,D_0\,r
 
@@ -37,7 +37,7 @@ def critical_defects(die_area: Numeric, defect_density: Numeric, critical_area_r
     defect_density : numeric
         Defects per area D0. [1/mm2]
     critical_area_ratio : numeric, default 1.0
-        Share r of the area where a defect breaks something. [-]
+        Critical share r of the area. [-]
 
     Returns
     -------
@@ -59,7 +59,7 @@ def critical_defects(die_area: Numeric, defect_density: Numeric, critical_area_r
 
 
 def poisson_yield(defects: Numeric) -> Array:
-    r"""Yield where defects fall independently: the lowest of the models.
+    r"""Yield with independent defects, the lowest of the models.
 
     .. math:: Y = e^{-d}
 
@@ -119,7 +119,7 @@ def murphy_yield(defects: Numeric) -> Array:
 
 
 def rectangular_yield(defects: Numeric) -> Array:
-    r"""Yield with a density that is anything from none to twice the mean.
+    r"""Yield with a defect density uniform between 0 and twice the mean.
 
     .. math:: Y = \frac{1 - e^{-2d}}{2d}
 
@@ -178,7 +178,7 @@ def seeds_yield(defects: Numeric) -> Array:
 
 
 def moore_yield(defects: Numeric) -> Array:
-    r"""Yield that falls with the root of the defects; some call this model Seeds.
+    r"""Yield that falls with the root of the defects (also called Seeds).
 
     .. math:: Y = e^{-\sqrt{d}}
 
@@ -238,7 +238,7 @@ def bose_einstein_yield(defects: Numeric, num_critical_layers: Numeric) -> Array
 
 
 def negative_binomial_yield(defects: Numeric, clustering: Numeric) -> Array:
-    r"""Yield with clustered defects: Poisson for endless alpha, Seeds for an alpha of one.
+    r"""Yield with clustered defects: Poisson for infinite alpha, Seeds for an alpha of 1.
 
     .. math:: Y = \left(1 + \frac{d}{\alpha}\right)^{-\alpha}
 
@@ -247,7 +247,7 @@ def negative_binomial_yield(defects: Numeric, clustering: Numeric) -> Array:
     defects : numeric
         Mean number of critical defects d of a die. [-]
     clustering : numeric
-        Parameter alpha; small: defects sit together. [-]
+        Parameter alpha; small: strong clustering. [-]
 
     Returns
     -------
@@ -270,7 +270,7 @@ def negative_binomial_yield(defects: Numeric, clustering: Numeric) -> Array:
 
 
 def die_yield(yield_model: str, defects: Numeric, clustering: Numeric, num_critical_layers: Numeric) -> Array:
-    """Share of good dies by the model that is named."""
+    """Share of good dies by the named model."""
     if yield_model == "negative-binomial":
         return negative_binomial_yield(defects, clustering)
     if yield_model == "bose-einstein":
@@ -286,26 +286,23 @@ def die_yield(yield_model: str, defects: Numeric, clustering: Numeric, num_criti
 
 
 def harvested_yield(unit_yield: Numeric, num_units: Numeric, num_units_needed: Numeric) -> Array:
-    r"""Share of dies with enough good units where the units fail independently.
-
-    Times the yield of the share of the die that must be perfect it is the yield of dies that are sold with some
-    units switched off.
+    r"""Share of dies with enough good units, if units fail independently.
 
     .. math:: Y = \sum_{j=0}^{n-k} \binom{n}{j} y^{n-j} (1 - y)^j
 
     Parameters
     ----------
     unit_yield : numeric
-        Share y of units that are good, above 0. [-]
+        Yield y of a unit, above 0. [-]
     num_units : numeric
         Units n of the die. [-]
     num_units_needed : numeric
-        Units k that the product has. [-]
+        Units k of the product. [-]
 
     Returns
     -------
     yield : numeric
-        Share of dies with at least k good units; 0 where more are needed than there are. [-]
+        Share of dies with at least k good units; 0 for k above n. [-]
 
     References
     ----------
@@ -319,6 +316,7 @@ def harvested_yield(unit_yield: Numeric, num_units: Numeric, num_units_needed: N
     0.972
     """
     good, units, needed = np.broadcast_arrays(array(unit_yield), array(num_units), array(num_units_needed))
+    # Binomial terms, from no failed unit to all spare units.
     spare = units - needed
     ratio = (1.0 - good) / good
     term = power(good, units)
@@ -331,7 +329,7 @@ def harvested_yield(unit_yield: Numeric, num_units: Numeric, num_units_needed: N
 
 
 def stitching_yield(stitch_yield: Numeric, num_fields: Numeric) -> Array:
-    r"""Yield of the seams of a die or interposer that is exposed in several fields.
+    r"""Yield of the seams of a die or interposer exposed in several fields.
 
     .. math:: Y = y^{f - 1}
 
@@ -360,7 +358,7 @@ def stitching_yield(stitch_yield: Numeric, num_fields: Numeric) -> Array:
 
 
 def sort_pass_share(die_yield_share: Numeric, test_coverage_share: Numeric) -> Array:
-    r"""Share of dies that pass a test that sees only some of the faults.
+    r"""Share of dies that pass a test with incomplete coverage.
 
     .. math:: P = 1 - (1 - Y)\,c
 
@@ -369,12 +367,12 @@ def sort_pass_share(die_yield_share: Numeric, test_coverage_share: Numeric) -> A
     die_yield_share : numeric
         Share Y of good dies. [-]
     test_coverage_share : numeric
-        Share c of the bad dies that the test finds. [-]
+        Share c of bad dies detected. [-]
 
     Returns
     -------
     share : numeric
-        Share that passes; Y over it is the share of good ones among them. [-]
+        Share that passes; Y / P of these dies are good. [-]
 
     References
     ----------
@@ -382,7 +380,7 @@ def sort_pass_share(die_yield_share: Numeric, test_coverage_share: Numeric) -> A
 
     Examples
     --------
-    Of the bad fifth 95 % are found: 1 - 0.19:
+    The test detects 95 % of the bad fifth: 1 - 0.19:
 
     >>> float(sort_pass_share(0.8, 0.95))
     0.81

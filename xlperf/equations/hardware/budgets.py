@@ -1,4 +1,4 @@
-"""What budgets of area, edge and power hold: cores, caches, memory stacks, links, and the clock that power leaves."""
+"""Budgets of area, edge and power of a die: core area, memory stacks, link interfaces, voltage and clock."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def outer_perimeter(area: Numeric, aspect_ratio: Numeric) -> Array:
     Parameters
     ----------
     area : numeric
-        Area A of all dies that stand side by side. [mm2]
+        Area A of all dies side by side. [mm2]
     aspect_ratio : numeric
-        Long side over short side r of the rectangle that they make. [-]
+        Long over short side r of their rectangle. [-]
 
     Returns
     -------
     perimeter : numeric
-        Edge to the outside; seams between dies do not count. [mm]
+        Outer edge, without seams between dies. [mm]
 
     References
     ----------
@@ -56,17 +56,13 @@ def scaled_core_area(
     Parameters
     ----------
     core_area : numeric
-        Area A of the core where it is stated. [mm2]
+        Area A of the core at its stated node. [mm2]
     sram_size : numeric
         Registers and shared memory S of the core. [B]
-    reference_sram_area : numeric
-        Area a of SRAM there, with all that is not bit cell. [mm2/B]
-    sram_area : numeric
-        Area a' of SRAM at the node that is asked for. [mm2/B]
-    reference_logic_density : numeric
-        Transistors per area there. [1/mm2]
-    logic_density : numeric
-        Transistors per area at the node that is asked for. [1/mm2]
+    reference_sram_area, sram_area : numeric
+        SRAM area per byte, array overhead included, at the stated node (a) and at the other node (a'). [mm2/B]
+    reference_logic_density, logic_density : numeric
+        Transistors per area at the stated node and at the other node. [1/mm2]
 
     Returns
     -------
@@ -85,66 +81,6 @@ def scaled_core_area(
     return np.asarray(size * array(sram_area) + logic * (array(reference_logic_density) / array(logic_density)))
 
 
-def core_count(area: Numeric, core_area: Numeric, enabled_share: Numeric) -> Array:
-    r"""Enabled cores of a die area.
-
-    .. math:: n = \left\lfloor \epsilon \left\lfloor A / a \right\rfloor \right\rfloor
-
-    Heuristic, this work.
-
-    Parameters
-    ----------
-    area : numeric
-        Area A for cores. [mm2]
-    core_area : numeric
-        Area a of one core. [mm2]
-    enabled_share : numeric
-        Share of the cores that are switched on; the rest are spares for defects. [-]
-
-    Returns
-    -------
-    core_count : numeric
-        Whole cores. [-]
-
-    Examples
-    --------
-    Nine tenths of 33 cores:
-
-    >>> float(core_count(100.0, 3.0, 0.9))
-    29.0
-    """
-    return np.asarray(np.floor(np.floor(array(area) / array(core_area)) * array(enabled_share)))
-
-
-def sram_area(sram_cell_area: Numeric, sram_cell_share: Numeric) -> Array:
-    r"""SRAM area per byte, array overhead included.
-
-    .. math:: a = a_\mathrm{cell} / \epsilon
-
-    Heuristic, this work.
-
-    Parameters
-    ----------
-    sram_cell_area : numeric
-        Area of the bit cells. [mm2/B]
-    sram_cell_share : numeric
-        Share of the area that is bit cells. [-]
-
-    Returns
-    -------
-    sram_area : numeric
-        Area per byte that can be used. [mm2/B]
-
-    Examples
-    --------
-    Half of the area is bit cells:
-
-    >>> float(sram_area(0.2, 0.5))
-    0.4
-    """
-    return np.asarray(array(sram_cell_area) / array(sram_cell_share))
-
-
 def stack_bandwidth(interface_width: Numeric, pin_rate: Numeric, memory_rate_share: Numeric) -> Array:
     r"""Bandwidth of one HBM stack.
 
@@ -157,7 +93,7 @@ def stack_bandwidth(interface_width: Numeric, pin_rate: Numeric, memory_rate_sha
     pin_rate : numeric
         Fastest data rate r of a pin. [B/s]
     memory_rate_share : numeric
-        Data rate over the fastest; products stay below the best parts of their time. [-]
+        Data rate over the fastest rate; products stay below the fastest parts of their time. [-]
 
     Returns
     -------
@@ -195,13 +131,13 @@ def stack_count(
     Parameters
     ----------
     perimeter : numeric
-        Edge p of the dies to the outside. [mm]
+        Outer edge p of the dies. [mm]
     shoreline_share : numeric
         Share s of it for memory. [-]
     stack_shoreline : numeric
         Edge l that one stack takes. [mm]
     power_budget : numeric
-        Power P of the package; infinite where there is no budget. [W]
+        Power P of the package; infinite: no budget. [W]
     memory_power_share : numeric
         Largest share of it for memory. [-]
     stack_power : numeric
@@ -224,40 +160,6 @@ def stack_count(
     return np.asarray(np.floor(np.minimum(by_edge, by_power)))
 
 
-def lane_count(perimeter: Numeric, shoreline_share: Numeric, shoreline_bandwidth: Numeric, lane_rate: Numeric) -> Array:
-    r"""Link lanes that fit the shoreline.
-
-    .. math:: n = \left\lfloor p\,s\,\beta / r \right\rfloor
-
-    Heuristic, this work.
-
-    Parameters
-    ----------
-    perimeter : numeric
-        Edge p of the dies to the outside. [mm]
-    shoreline_share : numeric
-        Share s of it for the links. [-]
-    shoreline_bandwidth : numeric
-        Bandwidth per edge, one direction; the other runs beside it. [B/s/mm]
-    lane_rate : numeric
-        Rate r of one lane. [B/s]
-
-    Returns
-    -------
-    lane_count : numeric
-        Whole lanes in one direction, and as many in the other. [-]
-
-    Examples
-    --------
-    30 mm of edge at 10 per mm, lanes of 4:
-
-    >>> float(lane_count(120.0, 0.25, 10.0, 4.0))
-    75.0
-    """
-    length = array(perimeter) * array(shoreline_share)
-    return np.asarray(np.floor(length * array(shoreline_bandwidth) / array(lane_rate)))
-
-
 def interface_area(bandwidth: Numeric, shoreline_bandwidth: Numeric, interface_depth: Numeric) -> Array:
     r"""Die area of link interfaces (PHYs).
 
@@ -277,7 +179,7 @@ def interface_area(bandwidth: Numeric, shoreline_bandwidth: Numeric, interface_d
     Returns
     -------
     interface_area : numeric
-        Area behind the edge that the links take. [mm2]
+        Area of the interfaces. [mm2]
 
     Examples
     --------
@@ -289,36 +191,6 @@ def interface_area(bandwidth: Numeric, shoreline_bandwidth: Numeric, interface_d
     return np.asarray(array(bandwidth) / array(shoreline_bandwidth) * array(interface_depth))
 
 
-def crossing_bandwidth(bandwidth: Numeric, num_dies: Numeric) -> Array:
-    r"""Die-to-die share of a traffic that is spread evenly over dies.
-
-    .. math:: B_x = B\,\frac{n - 1}{n}
-
-    Heuristic, this work: traffic is even.
-
-    Parameters
-    ----------
-    bandwidth : numeric
-        All traffic B. [B/s]
-    num_dies : numeric
-        Dies n that ask for it and hold it. [-]
-
-    Returns
-    -------
-    crossing_bandwidth : numeric
-        What crosses between dies; none on a single one. [B/s]
-
-    Examples
-    --------
-    Three of four bytes come from another die:
-
-    >>> float(crossing_bandwidth(100.0, 4.0))
-    75.0
-    """
-    number = array(num_dies)
-    return np.asarray(array(bandwidth) * ((number - 1.0) / number))
-
-
 _HALVINGS = 60
 
 
@@ -327,8 +199,7 @@ def voltage_share(clock_share: Numeric, least_voltage_share: Numeric) -> Array:
 
     .. math:: v = \max\left(v_0 + (1 - v_0)\,x,\; x\right)
 
-    Heuristic, this work: below its nominal voltage a node is close to the straight line [1]_; above it the voltage
-    rises as the clock does, as in :func:`xlperf.equations.hardware.power.node_energy_ratio`.
+    Heuristic, this work: a straight line below the nominal voltage [1]_, proportional to the clock above it.
 
     Parameters
     ----------
@@ -357,96 +228,6 @@ def voltage_share(clock_share: Numeric, least_voltage_share: Numeric) -> Array:
     return np.asarray(np.maximum(least + (1.0 - least) * share, share))
 
 
-def switching_power(flop_rate: Numeric, flop_energy: Numeric, voltage_share: Numeric) -> Array:
-    r"""Dynamic power of arithmetic.
-
-    .. math:: P = R\,e\,v^2
-
-    By definition.
-
-    Parameters
-    ----------
-    flop_rate : numeric
-        Operations per second R. [FLOP/s]
-    flop_energy : numeric
-        Energy e of one at nominal voltage, with fetching its operands. [J/FLOP]
-    voltage_share : numeric
-        Voltage over the nominal voltage v. [-]
-
-    Returns
-    -------
-    switching_power : numeric
-        Power. [W]
-
-    Examples
-    --------
-    1000 x 0.5 W, times 0.8 squared:
-
-    >>> float(switching_power(1000.0, 0.5, 0.8))
-    320.0
-    """
-    share = array(voltage_share)
-    return np.asarray(array(flop_rate) * array(flop_energy) * share * share)
-
-
-def transfer_power(bandwidth: Numeric, energy: Numeric) -> Array:
-    r"""Dynamic power of data movement.
-
-    .. math:: P = B\,e
-
-    By definition.
-
-    Parameters
-    ----------
-    bandwidth : numeric
-        Bytes per second B. [B/s]
-    energy : numeric
-        Energy e of one byte. [J/B]
-
-    Returns
-    -------
-    transfer_power : numeric
-        Power. [W]
-
-    Examples
-    --------
-    100 B/s x 0.4 J/B:
-
-    >>> float(transfer_power(100.0, 0.4))
-    40.0
-    """
-    return np.asarray(array(bandwidth) * array(energy))
-
-
-def static_power(area: Numeric, power_density: Numeric) -> Array:
-    r"""Static power: leakage and idle clocks.
-
-    .. math:: P = A\,p
-
-    By definition.
-
-    Parameters
-    ----------
-    area : numeric
-        Area A of cores or cache. [mm2]
-    power_density : numeric
-        Static power per area p. [W/mm2]
-
-    Returns
-    -------
-    static_power : numeric
-        Power. [W]
-
-    Examples
-    --------
-    800 mm2 x 0.05 W/mm2:
-
-    >>> float(static_power(800.0, 0.05))
-    40.0
-    """
-    return np.asarray(array(area) * array(power_density))
-
-
 def clock_share(
     power: Numeric, full_power: Numeric, least_voltage_share: Numeric, largest_share: Numeric = 1.0
 ) -> Array:
@@ -456,28 +237,27 @@ def clock_share(
 
     .. math:: P_1\,x\,v(x)^2 \le P
 
-    and the voltage v of :func:`voltage_share`, found by bisection. Heuristic, this work: all switching power scales
-    with the square of the voltage.
+    with the voltage v of :func:`voltage_share`, by bisection. Heuristic, this work.
 
     Parameters
     ----------
     power : numeric
         Power P for switching. [W]
     full_power : numeric
-        Power of switching at the nominal clock and voltage. [W]
+        Switching power P_1 at the nominal clock and voltage. [W]
     least_voltage_share : numeric
         Voltage of a slow clock over the nominal voltage. [-]
     largest_share : numeric, default 1.0
-        Clock x_1 without a limit of power, over the nominal one. [-]
+        Clock x_1 without a power limit, over the nominal clock. [-]
 
     Returns
     -------
     clock_share : numeric
-        From 0 to the largest; 0 where no power is left. [-]
+        From 0 to the largest; 0 without power. [-]
 
     Examples
     --------
-    Where the voltage follows the clock, half the clock takes an eighth of the power; a fifth more takes 1.73 times:
+    Half the clock takes an eighth of the power if the voltage follows it; a fifth more takes 1.73 times:
 
     >>> clock_share(12.5, 100.0, 0.0).round(6).tolist(), clock_share(173.0, 100.0, 0.6, 1.2).round(6).tolist()
     (0.5, 1.2)
@@ -494,5 +274,5 @@ def clock_share(
         middle = 0.5 * (low + high)
         enough = within(middle)
         low, high = np.where(enough, middle, low), np.where(enough, high, middle)
-    found = np.where(within(top), top, np.where(target <= 0.0, 0.0, low))
-    return np.asarray(np.where(np.isnan(target + least + top), np.nan, found))
+    share = np.where(within(top), top, np.where(target <= 0.0, 0.0, low))
+    return np.asarray(np.where(np.isnan(target + least + top), np.nan, share))

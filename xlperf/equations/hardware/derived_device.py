@@ -1,7 +1,7 @@
-r"""An accelerator that follows from budgets: area, edge and power of its dies, and the technology they are made in.
+"""An accelerator from its budgets: area, edge and power of its dies, and their technology.
 
-Memory and links share the edge, cores, interfaces and cache the area, and the clock is the fastest at which cores,
-memory, links and leakage stay within the power.
+Memory and links share the edge; cores, interfaces and cache share the area. The clock is the fastest that keeps cores,
+memory, links and leakage within the power budget.
 """
 
 from __future__ import annotations
@@ -18,77 +18,68 @@ PEAKS = ("fp32", "tf32", "bf16", "fp8", "int8", "fp4")
 _ROUNDING = 1e-12
 _CORE_ROUNDING = 1e-9
 LEAST_OTHER, USUAL_OTHER = 0.1, 0.2
-"""Shares of the silicon for wires and control, which serve the cores: below the first a device is refused, below the
-second a remark says so. The sheet ``devices`` has 21 to 24 % for A100 to B200 (heuristic, this work). [-]"""
+"""Shares of the silicon for wires and control: a device below the first is illegal, below the second it gets a remark.
+A100 to B200 have 21 to 24 % (heuristic, this work). [-]"""
 
 
 class Technologies(NamedTuple):
-    """What devices are made of, one row per device; NaN where a device names none."""
+    """Technology of each device, one row per device; NaN if a device names none. Columns of the sheet that follows."""
 
-    compute: Columns  # Node of the compute dies: rows of the sheet ``technology``
-    # Node of the base dies, that of the compute dies where there are none: rows of the sheet ``technology``
-    base: Columns
-    core: Columns  # Rows of the sheet ``cores``
-    core_node: Columns  # Node at which area and clock of the core are stated: rows of the sheet ``technology``
-    memory: Columns  # Rows of the sheet ``memories``
-    link: Columns  # Links to other accelerators: rows of the sheet ``links``
-    die_link: Columns  # Links between the compute dies: rows of the sheet ``links``
+    compute: Columns  # ``technology``: node of the compute dies
+    base: Columns  # ``technology``: node of the base dies, else of the compute dies
+    core: Columns  # ``cores``
+    core_node: Columns  # ``technology``: node at which area and clock of the core are stated
+    memory: Columns  # ``memories``
+    link: Columns  # ``links`` to other accelerators
+    die_link: Columns  # ``links`` between the compute dies
 
 
 class DerivedDevice(NamedTuple):
-    """A device as its budgets give it, (rows,)."""
+    """Devices derived from their budgets, (rows,)."""
 
     results: dict[str, Array]  # Columns of the sheet ``devices_results``
-    chiplet: dict[str, Array]  # The module that the device is made as: columns of the sheet ``chiplets``
+    chiplet: dict[str, Array]  # Package of the device: columns of the sheet ``chiplets``
     link_cost: Array  # Cables or optics of its links [USD]
-    memory_by_power: np.ndarray  # Whether power rather than edge limits the stacks of memory
-    clock_by_power: np.ndarray  # Whether the power budget limits the clock
-    broken: dict[str, np.ndarray]  # Reasons why devices cannot be built, and the devices concerned
+    memory_by_power: np.ndarray  # Power rather than edge limits the memory stacks
+    clock_by_power: np.ndarray  # The power budget limits the clock
+    broken: dict[str, np.ndarray]  # Devices by the reason why they are illegal
 
 
 class _Floor(NamedTuple):
-    """Areas of a device [mm2] and its outer edge [mm]."""
+    """Areas and outer edge of a device."""
 
-    silicon: Array
-    compute: Array
-    perimeter: Array
+    silicon: Array  # all dies [mm2]
+    compute: Array  # for cores [mm2]
+    perimeter: Array  # [mm]
 
 
 class _Interface(NamedTuple):
-    """Memory stacks or link lanes: number, bandwidth [B/s], power [W] and area of the dies that they take [mm2]."""
+    """Memory stacks or link lanes."""
 
     number: Array
-    bandwidth: Array
-    power: Array
-    area: Array
+    bandwidth: Array  # [B/s]
+    power: Array  # [W]
+    area: Array  # of their interfaces on the dies [mm2]
 
 
 class _Cores(NamedTuple):
-    """Cores that are switched on, area of one [mm2], SRAM of one [B].
+    """Cores of a device at its node."""
 
-    Clocks [Hz]: that of the core at the node and its nominal voltage, and that of the device before any limit of power.
-    """
-
-    number: Array
-    area: Array
-    sram: Array
-    nominal_clock: Array
-    clock: Array
+    number: Array  # enabled
+    area: Array  # of one core [mm2]
+    sram: Array  # of one core [B]
+    nominal_clock: Array  # at the nominal voltage of the node [Hz]
+    clock: Array  # of the device before the power limit [Hz]
 
 
 def derived_device(device: Columns, technologies: Technologies) -> DerivedDevice:
-    r"""Rates, capacities, bandwidths, areas and power of devices within their budgets.
+    """Rates, capacities, bandwidths, areas and power of devices within their budgets.
 
-    The edge p holds memory and links, the area A holds cores, interfaces and, by the cache share c, cache; the clock
-    is the largest :math:`f \le f_0` that keeps the power budget P:
-
-    .. math:: A_\mathrm{cache} = c\,(A - A_\mathrm{cores} - A_\mathrm{memory} - A_\mathrm{links})
-
-    .. math:: n f e\,v(f)^2 \le P - P_\mathrm{static} - P_\mathrm{memory} - P_\mathrm{links}
-
-    A clock above that of the core at the node takes a higher voltage v, see :func:`~budgets.voltage_share`.
+    Cache takes its share of the area that cores and interfaces leave; the clock f is the largest with switching power
+    n f e v(f)^2 within the budget less static, memory and link power, see :func:`~budgets.voltage_share`.
     """
     compute, base, core, memory = technologies.compute, technologies.base, technologies.core, technologies.memory
+    # Areas and interfaces, then the cache in the area that remains [mm2].
     floor = _floor(device)
     budget = np.where(np.isnan(device.power_budget), np.inf, device.power_budget)
     stacks, stacks_by_edge = _memory(device, memory, floor.perimeter, budget)
@@ -97,18 +88,19 @@ def derived_device(device: Columns, technologies: Technologies) -> DerivedDevice
     cores = _cores(device, technologies, floor.compute)
     left = floor.silicon - floor.compute - stacks.area - link_area
     cache_area = device.cache_share * left
-    cache = cache_area / budgets.sram_area(base.sram_cell_area, base.sram_cell_share)
+    cache = cache_area / (base.sram_cell_area / base.sram_cell_share)
 
-    static = budgets.static_power(floor.compute, compute.static_power)
-    static = static + budgets.static_power(cache_area, base.static_power)
+    # Clock that leakage, memory and links leave within the power budget [W].
+    static = floor.compute * compute.static_power + cache_area * base.static_power
     spare = budget - static - stacks.power - link_power
     flop_energy, per_clock = compute.flop_energy * core.energy_ratio, cores.number * core.flop_per_clock_bf16
     least_voltage = compute.least_voltage / compute.voltage
-    nominal_power = budgets.switching_power(per_clock * cores.nominal_clock, flop_energy, 1.0)
+    nominal_power = per_clock * cores.nominal_clock * flop_energy
     wanted = cores.clock / cores.nominal_clock
     share = budgets.clock_share(spare, nominal_power, least_voltage, wanted)
     clock = cores.nominal_clock * share
-    switching = budgets.switching_power(per_clock * clock, flop_energy, budgets.voltage_share(share, least_voltage))
+    voltage = budgets.voltage_share(share, least_voltage)
+    switching = per_clock * clock * flop_energy * voltage * voltage
 
     height = np.where(np.isnan(device.stack_height), memory.stack_height, device.stack_height)
     stack_capacity = height * memory.layer_capacity
@@ -158,7 +150,7 @@ def _present(technology: Columns) -> np.ndarray:
 
 
 def _floor(device: Columns) -> _Floor:
-    """Base dies, where there are any, hold cache and interfaces and give the outer edge."""
+    """Areas and outer edge; base dies, if any, hold cache and interfaces and give the edge."""
     based = device.num_base_dies > 0.0
     dies = device.num_dies * device.die_area
     base = np.where(based, device.num_base_dies * device.base_area, 0.0)
@@ -171,9 +163,9 @@ def _floor(device: Columns) -> _Floor:
 
 
 def _memory(device: Columns, memory: Columns, perimeter: Array, budget: Array) -> tuple[_Interface, Array]:
-    """Memory stacks, and how many of them the edge alone would allow."""
+    """Memory stacks, and the number that the edge alone allows."""
     rate = budgets.stack_bandwidth(memory.interface_width, memory.pin_rate, device.memory_rate_share)
-    each = budgets.transfer_power(rate, memory.energy)
+    each = rate * memory.energy
     edge = (perimeter, device.memory_shoreline_share, memory.shoreline)
     stacks = budgets.stack_count(*edge, budget, device.memory_power_share, each)
     by_edge = budgets.stack_count(*edge, np.inf, device.memory_power_share, each)
@@ -181,39 +173,38 @@ def _memory(device: Columns, memory: Columns, perimeter: Array, budget: Array) -
 
 
 def _links(device: Columns, technologies: Technologies, perimeter: Array) -> _Interface:
-    """Lanes to other accelerators; none where the device names no links."""
+    """Lanes to other accelerators; none if the device names no links."""
     link, linked = technologies.link, _present(technologies.link)
-    lanes = budgets.lane_count(perimeter, device.link_shoreline_share, link.shoreline_bandwidth, link.lane_rate)
+    lanes = np.floor(perimeter * device.link_shoreline_share * link.shoreline_bandwidth / link.lane_rate)
     lanes = np.where(linked, lanes, 0.0)
     bandwidth = np.where(linked, lanes * link.lane_rate, 0.0)
     area = budgets.interface_area(bandwidth, link.shoreline_bandwidth, link.interface_depth)
-    drawn = budgets.transfer_power(bandwidth, link.energy)
-    return _Interface(lanes, bandwidth, np.where(linked, drawn, 0.0), np.where(linked, area, 0.0))
+    return _Interface(lanes, bandwidth, np.where(linked, bandwidth * link.energy, 0.0), np.where(linked, area, 0.0))
 
 
 def _die_links(device: Columns, technologies: Technologies, memory_bandwidth: Array) -> _Interface:
-    """Die-to-die links with an interface at both ends; no area or power where the device names none."""
+    """Die-to-die links with an interface at both ends; memory traffic is even over the dies unless stated."""
     link, linked = technologies.die_link, _present(technologies.die_link)
-    crossing = budgets.crossing_bandwidth(memory_bandwidth, device.num_dies)
+    crossing = memory_bandwidth * ((device.num_dies - 1.0) / device.num_dies)
     crossing = np.where(np.isnan(device.die_link_bandwidth), crossing, device.die_link_bandwidth)
     area = 2.0 * budgets.interface_area(crossing, link.shoreline_bandwidth, link.interface_depth)
-    drawn = budgets.transfer_power(crossing, link.energy)
-    return _Interface(crossing / link.lane_rate, crossing, np.where(linked, drawn, 0.0), np.where(linked, area, 0.0))
+    drawn = np.where(linked, crossing * link.energy, 0.0)
+    return _Interface(crossing / link.lane_rate, crossing, drawn, np.where(linked, area, 0.0))
 
 
 def _cores(device: Columns, technologies: Technologies, compute_area: Array) -> _Cores:
-    """Cores of the compute area: SRAM shrinks with its cell, logic with its density, the clock rises with the node."""
+    """Cores of the compute area: SRAM scales with its cell, logic with its density, the clock with the node."""
     core, node, stated = technologies.core, technologies.compute, technologies.core_node
     sram = core.shared_memory_capacity + core.register_capacity
     area = budgets.scaled_core_area(
         core.core_area,
         sram,
-        budgets.sram_area(stated.sram_cell_area, stated.sram_cell_share),
-        budgets.sram_area(node.sram_cell_area, node.sram_cell_share),
+        stated.sram_cell_area / stated.sram_cell_share,
+        node.sram_cell_area / node.sram_cell_share,
         stated.logic_density,
         node.logic_density,
     )
-    number = budgets.core_count(compute_area, area, device.enabled_share)
+    number = np.floor(np.floor(compute_area / area) * device.enabled_share)
     clock = core.clock_rate * (node.clock_ratio / stated.clock_ratio)
     return _Cores(
         np.where(np.isnan(device.num_cores), number, device.num_cores),
@@ -227,7 +218,7 @@ def _cores(device: Columns, technologies: Technologies, compute_area: Array) -> 
 def _chiplet(
     device: Columns, memory: Columns, floor: _Floor, cores: _Cores, stacks: Array, stack_capacity: Array
 ) -> dict[str, Array]:
-    """The module of a device: cores beyond those switched on are spares that save dies with defects."""
+    """Package of a device; disabled cores are spares for defects."""
     per_die = np.maximum(np.floor(floor.compute / device.num_dies / cores.area), 1.0)
     return {
         "num_dies": device.num_dies,
@@ -259,9 +250,9 @@ def _broken(
     left: Array,
     spare: Array,
 ) -> dict[str, np.ndarray]:
-    """Reasons why devices cannot be built, and the devices concerned."""
+    """Devices by the reason why they are illegal."""
     based = device.num_base_dies > 0.0
-    own_edges = device.num_dies * budgets.outer_perimeter(device.die_area, device.aspect_ratio)
+    die_edges = device.num_dies * budgets.outer_perimeter(device.die_area, device.aspect_ratio)
     crossed = _present(technologies.die_link)
     shoreline = device.memory_shoreline_share + device.link_shoreline_share
     seam = 2.0 * die_links.bandwidth / technologies.die_link.shoreline_bandwidth
@@ -274,7 +265,7 @@ def _broken(
         "a larger cache share takes a smaller compute share (or larger base dies)": (
             (left >= 0.0) & ((1.0 - device.cache_share) * left < LEAST_OTHER * floor.silicon * (1.0 - _CORE_ROUNDING))
         ),
-        "the links between dies need more edge": crossed & ~based & (seam > own_edges - floor.perimeter),
+        "the links between dies need more edge": crossed & ~based & (seam > die_edges - floor.perimeter),
         "not one core fits into the area for cores": ~(cores.number >= 1.0),
         "the cores do not fit into the area for them": asked > floor.compute * (1.0 + _CORE_ROUNDING),
         "the power budget leaves nothing for the cores": spare <= 0.0,

@@ -1,4 +1,4 @@
-r"""Power and energy of an accelerator from the work that it does, and its clock under a lowered power limit."""
+"""Power and energy of an accelerator at work, and its clock under a lowered power limit."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from xlperf.equations.hardware.gemm import product_memory_traffic
 from xlperf.equations.hardware.roofline import STATIC_SHARE, Device, arithmetic_power, clock_limited_time
 
 REFERENCE_ENERGY = 0.392 * factor("pJ/FLOP")
-"""Energy of a 16-bit operation at 5 nm in the sheet technology: what energies of products are stated at. [J/FLOP]"""
+"""Energy of a 16-bit operation at 5 nm in the sheet technology, the reference of energy ratios. [J/FLOP]"""
 
 PRODUCT_ENERGY = 0.95 * factor("pJ/FLOP")
 """Energy of a 16-bit operation of a product of random operands at 5 nm and its nominal clock. [J/FLOP]"""
 
 _TILE = (256.0, 128.0)
 _USUAL_CACHE = 50.0 * 2.0**20
-"""Last-level cache of the machines whose energy was measured. [B]"""
+"""Last-level cache of the machines with measured energy. [B]"""
 
 
 class PowerLimits(NamedTuple):
-    """Power limits of accelerators by their sheet and as a plan lowers them, and the clock that is left, (rows,)."""
+    """Power limits of accelerators, by datasheet and as a plan lowers them, (rows,)."""
 
     own: Array  # Power limit by the datasheet [W]
-    kept: Array  # The limit that holds [W]
-    clock_share: Array  # Clock of long products under it, over that under the own limit [-]
+    kept: Array  # The lower of datasheet and plan [W]
+    clock_share: Array  # Clock of long products under it, over the clock under the datasheet limit [-]
 
     def take(self, rows: slice | np.ndarray) -> PowerLimits:
-        """Those of some of the rows."""
+        """Selected rows."""
         return PowerLimits(*(values[rows] for values in self))
 
 
 class WorkRates(NamedTuple):
-    """Work of one accelerator in a second, (rows,)."""
+    """Work of one accelerator per second, (rows,)."""
 
     flop: Array  # Operations of matrix products and attention [FLOP/s]
-    weights: Array  # Weights that are brought to the matrix units for products of few rows [1/s]
-    traffic: Array  # Bytes that the units read [B/s]
-    from_memory: Array  # Share of them that comes from the main memory, over that with a usual last-level cache [-]
-    sending: Array  # Share of the time in which messages are sent [-]
-    busy: Array  # Share of the time in which anything runs [-]
+    weights: Array  # Weights streamed to the matrix units [1/s]
+    traffic: Array  # Bytes read by the units [B/s]
+    from_memory: Array  # Traffic to main memory, relative to a usual last-level cache [-]
+    sending: Array  # Fraction of time with messages [-]
+    busy: Array  # Fraction of time with any kernel [-]
 
 
 class Machine(NamedTuple):
-    """Accelerators and what their power follows from."""
+    """Accelerators with the inputs of their power model."""
 
     device: Device  # Accelerators, (rows, 1)
     limits: PowerLimits  # Their power limits, (rows,)
@@ -60,22 +60,22 @@ def node_energy_ratio(
     nominal_clock_rate: Numeric,
     reference_energy: Numeric = REFERENCE_ENERGY,
 ) -> Array:
-    r"""Energy of an operation on a node at a clock, over that of 5 nm at its nominal clock.
+    r"""Energy of an operation on a node at a clock, relative to 5 nm at its nominal clock.
 
     .. math:: r = \frac{e}{e_0} \left(\frac{f}{f_0}\right)^2
 
-    With the clock rises the voltage, and with its square the energy.
+    The voltage rises with the clock, and the energy with its square.
 
     Parameters
     ----------
     flop_energy : numeric
-        Energy of a 16-bit operation of the node; NaN: that of 5 nm. [J/FLOP]
+        Energy e of a 16-bit operation of the node; NaN: as at 5 nm. [J/FLOP]
     clock_rate : numeric
-        Boost clock f; NaN: the nominal one. [Hz]
+        Boost clock f; NaN: the nominal clock. [Hz]
     nominal_clock_rate : numeric
-        Clock of the node at its nominal voltage; NaN: that of the accelerator. [Hz]
+        Clock f_0 of the node at its nominal voltage; NaN: the boost clock. [Hz]
     reference_energy : numeric, default 0.392 pJ/FLOP
-        Energy that the ratio is over. [J/FLOP]
+        Energy e_0 at 5 nm. [J/FLOP]
 
     Returns
     -------
@@ -106,16 +106,15 @@ def peak_clock_rate(
     nominal_clock_rate: Numeric,
     rounding: Numeric = 0.94,
 ) -> Array:
-    r"""Clock at which a stated peak is reached: a clock beyond it is headroom that changes neither peak nor energy.
+    r"""Clock that yields the stated peak; a higher boost clock is headroom.
 
-    A multiprocessor, or a whole systolic array, does a power of two of operations per clock, so that the stated peak
-    fixes the clock, not below the nominal one. Within a few per cent of it the boost clock is that of the peak,
-    as datasheets round both (a B200 of 1.965 GHz has the peak of 1.856 GHz):
+    A multiprocessor does a power of two of operations per clock, so that the peak fixes the clock; datasheets round
+    both, so a boost clock within a few per cent counts as the clock of the peak.
 
     .. math:: f_P = \min\left(\max\left(\frac{P}{n\,2^k}, f_0\right), f\right), \quad
               k = \left\lfloor \log_2 \frac{P}{n f} \right\rceil
 
-    Heuristic, this work: so it is on A100, H100, GB200, L40S and MI300X, within rounding of the datasheet.
+    Heuristic, this work: holds on A100, H100, GB200, L40S and MI300X within rounding of the datasheet.
 
     Parameters
     ----------
@@ -128,20 +127,21 @@ def peak_clock_rate(
     nominal_clock_rate : numeric
         Clock f_0 of the node at its nominal voltage; NaN means unknown. [Hz]
     rounding : numeric, default 0.94
-        Least clock of a peak, over the boost clock, that is taken for the boost clock. [-]
+        Least ratio of the two clocks that counts as rounding. [-]
 
     Returns
     -------
     clock : numeric
-        The boost clock where another argument is not known. [Hz]
+        The boost clock if another argument is unknown. [Hz]
 
     Examples
     --------
-    132 multiprocessors of an H100 do 4,096 operations per clock, at whatever clock it may boost to:
+    132 multiprocessors of an H100 do 4,096 operations per clock, whatever its boost clock:
 
     >>> peak_clock_rate(989.4e12, 132.0, np.array([1.83e9, 2.2e9]), 1.83e9).round(-7).tolist()
     [1830000000.0, 1830000000.0]
     """
+    # Operations per clock and multiprocessor, rounded to a power of two in the logarithm.
     clock, each = array(clock_rate), array(peak_flop_rate) / known_or(num_multiprocessors, 1.0)
     per_clock = each / clock
     mantissa, exponent = np.frexp(np.where(np.isfinite(per_clock), per_clock, 1.0))
@@ -161,30 +161,30 @@ def work_power(
     sending_share: Numeric = 0.0,
     message_power: Numeric = 0.0,
 ) -> Array:
-    r"""Mean power of an accelerator from its work: operations, bytes, messages, and what runs anyway.
+    r"""Mean power of an accelerator: idle power, operations, memory traffic and messages.
 
     .. math:: P = \min\left(P_{max},\; P_0 + e_f R + e_m B + s P_l\right)
 
-    Heuristic, this work: linear in the work, as measured by batch size and model [1]_. At the limit the clock falls.
+    Heuristic, this work: linear in the work, fitted to power measured by batch size [1]_; the limit caps it.
 
     Parameters
     ----------
     power_limit : numeric
-        Power limit; NaN: the power is not known. [W]
+        Power limit P_max; NaN: the power is unknown. [W]
     idle_power : numeric
-        Leakage, refresh and running clocks P_0 without work. [W]
+        Leakage, refresh and running clocks P_0. [W]
     flop_rate : numeric
         Operations R per second. [FLOP/s]
     flop_energy : numeric
-        Energy of one. [J/FLOP]
+        Energy e_f of one operation. [J/FLOP]
     traffic_rate : numeric
         Bytes B per second of the main memory. [B/s]
     byte_energy : numeric
-        Energy of one from the memory to the units. [J/B]
+        Energy e_m of one byte from memory to the units. [J/B]
     sending_share : numeric, default 0.0
-        Share s of the time in which messages are sent. [-]
+        Fraction s of the time with messages. [-]
     message_power : numeric, default 0.0
-        Power P_l of links and of the memory that messages pass through. [W]
+        Power P_l of links and memory for messages. [W]
 
     Returns
     -------
@@ -210,49 +210,41 @@ def work_power(
 def accelerator_power(
     device: Device, limits: PowerLimits, constants: Mapping[str, Array], product_size: Array, rates: WorkRates
 ) -> Array:
-    r"""Mean power of accelerators from their work, :func:`work_power` with the constants of the family power.
+    """Mean power of accelerators by :func:`work_power`, with the constants of the family power.
 
-    .. math:: R = F + 2\,r_0 W, \quad P_0 = P_i + b \max(P_s + a\,x^3 P_{max} - P_i, 0)
-
-    .. math:: e_m = (\rho - 1 + m)\,e_{mem}
-
-    A product draws as if it had r_0 rows more: every weight W passes shared memory, registers and a tile of the matrix
-    units, however few rows meet it. That is per weight, not per byte: a weight of 4 bits that is widened to 16 bits
-    costs as one of 16 bits. A byte of traffic pays the way through the caches, and the memory by its share m. P_s is
-    :func:`idle_power`, P_i the measured power with nothing to run where the sheet has it, else P_s.
+    A product draws as if it had a tile's rows more, because each weight, whatever its width, passes shared memory,
+    registers and matrix units. A byte pays the caches, and the main memory for its share.
     """
-    own = {name: values[:, 0] for name, values in constants.items()}
-    clocks = power_at_clock(own["active_share"] * limits.own, limits.clock_share)
-    usual = idle_power(limits.own, own["idle_share"], device.static_power[:, 0])
+    constants = {name: values[:, 0] for name, values in constants.items()}
+    # Idle power [W]: as measured, else the model's; while kernels run, the clocks of all units add to it.
+    clocks = power_at_clock(constants["active_share"] * limits.own, limits.clock_share)
+    usual = idle_power(limits.own, constants["idle_share"], device.static_power[:, 0])
     idle = np.where(np.isnan(device.idle_power[:, 0]), usual, device.idle_power[:, 0])
     rest = idle + rates.busy * np.maximum(usual + clocks - idle, 0.0)
-    flop_energy = narrow_energy(own["flop_energy"], product_size) * device.energy_ratio[:, 0]
-    flop = rates.flop + 2.0 * own["tile_rows"] * rates.weights
-    byte_energy = (own["memory_ratio"] - 1.0 + rates.from_memory) * device.memory_energy[:, 0]
-    messages = own["message_share"] * limits.own
+    # Operations with the extra rows per weight, and their energy; energy of a byte; power of messages.
+    flop_energy = narrow_energy(constants["flop_energy"], product_size) * device.energy_ratio[:, 0]
+    flop = rates.flop + 2.0 * constants["tile_rows"] * rates.weights
+    byte_energy = (constants["memory_ratio"] - 1.0 + rates.from_memory) * device.memory_energy[:, 0]
+    messages = constants["message_share"] * limits.own
     return work_power(limits.kept, rest, flop, flop_energy, rates.traffic, byte_energy, rates.sending, messages)
 
 
 def traffic_from_memory(device: Device, width: Array, depth: Array, tokens: Array, element_size: Array) -> Array:
-    r"""Traffic of a product through the main memory, over that with a usual last-level cache.
+    """Main-memory traffic of the widest product of a layer, relative to a last-level cache of 50 MiB.
 
-    .. math:: m = \frac{T(C)}{T(50\,\mathrm{MiB})}
-
-    Heuristic, this work: the widest product of a layer stands for all, :func:`product_memory_traffic` gives T.
+    Heuristic, this work: the ratio applies to all products.
     """
     rows, columns, inner, size = (values[:, None] for values in (np.maximum(tokens, 1.0), width, depth, element_size))
-    units, caches = (
-        device.num_multiprocessors,
-        side_by_side(known_or(device.l2_capacity[:, 0], _USUAL_CACHE), _USUAL_CACHE),
-    )
-    found, usual = product_memory_traffic(rows, columns, inner, 1.0, size, size, *_TILE, units, caches).T
-    return np.where(np.isnan(units[:, 0]), 1.0, found / usual)
+    units = device.num_multiprocessors
+    caches = side_by_side(known_or(device.l2_capacity[:, 0], _USUAL_CACHE), _USUAL_CACHE)
+    actual, usual = product_memory_traffic(rows, columns, inner, 1.0, size, size, *_TILE, units, caches).T
+    return np.where(np.isnan(units[:, 0]), 1.0, actual / usual)
 
 
 def idle_power(power_limit: Numeric, idle_share: Numeric, static_power: Numeric = np.nan) -> Array:
-    r"""Power of an accelerator without work: a share of its limit, or as much more as its leakage is above the usual.
+    r"""Idle power of an accelerator: a share of its limit, scaled with its stated leakage.
 
-    .. math:: P_0 = s_0\,P_{max}, \quad P_0 = \frac{s_0}{0.13} P_s \text{ where the static power is stated}
+    .. math:: P_0 = s_0\,P_{max}, \quad P_0 = \frac{s_0}{0.13} P_s \text{ with a stated static power}
 
     Heuristic, this work.
 
@@ -261,9 +253,9 @@ def idle_power(power_limit: Numeric, idle_share: Numeric, static_power: Numeric 
     power_limit : numeric
         Power limit of the accelerator. [W]
     idle_share : numeric
-        Share s_0 of it that an idle accelerator draws. [-]
+        Idle share s_0 of the limit. [-]
     static_power : numeric, default NaN
-        Leakage and idle clocks under load; NaN: the usual share of the limit. [W]
+        Leakage and idle clocks P_s under load; NaN: 0.13 of the limit. [W]
 
     Returns
     -------
@@ -283,7 +275,7 @@ def idle_power(power_limit: Numeric, idle_share: Numeric, static_power: Numeric 
 
 
 def power_without_work(power_limit: Numeric, idle_power: Numeric, static_power: Numeric = np.nan) -> Array:
-    r"""Power of an accelerator with nothing to run: as measured, else its leakage, else the usual share of its limit.
+    r"""Power of an accelerator without kernels: measured, else its leakage, else 0.13 of its limit.
 
     .. math:: P_i \text{ or } P_s \text{ or } 0.13\,P_{max}
 
@@ -301,7 +293,7 @@ def power_without_work(power_limit: Numeric, idle_power: Numeric, static_power: 
     Returns
     -------
     power : numeric
-        NaN where nothing is known. [W]
+        NaN if all arguments are unknown. [W]
 
     Examples
     --------
@@ -320,7 +312,7 @@ def narrow_energy(flop_energy: Numeric, element_size: Numeric, wide_size: Numeri
 
     .. math:: e = e_{16} \left(\frac{s}{2\,\mathrm{B}}\right)^{0.6}
 
-    Heuristic, this work: the exponent is that of measured products in 16, 8 and 4 bits under one power limit.
+    Heuristic, this work: exponent from products in 16, 8 and 4 bits measured under one power limit.
 
     Parameters
     ----------
@@ -349,12 +341,11 @@ def narrow_energy(flop_energy: Numeric, element_size: Numeric, wide_size: Numeri
 def capped_clock_share(
     full_power: Numeric, capped_limit: Numeric, power_limit: Numeric, static_power: Numeric = np.nan
 ) -> Array:
-    r"""Clock of long products under a lowered power limit, over that under the accelerator's own limit.
+    r"""Clock of long products under a lowered power limit, relative to the datasheet limit.
 
     .. math:: x = \frac{t(P_{max})}{t(P_{cap})}
 
-    with the time t of :func:`clock_limited_time`. Measured on a B300 of 1,100 W at 900, 700, 550 and 450 W: 0.95, 0.77,
-    0.61 and 0.50.
+    with the time t of :func:`clock_limited_time`. A B300 of 1,100 W at 900, 700, 550, 450 W: 0.95, 0.77, 0.61, 0.50.
 
     Parameters
     ----------
@@ -363,9 +354,9 @@ def capped_clock_share(
     capped_limit : numeric
         Lowered limit; NaN: none. [W]
     power_limit : numeric
-        Limit of the accelerator by its datasheet; NaN: none. [W]
+        Limit by the datasheet; NaN: none. [W]
     static_power : numeric, default NaN
-        Leakage and idle clocks; NaN: the usual share of the own limit. [W]
+        Leakage and idle clocks; NaN: 0.13 of the datasheet limit. [W]
 
     Returns
     -------
@@ -383,10 +374,10 @@ def capped_clock_share(
     >>> capped_clock_share(1836.0, np.array([900.0, 450.0]), 1100.0).round(2).tolist()
     [0.92, 0.42]
     """
-    own, full, static = array(power_limit), array(full_power), array(static_power)
-    static = np.where(np.isnan(static), STATIC_SHARE * own, static)
-    capped = np.fmin(array(capped_limit), own)
-    times = [clock_limited_time(1.0, full, arithmetic_power(limit, static)) for limit in (own, capped)]
+    rated, full, static = array(power_limit), array(full_power), array(static_power)
+    static = np.where(np.isnan(static), STATIC_SHARE * rated, static)
+    capped = np.fmin(array(capped_limit), rated)
+    times = [clock_limited_time(1.0, full, arithmetic_power(limit, static)) for limit in (rated, capped)]
     return np.asarray(np.minimum(times[0] / times[1], 1.0))
 
 
@@ -401,21 +392,20 @@ def product_clock_share(
 
     .. math:: x = x(e R, P_{cap}, P_{max})
 
-    with the share x of :func:`capped_clock_share` at the power of all units at the boost clock; 1 where no limit is
-    lowered, or where the power is not known. Heuristic, this work.
+    with the share x of :func:`capped_clock_share` at the power e R; 1 without a lowered limit. Heuristic, this work.
 
     Parameters
     ----------
     capped_limit : numeric
         Lowered limit P_cap; NaN: none. [W]
     power_limit : numeric
-        Limit P_max of the accelerator by its datasheet; NaN means unknown. [W]
+        Limit P_max by the datasheet; NaN means unknown. [W]
     peak_flop_rate : numeric
         Peak R of the matrix units; NaN means unknown. [FLOP/s]
     flop_energy : numeric
         Energy e of an operation at the boost clock; NaN means unknown. [J/FLOP]
     static_power : numeric, default NaN
-        Leakage and idle clocks; NaN: the usual share of the own limit. [W]
+        Leakage and idle clocks; NaN: 0.13 of the datasheet limit. [W]
 
     Returns
     -------
@@ -438,17 +428,16 @@ def energy_at_clock(energy: Numeric, clock_share: Numeric, least_voltage_share: 
 
     .. math:: e' = \max(x, v_0)^2 e
 
-    The voltage falls with the clock down to the least one of the node, and the energy with its square, as in
-    :func:`xlperf.equations.hardware.roofline.clock_limited_time`.
+    The voltage falls with the clock down to the least voltage of the node, and the energy with its square.
 
     Parameters
     ----------
     energy : numeric
-        Energy e at the full clock; or its ratio to another one. [J]
+        Energy e at the full clock. [J]
     clock_share : numeric
         Share x of the clock. [-]
     least_voltage_share : numeric, default 2/3
-        Voltage v_0 of a slow clock over that of the full one. [-]
+        Voltage v_0 of a slow clock over the full voltage. [-]
 
     Returns
     -------
@@ -461,7 +450,7 @@ def energy_at_clock(energy: Numeric, clock_share: Numeric, least_voltage_share: 
 
     Examples
     --------
-    At three quarters of the clock 9/16; at half of it the voltage is two thirds:
+    At three quarters of the clock 9/16; at half the clock the voltage is two thirds:
 
     >>> energy_at_clock(1.0, np.array([0.75, 0.5])).round(4).tolist()
     [0.5625, 0.4444]
@@ -471,7 +460,7 @@ def energy_at_clock(energy: Numeric, clock_share: Numeric, least_voltage_share: 
 
 
 def power_at_clock(full_power: Numeric, clock_share: Numeric) -> Array:
-    r"""Power of clocked units at a share of the clock: as many operations fewer, each of :func:`energy_at_clock`.
+    r"""Power of clocked units at a share of the clock, each operation of :func:`energy_at_clock`.
 
     .. math:: P' = x\,e'(x)\,P
 

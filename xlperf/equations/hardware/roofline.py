@@ -1,13 +1,12 @@
-r"""Accelerators as arrays, and the hierarchical roofline: how long a kernel takes that moves bytes and does arithmetic.
+"""Accelerators as arrays, and the hierarchical roofline: time of a kernel from its bytes and its arithmetic.
 
-Every function works on arrays that broadcast against each other; columns of a device and calibration constants have
-shape (rows, 1). The levels are main memory (HBM), last-level cache (L2) and the matrix and vector units; long products
-run at the clock that the power limit leaves.
+Levels: main memory (HBM), last-level cache (L2), matrix and vector units; the power limit lowers the clock of long
+products. Columns of a device and calibration constants have shape (rows, 1) and broadcast with the operators.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,69 +15,58 @@ from xlperf.base.arrays import Array, Numeric, array, cbrt
 from xlperf.base.units import factor
 
 STATIC_SHARE = 0.13
-"""Share of the power limit that leakage and idle clocks take where no static power is stated. [-]"""
+"""Leakage and idle clocks as a share of the power limit, if no static power is stated. [-]"""
 ARITHMETIC_SHARE = 0.75 / (1.0 - STATIC_SHARE)
-"""Share of the rest that matrix units may draw in a long product; memory, caches and links take the others. [-]"""
+"""Share of the remaining power for the matrix units in a long product; memory, caches and links draw the remainder."""
 _LEAST_SHARE = 0.05
 STAGES = 2.0
-"""Stages that a multiprocessor holds at least: one is computed while the next one is loaded. [-]"""
+"""Stages of a software pipeline: a multiprocessor computes one and loads the next. [-]"""
 CACHE_SHARE = 0.5
-"""Share of the last-level cache that holds what will be used again. [-]"""
+"""Share of the last-level cache that holds data for reuse. [-]"""
 MEMORY_ENERGY = 4.2 * factor("pJ/bit")
 """Energy of a byte of HBM3 in the sheet memories. [J/B]"""
+_infinite, _unknown = (lambda: np.full((1, 1), np.inf)), (lambda: np.full((1, 1), np.nan))
 WITHOUT_LAUNCH = ("gemm", "gemm_wide", "attention", "attention_backward", "attention_decode", "vector")
-
-
-def _column(value: float) -> Callable[[], Array]:
-    return lambda: np.full((1, 1), value)
 
 
 @dataclass(frozen=True, eq=False)
 class Device:
-    """Columns of accelerators, one entry per plan; shapes broadcast with the operators' (rows, 1)."""
+    """Accelerators of plans, (rows, 1)."""
 
     peak_flop_rate: Array  # Dense peak of the matrix units in the precision of the plan [FLOP/s]
     vector_flop_rate: Array  # Peak of the vector units in FP32 [FLOP/s]
     memory_bandwidth: Array  # Peak bandwidth of the main memory [B/s]
-    memory_capacity: Array  # Main memory as the driver reports it [B]
-    l2_bandwidth: Array  # Bandwidth of the last-level cache; infinite where it is not known [B/s]
-    num_multiprocessors: Array  # Units that work on tiles at the same time; NaN where waves are not modelled [-]
-    # Power limit, under which long products slow down; infinite where it does not bind [W]
-    thermal_design_power: Array = field(default_factory=_column(np.inf))
-    # Last-level cache; NaN where it is not known and inputs of a product are read once [B]
-    l2_capacity: Array = field(default_factory=_column(np.nan))
-    # Shared memory of one multiprocessor; NaN where it is not known and every tile fits [B]
-    shared_memory_capacity: Array = field(default_factory=_column(np.nan))
-    # Energy of an operation at the clock of the peak, over that of 5 nm at its nominal clock [-]
-    energy_ratio: Array = field(default_factory=_column(1.0))
-    # Leakage and idle clocks; NaN: the usual share of the power limit [W]
-    static_power: Array = field(default_factory=_column(np.nan))
-    # Power with a model in memory and nothing to run; NaN where it is not known [W]
-    idle_power: Array = field(default_factory=_column(np.nan))
-    # Bandwidth of the link to the host's memory, one direction [B/s]
-    host_bandwidth: Array = field(default_factory=_column(np.inf))
-    # Bandwidth of the host's memory, share of one accelerator [B/s]
-    host_memory_bandwidth: Array = field(default_factory=_column(np.inf))
-    # Bandwidth of the host's drives, share of one accelerator [B/s]
-    drive_bandwidth: Array = field(default_factory=_column(np.inf))
-    memory_energy: Array = field(default_factory=_column(MEMORY_ENERGY))  # Energy of a byte of the main memory [J/B]
-    # Exponentials in a second, one as one FLOP; NaN: a sixteenth of the rate of the vector units [FLOP/s]
-    exponential_rate: Array = field(default_factory=_column(np.nan))
-    # Share of the rate of tiles at which weights of products of few rows reach the multiprocessors [-]
+    memory_capacity: Array  # Main memory reported by the driver [B]
+    l2_bandwidth: Array  # Bandwidth of the last-level cache; infinite: unknown [B/s]
+    num_multiprocessors: Array  # Multiprocessors; NaN: waves are not modelled [-]
+    thermal_design_power: Array = field(default_factory=_infinite)  # Power limit; infinite: none [W]
+    l2_capacity: Array = field(default_factory=_unknown)  # Last-level cache; NaN: inputs of a product are read once [B]
+    shared_memory_capacity: Array = field(default_factory=_unknown)  # Of a multiprocessor; NaN: every tile fits [B]
+    # Energy of an operation at the clock of the peak, relative to 5 nm at its nominal clock [-]
+    energy_ratio: Array = field(default_factory=lambda: np.ones((1, 1)))
+    static_power: Array = field(default_factory=_unknown)  # Leakage and idle clocks; NaN: 0.13 of the limit [W]
+    idle_power: Array = field(default_factory=_unknown)  # With a model in memory and no kernel; NaN: unknown [W]
+    host_bandwidth: Array = field(default_factory=_infinite)  # Link to the host's memory, one direction [B/s]
+    host_memory_bandwidth: Array = field(default_factory=_infinite)  # Host memory, per accelerator [B/s]
+    drive_bandwidth: Array = field(default_factory=_infinite)  # Drives of the host, per accelerator [B/s]
+    memory_energy: Array = field(default_factory=lambda: np.full((1, 1), MEMORY_ENERGY))  # Of a byte [J/B]
+    # Exponentials per second, each as one FLOP; NaN: a sixteenth of the vector rate [FLOP/s]
+    exponential_rate: Array = field(default_factory=_unknown)
+    # Rate at which weights of products of few rows stream to the multiprocessors, relative to tiles [-]
     stream_ratio: Array = field(default_factory=lambda: np.ones(()))
 
     @property
     def arithmetic_power(self) -> Array:
-        """Power that is left to the matrix units. [W]"""
+        """Power available to the matrix units. [W]"""
         return arithmetic_power(self.thermal_design_power, self.static_power)
 
     def product_energy(self, constants: Mapping[str, Array], flop: Array) -> Array:
-        """Energy of operations of products at the boost clock, by the constants of gemm or attention. [J]"""
+        """Energy of product operations at the boost clock, by the constants of gemm or attention. [J]"""
         return constants["energy_per_flop"] * self.energy_ratio * flop
 
 
 def vector_flop_rate(vector_peak: Numeric, matrix_peak: Numeric, matrix_to_vector_ratio: Numeric) -> Array:
-    r"""Peak of the vector units in FP32: as stated, else by its ratio to the 16-bit peak of the matrix units.
+    r"""Peak of the vector units in FP32: stated, or from its ratio to the 16-bit peak of the matrix units.
 
     .. math:: P_v = P_{FP32} \text{ or } P_{BF16} / r
 
@@ -89,9 +77,9 @@ def vector_flop_rate(vector_peak: Numeric, matrix_peak: Numeric, matrix_to_vecto
     vector_peak : numeric
         Stated peak in FP32; NaN: not stated. [FLOP/s]
     matrix_peak : numeric
-        Dense peak of the matrix units in BF16; may be NaN where the other is stated. [FLOP/s]
+        Dense BF16 peak of the matrix units; may be NaN beside a stated vector peak. [FLOP/s]
     matrix_to_vector_ratio : numeric
-        Ratio r of the two peaks, 16 on A100; may be NaN where the first is stated. [-]
+        Ratio r of the two peaks, 16 on A100; may be NaN beside a stated vector peak. [-]
 
     Returns
     -------
@@ -119,9 +107,9 @@ def transfer_time(traffic: Numeric, bandwidth: Numeric, efficiency: Numeric = 1.
     traffic : numeric
         Bytes moved. [B]
     bandwidth : numeric
-        Peak bandwidth of the level; infinite where it never binds. [B/s]
+        Peak bandwidth of the level; infinite: no limit. [B/s]
     efficiency : numeric, default 1.0
-        Share of the peak that is reached. [-]
+        Efficiency, achieved over peak. [-]
 
     Returns
     -------
@@ -152,11 +140,11 @@ def blended_time(first_time: Numeric, second_time: Numeric, serial_share: Numeri
     Parameters
     ----------
     first_time : numeric
-        Time of one activity alone. [s]
+        Time t_1 of one activity alone. [s]
     second_time : numeric
-        Time of the other alone. [s]
+        Time t_2 of the other activity alone. [s]
     serial_share : numeric, default 0.0
-        Share of the shorter one that is not hidden: 0 is the roofline, 1 the sum. [-]
+        Exposed share s of the shorter time: 0 is the roofline, 1 the sum. [-]
 
     Returns
     -------
@@ -169,7 +157,7 @@ def blended_time(first_time: Numeric, second_time: Numeric, serial_share: Numeri
 
     Examples
     --------
-    Half of the shorter one is hidden: 3 + 0.5 x 2:
+    Half of the shorter time is hidden: 3 + 0.5 x 2:
 
     >>> float(blended_time(3.0, 2.0, 0.5))
     4.0
@@ -179,23 +167,23 @@ def blended_time(first_time: Numeric, second_time: Numeric, serial_share: Numeri
 
 
 def arithmetic_power(power_limit: Numeric, static_power: Numeric = np.nan) -> Array:
-    r"""Power that is left to the matrix units under a power limit.
+    r"""Power available to the matrix units under a power limit.
 
-    .. math:: P_a = \frac{0.75}{1 - 0.13} (P_{max} - P_s), \quad P_s = 0.13\,P_{max} \text{ where it is not stated}
+    .. math:: P_a = \frac{0.75}{1 - 0.13} (P_{max} - P_s), \quad P_s = 0.13\,P_{max} \text{ unless stated}
 
-    Heuristic, this work: three quarters of the limit explain the products of ten accelerators best.
+    Heuristic, this work: three quarters of the limit fit the products of ten accelerators best.
 
     Parameters
     ----------
     power_limit : numeric
         Power limit of the accelerator; NaN or infinite: none. [W]
     static_power : numeric, default NaN
-        Leakage and idle clocks; NaN: the usual share of the limit. [W]
+        Leakage and idle clocks P_s; NaN: 0.13 of the limit. [W]
 
     Returns
     -------
     power : numeric
-        A twentieth of the limit at least. [W]
+        At least a twentieth of the limit. [W]
 
     Examples
     --------
@@ -213,14 +201,13 @@ def arithmetic_power(power_limit: Numeric, static_power: Numeric = np.nan) -> Ar
 def clock_limited_time(
     burst_time: Numeric, energy: Numeric, power: Numeric, least_voltage_share: Numeric = 2.0 / 3.0
 ) -> Array:
-    r"""Time of work whose clock falls until its power keeps a limit.
+    r"""Time of work at the clock that keeps a power limit.
 
-    Power is energy over time; with the clock falls the voltage, so that power goes with the cube of the clock, and
-    below the least voltage of the node with the clock itself:
+    Power falls with the cube of the clock, and linearly below the least voltage of the node.
 
     .. math:: t = t_b \max\left(1,\, \sqrt[3]{p},\, v_0^2 p\right), \quad p = \frac{E / t_b}{P}
 
-    Near its nominal voltage a node's voltage is close to linear in the clock [1]_; the cube is its usual consequence.
+    Near the nominal voltage a node's voltage is almost linear in the clock [1]_.
 
     Parameters
     ----------
@@ -229,14 +216,14 @@ def clock_limited_time(
     energy : numeric
         Energy of the work at the boost clock. [J]
     power : numeric
-        Power that the work may draw; infinite: no limit. [W]
+        Power P available to the work; infinite: no limit. [W]
     least_voltage_share : numeric, default 2/3
-        Voltage v_0 of a slow clock over that of the boost clock. [-]
+        Voltage v_0 of a slow clock over the boost voltage. [-]
 
     Returns
     -------
     time : numeric
-        Time under the limit; infinite where no power is left. [s]
+        Time under the limit; infinite without power. [s]
 
     References
     ----------
@@ -244,7 +231,7 @@ def clock_limited_time(
 
     Examples
     --------
-    Twice and eight times the power that may be drawn; the latter is at the least voltage:
+    Twice and eight times the available power; the latter is at the least voltage:
 
     >>> clock_limited_time(1.0, np.array([2.0, 8.0]), 1.0).round(3).tolist()
     [1.26, 3.556]
@@ -255,22 +242,20 @@ def clock_limited_time(
 
 
 def sustained_time(burst_time: Numeric, limited_time: Numeric, boost_time: Numeric) -> Array:
-    r"""Time of a kernel that starts at boost clocks and is throttled by the power limit.
-
-    A kernel whose units idle for part of the time draws less and is held back less, or not at all.
+    r"""Time of a kernel that starts at the boost clock until the power limit throttles it.
 
     .. math:: t' = t + \max(t_P - t, 0)\,\frac{t}{t + t_{boost}}
 
-    Heuristic, this work: that products are throttled by power was measured [1]_, the transition is fitted.
+    Heuristic, this work: power throttles products as measured in [1]_; the transition is fitted.
 
     Parameters
     ----------
     burst_time : numeric
-        Time at boost clocks. [s]
+        Time t at the boost clock. [s]
     limited_time : numeric
-        Least time that the power limit leaves a long kernel. [s]
+        Time t_P of a long kernel under the power limit. [s]
     boost_time : numeric
-        Length of a kernel that feels half of the limit. [s]
+        Length of a kernel with half of the slowdown. [s]
 
     Returns
     -------
@@ -283,15 +268,15 @@ def sustained_time(burst_time: Numeric, limited_time: Numeric, boost_time: Numer
 
     Examples
     --------
-    As long as the boost lasts, a kernel feels half of the limit: 1 + 0.5 x 0.5:
+    A kernel as long as the boost has half of the slowdown: 1 + 0.5 x 0.5:
 
     >>> float(sustained_time(1.0, 1.5, 1.0))
     1.25
     """
     burst = array(burst_time)
     together = burst + array(boost_time)
-    felt = burst / np.where(together == 0.0, 1.0, together)
-    return np.asarray(burst + np.maximum(array(limited_time) - burst, 0.0) * felt)
+    throttled = burst / np.where(together == 0.0, 1.0, together)
+    return np.asarray(burst + np.maximum(array(limited_time) - burst, 0.0) * throttled)
 
 
 def doubling_savings(compute_time: Numeric, memory_time: Numeric, serial_share: Numeric = 0.0) -> tuple[Array, Array]:
@@ -308,14 +293,14 @@ def doubling_savings(compute_time: Numeric, memory_time: Numeric, serial_share: 
     memory_time : numeric
         Time t_2 of the traffic alone. [s]
     serial_share : numeric, default 0.0
-        Share of the shorter one that is not hidden. [-]
+        Exposed share of the shorter time. [-]
 
     Returns
     -------
     compute_saving : numeric
-        Time gained from units of twice the rate. [s]
+        Time saved by units of twice the rate. [s]
     memory_saving : numeric
-        Time gained from a memory of twice the bandwidth. [s]
+        Time saved by a memory of twice the bandwidth. [s]
 
     References
     ----------
@@ -336,18 +321,8 @@ def doubling_savings(compute_time: Numeric, memory_time: Numeric, serial_share: 
     )
 
 
-def vector_time(
-    device: Device,
-    constants: Mapping[str, Array],
-    traffic: Numeric,
-    flop: Numeric,
-) -> Array:
-    r"""Time of an element-wise operation or a reduction: norm, activation, residual, softmax, optimizer.
-
-    .. math::
-
-        t = t_0 + \max(t_{compute}, t_{memory})
-    """
+def vector_time(device: Device, constants: Mapping[str, Array], traffic: Numeric, flop: Numeric) -> Array:
+    """Time of an element-wise operation or a reduction: launch, and the longer of compute and memory time."""
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     compute = array(flop) / (constants["compute_efficiency"] * device.vector_flop_rate)
     return np.asarray((constants["launch_time"] + 0.0 * memory) + np.maximum(compute, memory))
@@ -356,12 +331,10 @@ def vector_time(
 def linear_attention_time(
     device: Device, constants: Mapping[str, Array], traffic: Numeric, flop: Numeric, num_chunks: Numeric
 ) -> Array:
-    r"""Time of a chunked linear-attention scan (gated delta net, Mamba-2).
+    """Time of a chunked linear-attention scan (gated delta net, Mamba-2).
 
-    What chunks do by themselves goes by at the rate of the memory, or of the matrix units where that is slower; then
-    the state passes through all chunks of a sequence, one after the other. Heads and sequences run side by side.
-
-    .. math:: t = t_0 + \max\left(\frac{S}{\eta B}, \frac{F}{R}\right) + c\,t_c
+    Chunks run in parallel at the memory rate, or the matrix rate if slower; then the state passes through the chunks of
+    a sequence one after the other.
     """
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     compute = array(flop) / device.peak_flop_rate
@@ -371,16 +344,14 @@ def linear_attention_time(
 
 
 def stack_constants(kernels: Mapping[str, Mapping[str, Array]], input_casts: bool) -> dict[str, Mapping[str, Array]]:
-    """Kernel constants in a running engine or training stack, without launch time.
+    """Kernel constants in a running engine or training stack, without launch time or, in training, input casts.
 
-    A kernel that is timed alone is launched alone, and a product casts its first input each time. A stack launches
-    ahead of the accelerator, or all kernels at once as a graph; what is left between them is in the software's overhead
-    of a layer. Training casts once for the forward and the backward pass, and fuses that with what comes before.
-    Collectives keep their start, which is the meeting of the ranks.
+    A stack launches ahead of the accelerator or as a graph, and casts once, fused with the previous kernel; gaps are
+    part of the software's overhead per layer. Collectives keep their launch time, the rendezvous of the ranks.
     """
-    found = {}
+    in_stack: dict[str, Mapping[str, Array]] = {}
     for family, constants in kernels.items():
         zero = ["launch_time"] if family in WITHOUT_LAUNCH else []
         zero += ["input_traffic"] if family == "gemm" and not input_casts else []
-        found[family] = {**constants, **{name: 0.0 * constants[name] for name in zero}} if zero else constants
-    return found
+        in_stack[family] = {**constants, **{name: 0.0 * constants[name] for name in zero}} if zero else constants
+    return in_stack

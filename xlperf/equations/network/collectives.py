@@ -1,10 +1,9 @@
 """Time of collective operations: alpha-beta equations of algorithms, and the fastest one on a network of tiers.
 
-Switched tiers are timed here; what other topologies do to hops and bandwidth comes from
-:mod:`xlperf.equations.network.topologies`.
+This module times switched tiers; :mod:`xlperf.equations.network.topologies` has the hops and the slowdown of others.
 
-A message size is what nccl-tests call the size: the buffer of an all-reduce, the gathered total of an all-gather, the
-input of a reduce-scatter, all that one rank sends in an all-to-all (to itself too), the message of a point-to-point.
+A message size follows nccl-tests: the buffer of an all-reduce, the gathered total of an all-gather, the input of a
+reduce-scatter, all bytes of one rank in an all-to-all (its own included), the message of a point-to-point.
 """
 
 from __future__ import annotations
@@ -194,26 +193,11 @@ def collective_time(
     network: Network,
     constants: Mapping[str, Array],
 ) -> Array:
-    r"""Time of one collective operation on a network of tiers.
+    """Time of one collective operation on a network of tiers, by the fastest algorithm and protocol.
 
-    The fastest of what libraries do is taken. All-reduce: one ring over all ranks, whose traffic leaves a machine
-    through the adapters of all its members; phases tier by tier (reduce-scatter inside, the same on the n-th part
-    outside, all-gather inside); binary trees between machines, by a low-latency protocol, whose flags and small blocks
-    leave little of the bandwidth, or by the high-bandwidth one, whose steps start later; reduction in the switches
-    where the network has it.
-    All-gather and reduce-scatter: the ring over all ranks, as NCCL has nothing else; a ring that leaves the machine
-    pays for each of its steps what the adapter costs. In the innermost tier a low-latency and a high-bandwidth
-    protocol compete, and small groups reach less bandwidth. An all-to-all sends to all tiers at once; a point-to-point
-    crosses the outermost tier that the group spans.
-
-    Other topologies change hops and bandwidth of their tier: sending to all peers directly where each has a link of
-    its own; all axes of a torus or mesh at once, and phases tier by tier, without trees, in groups that span more than
-    it; on rails an all-to-all goes inside to the accelerator of the rail first. All ranks of the machine do the same
-    at the same time, each in its group: groups that lie between each other share links.
-
-    .. math:: t = \min_{algorithm} \left(t_0 + \sum_t h_t \alpha_t + \frac{T}{\eta B}\right)
-
-    Algorithms after [1]_; how tiers combine is a heuristic, this work.
+    All-reduce: a ring over all ranks, phases tier by tier, trees between machines, or reduction in the switches;
+    all-gather and reduce-scatter: the ring. An all-to-all sends to all tiers at once; a point-to-point crosses the
+    outermost tier of its group. All groups of the machine are active and share links. Heuristic, this work.
     """
     if operation not in OPERATIONS:
         raise ValueError(f"operation must be one of {', '.join(OPERATIONS)}, got {operation!r}")
@@ -221,7 +205,7 @@ def collective_time(
     if size.shape != group.shape:
         size, group = np.broadcast_arrays(size, group)
     members = members_by_tier(group, stride, network)
-    # Tiers above the innermost that no group spans have no part in the time.
+    # Tiers above the innermost that some group spans.
     spanned = [0, *(tier for tier in range(1, len(members)) if some(members[tier] != 1.0))]
     shapes: dict[int, TierShape] = {}
     if some(network.topology > FAT_TREE):
@@ -231,16 +215,16 @@ def collective_time(
 
 
 class _Call(NamedTuple):
-    """What is sent, by how many ranks in each tier, over what; shapes of tiers where any is no switch."""
+    """Arguments of one collective operation."""
 
-    size: Array
-    group: Array
-    stride: Array
-    members: Array
-    spanned: list[int]
+    size: Array  # Message size [B]
+    group: Array  # Ranks [-]
+    stride: Array  # Ranks from one member to the next [-]
+    members: Array  # Members at each tier, (tiers, rows, operators) [-]
+    spanned: list[int]  # Tiers in use
     network: Network
     constants: Mapping[str, Array]
-    shapes: dict[int, TierShape]
+    shapes: dict[int, TierShape]  # By tier; empty if all tiers are switched
 
 
 def _tier(values: Array, tier: int) -> Array:
@@ -250,6 +234,7 @@ def _tier(values: Array, tier: int) -> Array:
 def _inner_bandwidths(
     members: Array, network: Network, constants: Mapping[str, Array], shapes: dict[int, TierShape]
 ) -> tuple[Array, Array]:
+    """Achieved bandwidth of the innermost tier by the low-latency and by the high-bandwidth protocol. [B/s]"""
     link = _tier(network.link_bandwidth, 0)
     if shapes:
         link = link / shapes[0].slowdown
@@ -258,6 +243,7 @@ def _inner_bandwidths(
 
 
 def _point_to_point_time(call: _Call) -> Array:
+    """Time of a transfer over the outermost tier of its group."""
     size, _, stride, members, spanned, network, constants, shapes = call
     inside = 1.0 / (constants["bandwidth_efficiency"] * _tier(network.link_bandwidth, 0))
     latency = _tier(network.latency, 0)
@@ -281,8 +267,10 @@ def _point_to_point_time(call: _Call) -> Array:
 
 
 def _all_to_all_time(call: _Call) -> Array:
+    """Time of an all-to-all: the slowest tier, or three protocols inside the machine."""
     size, group, _, members, spanned, network, constants, shapes = call
     low, bulk = _inner_bandwidths(members[0], network, constants, shapes)
+    # Bytes to peers inside the machine, and tier by tier the bytes to peers outside.
     inside = size * ((members[0] - 1.0) / group)
     within = members[0]
     outer_latency, outer_time = np.zeros_like(within), np.zeros_like(within)
@@ -298,6 +286,7 @@ def _all_to_all_time(call: _Call) -> Array:
         outer_time = np.maximum(outer_time, outside / bandwidth)
         outer_latency = outer_latency + np.where(reached > within, hop, 0.0)
         within = reached
+    # The low-latency, the middle and the high-bandwidth protocol: more start-up time, more bandwidth.
     steps = shapes[0].steps if shapes else members[0] - 1.0
     start = constants["launch_time"] + constants["step_factor"] * steps * _tier(network.latency, 0)
     to_one_peer = size / group / low
@@ -311,16 +300,18 @@ def _all_to_all_time(call: _Call) -> Array:
 def _reduction_time(
     call: _Call, ring_time_of: Callable[[Array, Array, Array, Array], Array], reduces: bool = False
 ) -> Array:
-    """Time of a ring, in phases and by trees where it reduces for all, from the time of a ring in a tier."""
+    """Time of a ring over all ranks; an all-reduce may also go tier by tier, by trees or through the switches."""
     size, group, _, members, spanned, network, constants, shapes = call
     rounds = 2.0 if reduces else 1.0
     low, bulk = _inner_bandwidths(members[0], network, constants, shapes)
+    # Start-up and bytes per rank in the innermost tier.
     steps = shapes[0].steps if shapes else members[0] - 1.0
     start = constants["launch_time"] + rounds * constants["step_factor"] * steps * _tier(network.latency, 0)
     start_bulk = constants["bulk_factor"] * start
     sent = rounds * ring_traffic(size, group)
     sent_inside = rounds * ring_traffic(size, members[0])
     ring_time = phase_time = tree_time = ring_latency = tree_latency = ring_waits = np.zeros_like(group)
+    # Outer tiers: the ring over all ranks, a phase on the shard of a member, trees.
     within = members[0]
     for tier in spanned[1:]:
         count = members[tier]
@@ -340,14 +331,15 @@ def _reduction_time(
         if reduces:
             phase_of_machines = _all_reduce_between(piece, count, bandwidth, hop, constants)
             phase = np.where(shapes[tier].by_phases, phase, phase_of_machines) if shapes else phase_of_machines
-            adds_up = (_tier(network.in_network_reduction, tier) == 1.0) & spans
-            phase = np.where(adds_up, np.minimum(phase, 2.0 * hop + piece / bandwidth), phase)
+            in_switch = (_tier(network.in_network_reduction, tier) == 1.0) & spans
+            phase = np.where(in_switch, np.minimum(phase, 2.0 * hop + piece / bandwidth), phase)
             ring_waits = ring_waits + rounds * (count - 1.0) * constants["outer_bulk_time"]
             tree_time = np.maximum(tree_time, 2.0 * ring_traffic(piece, count) / bandwidth)
             tree_latency = tree_latency + 2.0 * tree_depth(count) * (hop + constants["outer_bulk_time"])
         if reduces or shapes:
             phase_time = phase_time + phase
         within = within * count
+    # The ring by the low-latency or the high-bandwidth protocol, against phases tier by tier.
     quick_ring = ring_time / constants["outer_low_latency_efficiency"] if reduces else ring_time
     slow_start = start_bulk + ring_waits
     time = np.minimum(start + np.maximum(sent / low, quick_ring), slow_start + np.maximum(sent / bulk, ring_time))
@@ -362,19 +354,19 @@ def _reduction_time(
             time = np.where(needed, by_phases, best)
         else:
             time = np.minimum(time, by_phases)
-    if reduces:
+    if reduces:  # reduction in the switches of the innermost tier
         link = constants["in_network_efficiency"] * _tier(network.link_bandwidth, 0)
         crossed = in_network_traffic(size, members[0]) / link
         added = start_bulk + np.maximum(crossed, tree_time) + tree_latency
-        adds_up = (_tier(network.in_network_reduction, 0) == 1.0) & (members[0] > 1.0)
-        time = np.where(adds_up, np.minimum(time, added), time)
+        in_switch = (_tier(network.in_network_reduction, 0) == 1.0) & (members[0] > 1.0)
+        time = np.where(in_switch, np.minimum(time, added), time)
     return np.asarray(time)
 
 
 def _all_reduce_between(
     piece: Array, machines: Array, bandwidth: Array, hop: Array, constants: Mapping[str, Array]
 ) -> Array:
-    """Time of an all-reduce between machines: ring or tree, by the low-latency or the high-bandwidth protocol."""
+    """Time of an all-reduce between machines: ring or tree, by either protocol."""
     quick = constants["outer_low_latency_efficiency"] * bandwidth
     slow = hop + constants["outer_bulk_time"]
     ways = [
@@ -385,7 +377,7 @@ def _all_reduce_between(
 
 
 class Operation(NamedTuple):
-    """A collective operation: its time, and what a rank sends of a message of a group as nccl-tests counts it. [-]"""
+    """A collective operation: its time, and its bus factor in the sense of nccl-tests."""
 
     time: Callable[[_Call], Array]
     bus_factor: Callable[[Array], Array]
@@ -405,15 +397,13 @@ OPERATIONS: dict[str, Operation] = {
     "all_to_all": Operation(_all_to_all_time, _once),
     "point_to_point": Operation(_point_to_point_time, lambda n: 1.0 + 0.0 * n),
 }
-"""Collective operations by name, which is that of the family of their calibration constants."""
+"""Collective operations by name, which is also the family of their calibration constants."""
 
 
 def members_by_tier(group_size: Numeric, stride: Numeric, network: Network) -> Array:
-    r"""Group size at each tier of a strided group of ranks; the product over tiers is the group size.
+    """Members at each tier of a strided group of ranks, which fills the innermost tier first.
 
-    .. math:: c_t = \min\left(\max\left(\frac{s_t}{d}, c_{t-1}\right), n\right), \qquad n_t = \frac{c_t}{c_{t-1}}
-
-    Heuristic, this work: a strided group fills the innermost tier first.
+    The product over tiers is the group size. Heuristic, this work.
     """
     group, distance = array(group_size), array(stride)
     before = np.ones(np.broadcast(group, distance, network.size[:, :1]).shape)

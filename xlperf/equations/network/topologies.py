@@ -1,13 +1,13 @@
-"""Networks: tiers and how groups spread over them, and what each topology does to hops and to the busiest link.
+"""Networks of tiers: the hops and the busiest link of each topology.
 
-On a fully connected tier each link serves one peer only: a group of two in a machine of eight has a seventh of the
-bandwidth. On a dragonfly each router serves ``first_length`` accelerators and has ``num_links`` global links, as many
-where the machine is not tapered; ``second_length`` routers make a group, ``third_length`` groups the machine; every
-link has the bandwidth of one accelerator. Messages take the shortest way, or go by a random third router or group
-(Valiant) where that carries more. Rings, meshes and tori are in :mod:`xlperf.equations.network.torus`.
+On a fully connected tier each link serves one peer: a group of two in a machine of eight has a seventh of the
+bandwidth. On a dragonfly each router has ``first_length`` accelerators and ``num_links`` global links,
+``second_length`` routers make a group, ``third_length`` groups the machine; every link has the bandwidth of one
+accelerator. Routes are minimal or Valiant (by a random third router or group), whichever carries more.
+:mod:`xlperf.equations.network.torus` has rings, meshes and tori.
 
-Loads are relative to the bandwidth of one accelerator, all its links together: seconds times that bandwidth, per byte
-of the message. All ranks of the machine are at work: groups that lie between each other share the links.
+A load is the time of the busiest link times the bandwidth of one accelerator, all its links together, per byte of the
+message. All ranks of the machine are active: interleaved groups share links.
 """
 
 from __future__ import annotations
@@ -29,25 +29,21 @@ _PHASED = np.array([code in (*AXES, DRAGONFLY) for code in range(RAIL + 1)])
 class Network:
     """Tiers of networks, innermost first; shape (rows, tiers), short ones padded with copies of their last tier."""
 
-    size: Array  # Accelerators that one group of the tier connects, counted from the inside [-]
-    link_bandwidth: Array  # Bandwidth of one accelerator into the tier, one direction, oversubscription included [B/s]
+    size: Array  # Accelerators in one group of the tier [-]
+    link_bandwidth: Array  # Per accelerator, one direction, with oversubscription [B/s]
     latency: Array  # Time of one hop for an empty message [s]
-    links_per_peer: Array  # Links to each peer; NaN but for fully connected tiers [-]
-    in_network_reduction: Array  # 1 where the switches add up all-reduces, else 0 [-]
-    topology: np.ndarray  # Codes of the topologies, positions in the schema's choices [-]
-    # Places along the first axis of a ring, torus or mesh, which the rank order follows first; accelerators of a
-    # router of a dragonfly [-]
-    first_length: Array
-    second_length: Array  # Places along the second axis; routers of a group of a dragonfly [-]
+    links_per_peer: Array  # Links to each peer of a fully connected tier, else NaN [-]
+    in_network_reduction: Array  # 1: the switches reduce all-reduces, else 0 [-]
+    topology: np.ndarray  # Topology codes, positions in the schema's choices [-]
+    first_length: Array  # Places along the first axis; accelerators of a dragonfly router [-]
+    second_length: Array  # Places along the second axis; routers of a dragonfly group [-]
     third_length: Array  # Places along the third axis; groups of a dragonfly [-]
-    num_rings: Array  # Axes, from the first on, whose ends are joined [-]
-    # Links that the bandwidth of one accelerator is divided over: to each peer of a fully connected tier, to the
-    # neighbours along the axes; global links of a router of a dragonfly; else 1 [-]
-    num_links: Array
+    num_rings: Array  # Closed axes, from the first on [-]
+    num_links: Array  # Links that share an accelerator's bandwidth; global links of a dragonfly router; else 1 [-]
 
 
 def direct_load(group_size: Numeric, num_links: Numeric) -> Array:
-    r"""Link load of a collective on a fully connected tier: every member sends to all others at once.
+    r"""Link load of a collective on a fully connected tier: every member sends to all peers at once.
 
     .. math:: l = \frac{L}{n} \quad (n > 1)
 
@@ -56,12 +52,12 @@ def direct_load(group_size: Numeric, num_links: Numeric) -> Array:
     group_size : numeric
         Members of the group. [-]
     num_links : numeric
-        Peers in the machine, over which the bandwidth of one accelerator is divided. [-]
+        Peers L in the machine, which share the bandwidth of one accelerator. [-]
 
     Returns
     -------
     load : numeric
-        Time at the bandwidth of one accelerator per byte of the whole message; 0 for a group of one. [-]
+        Load per byte of the whole message; 0 for a group of one. [-]
 
     References
     ----------
@@ -69,7 +65,7 @@ def direct_load(group_size: Numeric, num_links: Numeric) -> Array:
 
     Examples
     --------
-    Two of eight use one of seven links, which carries half of the message:
+    Two of eight accelerators use one of seven links, for half of the message:
 
     >>> float(direct_load(2.0, 7.0))
     3.5
@@ -133,8 +129,8 @@ def dragonfly_neighbour_load(
 ) -> Array:
     r"""Link load of a dragonfly when every rank sends to the next member of its group (ring step, transfer).
 
-    With ``f`` ranks whose next member is on another router (in another group), the one link to that router, or the
-    links between the two groups, carry all of it; by way of third routers (groups) all links carry it twice.
+    With f ranks that leave the router (the group), the minimal route loads the links between the two, and the Valiant
+    route loads all links twice.
 
     .. math:: l = \max\left(1, \min\left(f_r, \frac{2 f_r}{a - 1}\right),
               \min\left(\frac{f_g}{c}, \frac{2 f_g}{a h}\right)\right), \qquad c = \frac{a h}{g - 1}
@@ -153,7 +149,7 @@ def dragonfly_neighbour_load(
     Returns
     -------
     load : numeric
-        Time at the bandwidth of one accelerator per byte that one rank sends. [-]
+        Load per byte that one rank sends. [-]
 
     References
     ----------
@@ -161,8 +157,7 @@ def dragonfly_neighbour_load(
 
     Examples
     --------
-    32 ranks of a group send to the next group: one link between the two would carry 32 messages, the 32 links by
-    way of third groups carry each message twice:
+    32 ranks of a group send to the next group: 32 messages on one link, or each message twice on 32 links:
 
     >>> float(dragonfly_neighbour_load(4.0, 32.0, 4.0, 8.0, 33.0, 4.0))
     2.0
@@ -170,6 +165,7 @@ def dragonfly_neighbour_load(
     ranks, apart = array(group_size), array(distance)
     router, routers, groups = array(first_length), array(second_length), array(third_length)
     group, links = router * routers, array(num_links)
+    # Messages that leave a router, then a group; the better of minimal and Valiant routes.
     flows = np.where(ranks > _within(ranks, apart, router), np.minimum(apart, router), 0.0)
     local = np.minimum(flows, 2.0 * flows / np.maximum(routers - 1.0, 1.0))
     flows = np.where(ranks > _within(ranks, apart, group), np.minimum(apart, group), 0.0)
@@ -190,9 +186,7 @@ def dragonfly_exchange_load(
     .. math:: l = \max\left(\frac{n - 1}{n},\ \frac{p (n_g - n_r)}{n (r - 1)} + \frac{2 p (n - n_g)}{n a},\
               \min\left(\frac{a p (n - n_g)}{n (q - 1) c}, \frac{2 p (n - n_g)}{n h}\right)\right)
 
-    with n_r members of the group on a router, n_g in a group of r of its routers, q groups of it, and c links
-    between two groups.
-
+    n_r members share a router, n_g a dragonfly group over r routers, q groups in all, c links between two groups.
     Heuristic, this work, after the minimal and Valiant routes of [1]_.
 
     Parameters
@@ -207,7 +201,7 @@ def dragonfly_exchange_load(
     Returns
     -------
     load : numeric
-        Time at the bandwidth of one accelerator per byte that one member sends, itself included. [-]
+        Load per byte that one member sends, itself included. [-]
 
     References
     ----------
@@ -222,6 +216,7 @@ def dragonfly_exchange_load(
     """
     ranks, apart = array(group_size), array(distance)
     router, routers, groups = array(first_length), array(second_length), array(third_length)
+    # Members on one router and in one dragonfly group, and the routers and groups that the collective spans.
     on_router = _within(ranks, apart, router)
     in_group = _within(ranks, apart, router * routers)
     spanned = np.minimum(np.maximum(in_group * apart / router, 1.0), routers)
@@ -236,22 +231,16 @@ def dragonfly_exchange_load(
 
 
 class TierShape(NamedTuple):
-    """Hops and slowdown of one tier for one collective operation, (rows, operators).
+    """Hops and slowdown of one tier for one collective operation, (rows, operators)."""
 
-    ``steps`` are hops one after the other in one reduce-scatter, all-gather, all-to-all or transfer; ``slowdown`` is
-    the time of its busiest link over that of the link of an accelerator to a switch; ``by_phases`` where groups that
-    span other tiers too go tier by tier, because no ring of all ranks runs through this one; ``rails`` where
-    neighbours of another place in their machine are reached by way of a neighbour inside.
-    """
-
-    steps: Array
-    slowdown: Array
-    by_phases: np.ndarray
-    rails: np.ndarray
+    steps: Array  # Sequential hops of one reduce-scatter, all-gather, all-to-all or transfer [-]
+    slowdown: Array  # Time of the busiest link over the time of a link to a switch [-]
+    by_phases: np.ndarray  # No ring of all ranks runs through the tier: larger groups go tier by tier
+    rails: np.ndarray  # Ranks of another rail are reached by way of a neighbour inside
 
 
 def tier_shape(operation: str, members: Array, stride: Array, network: Network, tier: int) -> TierShape:
-    """Hops and slowdown of one tier against a switch."""
+    """Hops and slowdown of one tier relative to a switch."""
     inner = network.size[:, tier - 1 : tier] if tier else np.ones_like(network.size[:, :1])
     distance = np.maximum(array(stride) / inner, 1.0) + 0.0 * members
     steps = np.ones_like(distance) if operation in ("all_to_all", "point_to_point") else members - 1.0
@@ -260,26 +249,26 @@ def tier_shape(operation: str, members: Array, stride: Array, network: Network, 
     steps, slowdown = steps.copy(), np.ones_like(distance)
     codes = network.topology[:, tier]
     used = codes
-    if operation != "point_to_point":  # a group within the tier below does not cross it
+    if operation != "point_to_point":  # groups within the tier below do not cross it
         used = np.where((members == 1.0).all(axis=-1), SWITCH, codes)
     for code in sorted(set(used.tolist())):
         rows = np.flatnonzero(used == code)
         if code == FULLY_CONNECTED:
-            found = _direct(operation, members[rows], network.num_links[rows, tier, None])
+            shape = _direct(operation, members[rows], network.num_links[rows, tier, None])
         elif code in AXES:
-            found = _along_axes(operation, members[rows], distance[rows], network, rows, tier)
+            shape = _along_axes(operation, members[rows], distance[rows], network, rows, tier)
         elif code == DRAGONFLY:
             apart = np.maximum(array(stride), inner) + 0.0 * members
-            found = _dragonfly(operation, members[rows], apart[rows], network, rows, tier)
+            shape = _dragonfly(operation, members[rows], apart[rows], network, rows, tier)
         else:
             continue
-        steps[rows], slowdown[rows] = found
+        steps[rows], slowdown[rows] = shape
     several = members > 1.0
     return TierShape(steps, slowdown, _PHASED[codes][:, None] & several, (codes == RAIL)[:, None] & several)
 
 
 def _relative(load: Array, members: Array) -> Array:
-    """Load over that of a switch, on which each rank sends (n - 1) / n of the message."""
+    """Load relative to a switch, where each rank sends (n - 1) / n of the message."""
     share = (members - 1.0) / members
     return np.asarray(np.where(members > 1.0, load / np.where(members > 1.0, share, 1.0), 1.0 + 0.0 * load))
 
@@ -294,16 +283,8 @@ def _direct(operation: str, members: Array, num_links: Array) -> tuple[Array, Ar
 def _along_axes(
     operation: str, members: Array, distance: Array, network: Network, rows: np.ndarray, tier: int
 ) -> tuple[Array, Array]:
-    first, second, third, rings, links = (
-        values[rows, tier, None]
-        for values in (
-            network.first_length,
-            network.second_length,
-            network.third_length,
-            network.num_rings,
-            network.num_links,
-        )
-    )
+    columns = network.first_length, network.second_length, network.third_length, network.num_rings, network.num_links
+    first, second, third, rings, links = (values[rows, tier, None] for values in columns)
     if operation == "point_to_point":
         steps, longest = torus_distances(distance, first, second, third, rings)
         return steps, longest * links
@@ -315,10 +296,8 @@ def _along_axes(
 def _dragonfly(
     operation: str, members: Array, distance: Array, network: Network, rows: np.ndarray, tier: int
 ) -> tuple[Array, Array]:
-    first, second, third, links = (
-        values[rows, tier, None]
-        for values in (network.first_length, network.second_length, network.third_length, network.num_links)
-    )
+    columns = network.first_length, network.second_length, network.third_length, network.num_links
+    first, second, third, links = (values[rows, tier, None] for values in columns)
     hops = dragonfly_hops(members, distance, first, second)
     if operation == "all_to_all":
         return hops, _relative(dragonfly_exchange_load(members, distance, first, second, third, links), members)

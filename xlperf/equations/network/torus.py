@@ -1,12 +1,11 @@
-"""Collectives on rings, meshes and tori: how long the busiest link is held, and how many hops follow each other.
+"""Collectives on rings, meshes and tori: load of the busiest link and sequential hops.
 
-A torus has up to three axes; ranks are numbered along the first, then the second, then the third. A group of ranks
-``distance`` apart fills the axes in that order. Where its members are neighbours they form a contiguous block; where
-they are ``hop`` apart on an axis, each of its messages crosses ``hop`` links, and the ``hop`` groups that lie between
-each other share them, all at work at once. An axis is a ring where the group goes all the way round, else a line.
+A torus has up to three axes; ranks are numbered along the first, the second, then the third. A group of ranks
+``distance`` apart fills the axes in this order. Members ``hop`` apart on an axis send over ``hop`` links, which the
+``hop`` interleaved groups share, all active at once. An axis is a ring if the group spans it, else a line.
 
-Loads are relative to the bandwidth of one accelerator, all its links together: seconds times that bandwidth, per byte
-of the message.
+A load is the time of the busiest link times the bandwidth of one accelerator, all its links together, per byte of the
+message.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ AXES = 3
 
 
 def _products(whole: int, count: int, rising: bool, least: int = 1) -> Iterator[tuple[int, ...]]:
-    """Factorisations of a whole number into ``count`` factors, each at least ``least``, in rising order if asked."""
+    """Factorisations of a whole number into ``count`` factors of at least ``least``, perhaps in rising order only."""
     if count == 1:
         if whole >= least:
             yield (whole,)
         return
     last = isqrt(whole)
-    if rising and count > 2:  # of three or more factors in rising order the first is the smaller
+    if rising and count > 2:  # the first of three or more is at most their root
         last = max((factor for factor in range(1, last + 1) if prod((factor,) * count) <= whole), default=0)
     small = [factor for factor in range(least if rising else 1, last + 1) if whole % factor == 0]
     for factor in small if rising else sorted({*small, *(whole // factor for factor in small)}):
@@ -44,20 +43,20 @@ def _products(whole: int, count: int, rising: bool, least: int = 1) -> Iterator[
 def torus_block(
     places: int, axes: int, machine: tuple[int, ...] = (), rings: bool = False, cube: int = 1
 ) -> tuple[tuple[int, ...], int]:
-    """The most cubic block of a torus or mesh for a number of accelerators."""
+    """Axis lengths and number of closed axes of the most cubic block of a torus or mesh with so many accelerators."""
     limits = machine or (places,) * axes
     if machine and places == prod(machine):
         return machine, axes if rings else 0
-    # Without a machine the axes are alike: those of a block are looked for in rising order only.
-    found = _products(places, axes, rising=not machine)
+    # Without a machine the axes are alike, so that rising order is enough.
+    blocks = _products(places, axes, rising=not machine)
     if machine:
-        found = (lengths for lengths in found if all(map(le, lengths, machine)))
+        blocks = (lengths for lengths in blocks if all(map(le, lengths, machine)))
 
     def rank(lengths: tuple[int, ...]) -> tuple[int, int]:
-        """The shortest first; of these those that most axes of the machine are closed in."""
+        """Shortest sum of axes first, then most closed axes of the machine."""
         return sum(lengths), -sum(map(eq, lengths, machine))
 
-    best = min(found, key=rank if machine else sum, default=None)
+    best = min(blocks, key=rank if machine else sum, default=None)
     if best is None:
         return machine, axes if rings else 0
     whole = rings and all(length % cube == 0 for length in best)
@@ -69,10 +68,10 @@ def torus_block(
 def _axes(
     group_size: Numeric, distance: Numeric, lengths: tuple[Numeric, ...], num_rings: Numeric
 ) -> list[tuple[Array, Array, np.ndarray]]:
-    """Members, links per hop, and whether the ring is closed, of a group on each axis."""
+    """Members of a group on each axis, links between neighbours, and a mask of closed rings."""
     group, apart, rings = array(group_size), array(distance), array(num_rings)
     before, inner = np.ones_like(group), array(1.0)
-    found = []
+    axes = []
     for axis, length in enumerate(lengths):
         outer = inner * array(length)
         reach = np.maximum(outer / apart, before)
@@ -80,13 +79,13 @@ def _axes(
         members = reach / before
         hop = np.maximum(apart / inner, 1.0)
         closed = (rings > axis) & (members * hop >= array(length)) & (members > 1.0)
-        found.append((np.asarray(members), np.where(members > 1.0, hop, 1.0), np.asarray(closed)))
+        axes.append((np.asarray(members), np.where(members > 1.0, hop, 1.0), np.asarray(closed)))
         before, inner = reach, outer
-    return found
+    return axes
 
 
 def _known(values: Array, *arguments: Numeric) -> Array:
-    """The values, NaN where an argument is."""
+    """The values, NaN if an argument is NaN."""
     for argument in arguments:
         values = values + 0.0 * array(argument)
     return np.asarray(values)
@@ -100,7 +99,7 @@ def torus_steps(
     third_length: Numeric,
     num_rings: Numeric,
 ) -> Array:
-    r"""Sequential hops of a collective on a torus, mesh or ring: those between the two most distant members.
+    r"""Sequential hops of a collective on a torus, mesh or ring, between its two most distant members.
 
     .. math:: h = \sum_i h_i \lfloor n_i / 2 \rfloor \ \text{(ring)}, \qquad h_i (n_i - 1) \ \text{(line)}
 
@@ -111,7 +110,7 @@ def torus_steps(
     first_length, second_length, third_length : numeric
         Places along each axis. [-]
     num_rings : numeric
-        Axes, from the first on, whose ends are joined. [-]
+        Closed axes, from the first on. [-]
 
     Returns
     -------
@@ -147,9 +146,8 @@ def torus_gather_load(
 ) -> Array:
     r"""Link load of an all-gather or reduce-scatter on a torus, mesh or ring.
 
-    Axis after axis, both ways round each ring; the buffer is cut into as many parts as the group has axes, and each
-    part begins with another axis, so that all links work at once (the multiport bucket algorithm). On long thin
-    blocks one part alone may be faster: the lower load counts.
+    The multiport bucket algorithm: one part of the buffer per axis, each starting on another axis, both ways round
+    each ring; on long thin blocks a single part may be faster, and the lower load counts.
 
     .. math:: l = \min\left(\sum_i c_i(1) \prod_{j<i} \frac{1}{n_j},\
               \sum_p \max_q c_{q+p}(1) \frac{1}{k} \prod_{j<p} \frac{1}{n_{q+j}}\right), \qquad
@@ -162,9 +160,9 @@ def torus_gather_load(
     first_length, second_length, third_length : numeric
         Places along each axis. [-]
     num_rings : numeric
-        Axes, from the first on, whose ends are joined. [-]
+        Closed axes, from the first on. [-]
     num_links : numeric
-        Links that the bandwidth of one accelerator is divided over. [-]
+        Links L that share the bandwidth of one accelerator. [-]
 
     Returns
     -------
@@ -188,11 +186,12 @@ def torus_gather_load(
         (members - 1.0) / members * hop * array(num_links) / np.where(closed, 2.0, 1.0) for members, hop, closed in axes
     ]
     members = [axis[0] for axis in axes]
-    single, held = array(0.0), array(1.0)
+    # One part: axis after axis, each on the shard that remains.
+    best, shards = array(0.0), array(1.0)
     for count, cost in zip(members, costs, strict=True):
-        single = single + cost / held
-        held = held * count
-    best = single
+        best = best + cost / shards
+        shards = shards * count
+    # Several parts: only for groups with exactly these axes.
     for parts in range(2, AXES + 1):
         for chosen in combinations(range(AXES), parts):
             active = np.asarray(members[0] == members[0])
@@ -203,16 +202,16 @@ def torus_gather_load(
 
 
 def _rotated(costs: list[Array], members: list[Array], chosen: tuple[int, ...]) -> Array:
-    """Load of the multiport bucket algorithm: one part per axis, each starting on another axis, phases in lockstep."""
+    """Load of the multiport bucket algorithm on the chosen axes, with phases in lockstep."""
     parts = len(chosen)
     load = array(0.0)
-    held = [array(float(parts)) for _ in chosen]
+    shards = [array(float(parts)) for _ in chosen]
     for phase in range(parts):
         slowest = array(0.0)
         for part in range(parts):
             axis = chosen[(part + phase) % parts]
-            slowest = np.maximum(slowest, costs[axis] / held[part])
-            held[part] = held[part] * members[axis]
+            slowest = np.maximum(slowest, costs[axis] / shards[part])
+            shards[part] = shards[part] * members[axis]
         load = load + slowest
     return np.asarray(load)
 
@@ -226,9 +225,9 @@ def torus_exchange_load(
     num_rings: Numeric,
     num_links: Numeric,
 ) -> Array:
-    r"""Link load of an all-to-all on a torus, mesh or ring: that of its busiest axis.
+    r"""Link load of an all-to-all on the busiest axis of a torus, mesh or ring.
 
-    Each message goes along the axes in order, the shorter way round a ring and both ways at half a round.
+    Messages follow the axes in order, the shorter way round a ring, both ways at half a round.
 
     .. math:: l = L \max_i h_i \frac{\lfloor n_i^2 / 4 \rfloor}{2 n_i} \ \text{(ring)}, \qquad
               L \max_i h_i \frac{\lfloor n_i^2 / 4 \rfloor}{n_i} \ \text{(line)}
@@ -240,9 +239,9 @@ def torus_exchange_load(
     first_length, second_length, third_length : numeric
         Places along each axis. [-]
     num_rings : numeric
-        Axes, from the first on, whose ends are joined. [-]
+        Closed axes, from the first on. [-]
     num_links : numeric
-        Links that the bandwidth of one accelerator is divided over. [-]
+        Links L that share the bandwidth of one accelerator. [-]
 
     Returns
     -------
@@ -283,14 +282,14 @@ def torus_distances(
     first_length, second_length, third_length : numeric
         Places along each axis. [-]
     num_rings : numeric
-        Axes, from the first on, whose ends are joined. [-]
+        Closed axes, from the first on. [-]
 
     Returns
     -------
     steps : numeric
         Hops along all axes, at least 1. [-]
     longest : numeric
-        Hops along the axis with the most; as many messages share a link when all ranks send so far. [-]
+        Hops along the longest axis, the number of messages per link if all ranks send so far. [-]
 
     References
     ----------
