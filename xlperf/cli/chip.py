@@ -36,15 +36,7 @@ _SHOWN = (
 """Results of a chip that a table on a terminal shows."""
 
 
-@command(
-    "What an accelerator of your own would cost and be worth.",
-    "xlperf chip --technology '3 nm' --num-dies 4 --die-area 400 --bandwidth-target 9.6",
-    "xlperf chip --cache 64 --power-budget 1000 --cost-budget 8000 --memory-stacks auto",
-    "xlperf chip --vary cache=16,32,64,128,256 --vary technology=3nm,2nm -o cache.xlsx",
-    "xlperf chip --vary 'num dies=1,2,4' --vary 'memory stacks=4,6' --limit 'unit cost<=8000'",
-    "xlperf chip --memory-stacks 8 -o chip.csv      then: xlperf evaluate plans.csv --catalog chip.csv",
-    entries=partial(form_options, "chip"),
-)
+@command(entries=partial(form_options, "chip"))
 def chip(output: str | None, catalog: str | None, vary: tuple[str, ...], limits: tuple[str, ...], **given: Any) -> int:
     """An accelerator from node, dies, cache, memory and budgets: peak rates, cost, power, serving performance beside a
     B200, and the worth of the next mm2, stack, W and MB. The sheet Build a chip in a line; entries that are not given

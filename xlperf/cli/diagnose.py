@@ -18,16 +18,7 @@ if TYPE_CHECKING:
     from xlperf.explore.causes import Change
 
 
-@command(
-    "Rank what would explain that a run is slower or faster than its plan.",
-    "xlperf diagnose study.xlsx --name 'Llama-3 70B, 64 H100, bf16' --measured 'step time=20 s'",
-    "xlperf diagnose plans.csv --measured 'step time=38' --measured 'memory=61 GiB'",
-    "xlperf diagnose plans.csv --measured 'step time=38' --before 'step time=31'",
-    "xlperf diagnose plans.csv --log train.log --log-before yesterday.log",
-    "xlperf diagnose plans.csv --log train.log --profile trace.json",
-    "xlperf diagnose plans.csv --measured 'tpot=25 ms' --measured 'ttft=900 ms' -o why.xlsx",
-    "xlperf diagnose plans.csv --log train.log -o better.csv",
-)
+@command()
 def diagnose(
     plans: str,
     measured: tuple[str, ...],

@@ -37,12 +37,7 @@ if TYPE_CHECKING:
 BLOCK = 32_768  # rows that are evaluated and written at a time: bounds the memory of a table of any length
 
 
-@command(
-    "Compute the plans of a workbook and write the report workbook.",
-    "xlperf report -o report.xlsx                the shipped workbook",
-    "xlperf report study.xlsx -o study-report.xlsx",
-    "xlperf report --study recompute -o recompute.xlsx",
-)
+@command()
 def report(
     workbook: str | None,
     output: str,
@@ -113,12 +108,7 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
     wrote(output, len(outcome.findings), "finding")
 
 
-@command(
-    "Compute plans and write results to .xlsx, .csv or .parquet.",
-    "xlperf evaluate study.xlsx -o results.xlsx",
-    "xlperf evaluate plans.csv -o results.parquet --catalog study.xlsx",
-    "cat plans.csv | xlperf evaluate - | head",
-)
+@command()
 def evaluate(
     plans: str, output: str | None, sheet: str | None, machines: Machines, bounds: Bounds, catalog: str | None
 ) -> int:
@@ -193,12 +183,7 @@ def _seen(plans: Table, results: Table) -> list[Part]:
     return [*inputs, *shown, *reason]
 
 
-@command(
-    "Show the operators of one plan with FLOP, bytes, time and what limits them.",
-    "xlperf explain study.xlsx --name 'Llama-3 70B, 64 H100, bf16'",
-    "xlperf explain study.xlsx --sheet inference --row 3",
-    "xlperf explain plans.csv -o operators.csv",
-)
+@command()
 def explain(plans: str, chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None) -> None:
     """Show the time of one plan of PLANS by operator: a line for each operator of a layer, a pass and a step.
 
@@ -243,12 +228,7 @@ def _show_memory(results: Table) -> None:
     show_stacked("Memory by stage (GiB)", list(known), shares)
 
 
-@command(
-    "Show throughput against speed per user, over loads and a grid of plans.",
-    "xlperf search --frontier study.xlsx",
-    "xlperf search --frontier plans.csv --vary 'tensor parallel=1,2,4,8' --vary precision=bf16,fp8",
-    "xlperf search --frontier plans.csv --vary concurrency=1,8,64,512 --all -o points.csv",
-)
+@command()
 def frontier(
     plans: str,
     vary: tuple[str, ...],

@@ -23,21 +23,7 @@ if TYPE_CHECKING:
 _CALIBRATION_SHOWN = "family generation precision software constant value unit num_rows error kind".split()
 
 
-@command(
-    "Compare predictions with published measurements.",
-    "xlperf validate                                  the shipped rows, held to their tolerances",
-    "xlperf validate training_published.csv -o errors.csv",
-    "xlperf validate --leave-out blackwell            refit without a generation and predict it",
-    "xlperf validate --leave-out MI300X --leave-out llm_foundry   likewise a machine, then the rows of a source",
-    "xlperf validate --cross-validate                 errors and bands of models left out of the fit",
-    "xlperf validate --kernels                        errors of held-out kernel shapes",
-    "xlperf validate --machines                       machines beyond NVIDIA, sources left out of the fit",
-    "xlperf validate --conditions                     formats, layers, engines, sources left out beside models",
-    "xlperf validate --choice                         is the plan ranked first the right one, as measured",
-    "xlperf validate --deployments                    published fleets beside the answers of xlperf serve",
-    "xlperf validate --pairs                          two engines of one publisher: predicted and measured ratio",
-    "xlperf validate --baseline                       beside one constant MFU per accelerator and precision",
-)
+@command()
 def validate(
     files: tuple[str, ...],
     output: str | None,
@@ -119,16 +105,7 @@ def validate(
     return report.exit_code
 
 
-@command(
-    "Show the calibration, or fit it to measured kernels and published runs.",
-    "xlperf calibrate                                 the constants in use, with their error",
-    "xlperf calibrate --fit                           fitted anew, shown",
-    "xlperf calibrate --fit -o study.xlsx             a workbook with the new sheet",
-    "xlperf calibrate --fit --values-only -o study.xlsx    the same constants, their values fitted anew",
-    "xlperf calibrate --fit --machines -o study.xlsx  only those of AMD, TPU, Gaudi and Trainium machines",
-    "xlperf calibrate --fit --measurements mine.xlsx -o calibration.csv",
-    "xlperf calibrate --mine runs.csv -o study.xlsx   predictions moved by measured runs of your own cluster",
-)
+@command()
 def calibrate(
     fit: bool,
     values_only: bool,

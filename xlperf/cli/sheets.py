@@ -20,11 +20,7 @@ _HOSTS = {"libreoffice": "xlperf.addin.libreoffice", "excel": "xlperf.addin.exce
 _INSTALLED = (*_HOSTS, "lite")
 
 
-@command(
-    "Check a workbook: every fault of its sheets, and what looks doubtful.",
-    "xlperf check study.xlsx",
-    "xlperf check          the shipped workbook",
-)
+@command()
 def check(workbook: str | None) -> int:
     """Read all sheets of WORKBOOK and list their faults, a line per fault with sheet and cell.
 
@@ -41,12 +37,7 @@ def check(workbook: str | None) -> int:
     return 0 if result.ok else 1
 
 
-@command(
-    "List the worksheet functions: arguments, units, meaning.",
-    "xlperf install --list              a line for each",
-    "xlperf install --list step_time    what XLPERF_STEP_TIME takes, with an example",
-    "xlperf install --list memory       those with memory in their name",
-)
+@command()
 def functions(name: str | None) -> None:
     """List the XLPERF_ functions; with NAME the one of that name, else all that contain it, with their arguments and an
     example that works.
@@ -76,11 +67,7 @@ def functions(name: str | None) -> None:
         say("")
 
 
-@command(
-    "Print a workbook as text, for git diff and grep.",
-    "xlperf check --text study.xlsx",
-    "git config diff.xlperf.textconv 'xlperf check --text'      then git diff shows what changed in a cell",
-)
+@command()
 def show(file: str) -> None:
     """Print the sheets of FILE as text: one line per row of data, with headers and formulas unchanged."""
     from xlperf.catalog.xlsx import shown_lines
@@ -89,13 +76,7 @@ def show(file: str) -> None:
         say(line)
 
 
-@command(
-    "Make a workbook of your own to edit.",
-    "xlperf new study.xlsx                     one plan of each kind, and what it refers to",
-    "xlperf new all.xlsx --all                 all plans, models and hardware that xlperf ships",
-    "xlperf new mine.xlsx --empty              sheets without rows",
-    "xlperf new mine.xlsx --study recompute    a study, to change and run again",
-)
+@command()
 def new(file: str, whole: bool, empty: bool, small: bool, study: str | None, force: bool) -> None:
     """Write FILE, a workbook of your own: front sheets, plans and catalog with drop-downs, comments, live formulas.
 
@@ -128,14 +109,7 @@ def _quoted(name: str) -> str:
     return shlex.quote(name)
 
 
-@command(
-    "Add the XLPERF_ functions to a spreadsheet program.",
-    "xlperf install libreoffice",
-    "xlperf install excel                       Excel for Windows; then restart it",
-    "xlperf install excel --check               what is installed, and what is wrong with it",
-    "xlperf install excel --output xlperf.bas   where no add-in is let in: text to import",
-    "xlperf install lite FOLDER                 Excel on the web or on a Mac: texts for xlwings Lite",
-)
+@command()
 def install(
     host: str, folder: str | None, output: str | None, checked: bool, python: str | None, wheel: str | None
 ) -> int:
@@ -198,11 +172,7 @@ def install(
     return 0
 
 
-@command(
-    "Remove the XLPERF_ functions from a spreadsheet program.",
-    "xlperf uninstall libreoffice",
-    "xlperf uninstall excel",
-)
+@command()
 def uninstall(host: str) -> None:
     """Remove the worksheet functions from HOST."""
     say(import_module(_HOSTS[host]).uninstall())
@@ -211,11 +181,7 @@ def uninstall(host: str) -> None:
 _TOPICS = ("planner", "engineer", "architect")
 
 
-@command(
-    "Read the guide: the first hour of a planner, an engineer, an architect.",
-    "xlperf guide",
-    "xlperf guide planner",
-)
+@command()
 def guide(topic: str | None) -> None:
     """Print a page of the guide; without TOPIC, the title of each page."""
     if topic is None:

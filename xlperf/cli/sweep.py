@@ -33,14 +33,7 @@ if TYPE_CHECKING:
     from xlperf.explore.uncertainty import Robust
 
 
-@command(
-    "Compute plans over a grid of values of their columns and of the catalog's.",
-    "xlperf evaluate plans.csv --vary 'tensor parallel=1,2,4,8' --vary precision=bf16,fp8 -o grid.csv",
-    "xlperf evaluate study.xlsx --sheet inference --vary 'accelerators.memory bandwidth=2,4,8' -o grid.xlsx",
-    "xlperf evaluate plans.csv --vary 'networks.link bandwidth=x0.5,x1,x2' --vary 'global batch size=256,512'",
-    "xlperf evaluate plans.csv --vary 'accelerators.memory bandwidth=2..16' --samples 10000000 "
-    "--result cost -o samples.parquet",
-)
+@command()
 def sweep(
     plans: str,
     vary: tuple[str, ...],
@@ -174,12 +167,7 @@ def _best_words(best: Best, rows: Swept) -> str:
     return f"{best.objective.words}: the best {len(rows.plans):,} that fit{kept}; {len(best.sweep):,} plans computed"
 
 
-@command(
-    "Say how sure a result is, which plan is likely better, and which input decides.",
-    "xlperf uncertainty plans.csv --result cost --vary 'prices.rental price=x0.7..x1..x1.5'",
-    "xlperf uncertainty plans.csv --result 'step time' --vary 'networks.link bandwidth=normal:x1:0.1' --sobol 1024",
-    "xlperf uncertainty plans.csv --result tpot --no-band --vary 'accelerators.memory bandwidth=3..3.5' -o u.xlsx",
-)
+@command()
 def uncertainty(
     plans: str,
     result: str,
@@ -241,14 +229,7 @@ def uncertainty(
         wrote(output, len(table), "plan")
 
 
-@command(
-    "Say what one more TB/s, GiB, TFLOP/s, mm2, W, GB/s, MW or ms of target is worth per accelerator.",
-    "xlperf worth plans.csv                                 one per cent more of each, one plan after the other",
-    "xlperf worth plans.csv --mapping --name 'my plan'      with the mapping chosen anew",
-    "xlperf worth plans.csv --mapping --against B200-SXM-180GB      its break-even price per hour",
-    "xlperf worth plans.csv --vary 'accelerators.memory capacity=x1.25,x1.5,x2' --limit 'ttft<=500'",
-    "xlperf worth plans.csv --mapping --limit 'grid power<=0.5'      and what one more MW is worth",
-)
+@command()
 def worth(
     plans: str,
     vary: tuple[str, ...],
