@@ -118,14 +118,9 @@ class Engine:
         return resolve(plans, catalog, most=MOST_IN_CELLS).plans
 
     def search(
-        self,
-        plan: Table,
-        catalog: Catalog,
-        objectives: Sequence[str],
-        limits: Sequence[Limit],
-        values: Mapping[str, Any],
-        top: int,
-    ) -> Search:
+        self, plan: Table, catalog: Catalog, objectives: Sequence[str], limits: Sequence[Limit],
+        values: Mapping[str, Any], top: int,
+    ) -> Search:  # fmt: skip
         """The best plans of a search."""
         from xlperf.explore.search import search
 
@@ -442,12 +437,9 @@ def _plain(value: object) -> object:
 
 
 def serve(
-    session: Session,
-    requests: BinaryIO,
-    answers: BinaryIO,
-    longest: int = LONGEST_REQUEST,
+    session: Session, requests: BinaryIO, answers: BinaryIO, longest: int = LONGEST_REQUEST,
     questions: Questions | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Answer requests, a line each, until the input ends; questions of earlier sessions warm up the worker before.
 
     A request of more than ``longest`` bytes is dropped and answered with an error.

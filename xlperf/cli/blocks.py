@@ -80,13 +80,9 @@ class _Evaluation(NamedTuple):
 
 
 def write_evaluated(
-    plans: str,
-    output: str,
-    catalog: Catalog,
-    bounds: Bounds,
-    processes: int | None = None,
+    plans: str, output: str, catalog: Catalog, bounds: Bounds, processes: int | None = None,
     scheduler: str | None = None,
-) -> tuple[Legal, str]:
+) -> tuple[Legal, str]:  # fmt: skip
     """Evaluate the plans of a CSV or Parquet file and write them with their results, in the memory of a few blocks.
 
     The output is replaced as a whole at the end. Returns how many plans are legal, and their kind. Raises InputError

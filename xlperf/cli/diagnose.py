@@ -20,22 +20,10 @@ if TYPE_CHECKING:
 
 @command()
 def diagnose(
-    plans: str,
-    measured: tuple[str, ...],
-    logs: tuple[str, ...],
-    logs_before: tuple[str, ...],
-    profile: str | None,
-    profile_before: str | None,
-    profile_steps: int | None,
-    before: tuple[str, ...],
-    top: int,
-    kept: str | None,
-    every: bool,
-    chosen: Chosen,
-    output: str | None,
-    bounds: Bounds,
-    catalog: str | None,
-) -> None:
+    plans: str, measured: tuple[str, ...], logs: tuple[str, ...], logs_before: tuple[str, ...], profile: str | None,
+    profile_before: str | None, profile_steps: int | None, before: tuple[str, ...], top: int, kept: str | None,
+    every: bool, chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None,
+) -> None:  # fmt: skip
     """Rank the changes of one plan of PLANS, one or two at a time, that would explain a measurement.
 
     The candidates include recomputation, sequence parallelism, interleaving, overlap, precision, graphs, attention

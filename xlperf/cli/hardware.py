@@ -77,14 +77,9 @@ def device(devices: str, output: str | None, compare: bool, catalog: str | None)
 
 @command()
 def optimise(
-    plans: str,
-    chosen: Chosen,
-    objective: str | None,
-    seed: int,
-    generations: int,
-    output: str | None,
+    plans: str, chosen: Chosen, objective: str | None, seed: int, generations: int, output: str | None,
     catalog: str | None,
-) -> None:
+) -> None:  # fmt: skip
     """Divide the die area and edge of a device so that one plan of PLANS runs best within its budgets.
 
     The row of the plan's accelerator must name a row of the sheet devices in its column device. The shares for cores,
@@ -209,17 +204,9 @@ _WORDS = {"chiplets": "design", "servers": "server", "training": "plan", "infere
 
 @command()
 def cost(
-    designs: str,
-    output: str | None,
-    case: str,
-    placed: bool,
-    tornado: str | None,
-    sheet: str | None,
-    owner: str | None,
-    bridge: bool,
-    bounds: Bounds,
-    catalog: str | None,
-) -> None:
+    designs: str, output: str | None, case: str, placed: bool, tornado: str | None, sheet: str | None,
+    owner: str | None, bridge: bool, bounds: Bounds, catalog: str | None,
+) -> None:  # fmt: skip
     """Compute every row of DESIGNS, a CSV or Parquet file, a workbook, or - for CSV on standard input.
 
     The first column names the kind of the rows. "chiplet": designs with the columns of the sheet chiplets (package,

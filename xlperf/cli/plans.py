@@ -39,14 +39,9 @@ BLOCK = 32_768  # rows that are evaluated and written at a time: bounds the memo
 
 @command()
 def report(
-    workbook: str | None,
-    output: str,
-    study: str | None,
-    full: bool,
-    uncertain: bool,
-    bounds: Bounds,
+    workbook: str | None, output: str, study: str | None, full: bool, uncertain: bool, bounds: Bounds,
     catalog: str | None,
-) -> None:
+) -> None:  # fmt: skip
     """Compute every plan of WORKBOOK and write a report: summary, results, charts, assumptions, reasons.
 
     The answers of the summary are printed as well. Without WORKBOOK the shipped one is computed. The workbook itself is
@@ -230,15 +225,9 @@ def _show_memory(results: Table) -> None:
 
 @command()
 def frontier(
-    plans: str,
-    vary: tuple[str, ...],
-    points: int,
-    every: bool,
-    sheet: str | None,
-    output: str | None,
-    bounds: Bounds,
+    plans: str, vary: tuple[str, ...], points: int, every: bool, sheet: str | None, output: str | None, bounds: Bounds,
     catalog: str | None,
-) -> None:
+) -> None:  # fmt: skip
     """Compute the inference plans of PLANS over their loads and show the Pareto frontier of throughput against speed.
 
     More requests in flight give an accelerator more tokens per second, and each user fewer. Plans that are illegal, do

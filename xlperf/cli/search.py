@@ -39,21 +39,10 @@ if TYPE_CHECKING:
 
 @command(doubts=packed("doubts", read_doubts))
 def search(
-    plans: str,
-    output: str | None,
-    objectives: tuple[str, ...],
-    limits: tuple[str, ...],
-    vary: tuple[str, ...],
-    mapping: bool,
-    top: int,
-    every: bool,
-    probability: float,
-    doubts: Doubts,
-    processes: int | None,
-    chosen: Chosen,
-    bounds: Bounds,
-    catalog: str | None,
-) -> None:
+    plans: str, output: str | None, objectives: tuple[str, ...], limits: tuple[str, ...], vary: tuple[str, ...],
+    mapping: bool, top: int, every: bool, probability: float, doubts: Doubts, processes: int | None, chosen: Chosen,
+    bounds: Bounds, catalog: str | None,
+) -> None:  # fmt: skip
     """Evaluate every plan that a row of PLANS with auto stands for, and show the best.
 
     auto is allowed in parallel degrees, micro batch, schedule, recompute, ZeRO stage, sequence parallel, precision,
@@ -199,20 +188,10 @@ def _write(answers: list[Robust], kinds: list[str], output: str | None, lines: l
 
 @command()
 def solve(
-    plans: str,
-    vary: tuple[str, ...],
-    targets: tuple[str, ...],
-    mapping: bool,
-    largest: bool,
-    autos: tuple[str, ...],
-    objective: str,
-    probability: float,
-    processes: int | None,
-    chosen: Chosen,
-    output: str | None,
-    bounds: Bounds,
+    plans: str, vary: tuple[str, ...], targets: tuple[str, ...], mapping: bool, largest: bool, autos: tuple[str, ...],
+    objective: str, probability: float, processes: int | None, chosen: Chosen, output: str | None, bounds: Bounds,
     catalog: str | None,
-) -> None:
+) -> None:  # fmt: skip
     """Find for each of PLANS the least value of one column with which it fits and reaches the targets.
 
     All values of a column of plans are tried, with every value for auto. Between the two ends of a number of a catalog

@@ -35,21 +35,10 @@ if TYPE_CHECKING:
 
 @command()
 def sweep(
-    plans: str,
-    vary: tuple[str, ...],
-    samples: int | None,
-    sampling: str,
-    seed: int,
-    wanted: tuple[str, ...],
-    objective: str | None,
-    limits: tuple[str, ...],
-    top: int | None,
-    machines: Machines,
-    chosen: Chosen,
-    output: str | None,
-    bounds: Bounds,
-    catalog: str | None,
-) -> None:
+    plans: str, vary: tuple[str, ...], samples: int | None, sampling: str, seed: int, wanted: tuple[str, ...],
+    objective: str | None, limits: tuple[str, ...], top: int | None, machines: Machines, chosen: Chosen,
+    output: str | None, bounds: Bounds, catalog: str | None,
+) -> None:  # fmt: skip
     """Compute every plan of PLANS with every combination of the values, or with samples of them.
 
     The plans keep their order; the last plan column of --vary changes fastest, catalog columns change last. auto is
@@ -169,20 +158,9 @@ def _best_words(best: Best, rows: Swept) -> str:
 
 @command()
 def uncertainty(
-    plans: str,
-    result: str,
-    vary: tuple[str, ...],
-    band: bool,
-    ranges: bool,
-    draws: int,
-    seed: int,
-    limits: tuple[str, ...],
-    sobol: int,
-    processes: int | None,
-    chosen: Chosen,
-    output: str | None,
-    catalog: str | None,
-) -> None:
+    plans: str, result: str, vary: tuple[str, ...], band: bool, ranges: bool, draws: int, seed: int,
+    limits: tuple[str, ...], sobol: int, processes: int | None, chosen: Chosen, output: str | None, catalog: str | None,
+) -> None:  # fmt: skip
     """Draw the uncertain inputs of PLANS and show the 5th, 50th and 95th percentile of a result.
 
     All plans have the same draws of inputs: the table gives the share of the draws in which each fits in memory and
@@ -231,17 +209,9 @@ def uncertainty(
 
 @command()
 def worth(
-    plans: str,
-    vary: tuple[str, ...],
-    limits: tuple[str, ...],
-    mapping: bool,
-    against: tuple[str, ...],
-    processes: int | None,
-    chosen: Chosen,
-    output: str | None,
-    bounds: Bounds,
-    catalog: str | None,
-) -> None:
+    plans: str, vary: tuple[str, ...], limits: tuple[str, ...], mapping: bool, against: tuple[str, ...],
+    processes: int | None, chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None,
+) -> None:  # fmt: skip
     """Show the worth of more of a number for each of PLANS, in USD per unit, accelerator and month.
 
     With more of it a token costs less; the accelerator may then cost so much more that a token costs as before. auto is
