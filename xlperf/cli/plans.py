@@ -72,7 +72,7 @@ def report(
     legal: dict[str, Legal] = {}
     for _ in _counting(zip(*pairs, strict=True), legal):
         pass
-    _said(output, legal)
+    _print_legal(output, legal)
 
 
 def _study(name: str, workbook: str | None, output: str, full: bool, catalog: str | None) -> None:
@@ -131,7 +131,7 @@ def evaluate(
         from xlperf.cli.blocks import write_evaluated
 
         counted, kind = write_evaluated(plans, output, catalog_of(catalog, plans), bounds, *machines)
-        return _said(output, {kind: counted})
+        return _print_legal(output, {kind: counted})
     tables = read_plans(plans, sheet=sheet)
     known = catalog_for(catalog, plans, tables)
     if output is not None and written:
@@ -144,7 +144,7 @@ def evaluate(
             say(*([""] if number else []), *text_table(_seen(rows, results)))
     else:
         write_sheets(output, ((rows.kind, parts(rows, results)) for rows, results in computed))
-    return _said(output, legal)
+    return _print_legal(output, legal)
 
 
 def _counting(computed: Iterable[tuple[Table, Table]], legal: dict[str, Legal]) -> Iterator[tuple[Table, Table]]:
@@ -154,7 +154,7 @@ def _counting(computed: Iterable[tuple[Table, Table]], legal: dict[str, Legal]) 
         yield rows, results
 
 
-def _said(output: str | None, legal: dict[str, Legal]) -> int:
+def _print_legal(output: str | None, legal: dict[str, Legal]) -> int:
     """Say how many plans were written, or that some are illegal; 1 if no plan is legal."""
     is_file = output not in (None, STANDARD, AS_JSON)
     words = [each.words(kind) for kind, each in legal.items() if is_file or each.legal < each.number]
