@@ -163,7 +163,7 @@ class Session:
         self._installed: Catalog | None = None
         self._catalogs: OrderedDict[str, Catalog] = OrderedDict()
         self._outcomes = Outcomes()
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         self.misused: dict[Plans, str] = {}
         self.frontiers: WeakKeyDictionary[Catalog, dict[object, Block]] = WeakKeyDictionary()
 
@@ -191,8 +191,8 @@ class Session:
 
     def _log(self, line: str) -> None:
         """Say once in the log of the worker why a function has no cells: not every host can show an error's words."""
-        if line not in self._said and len(self._said) < MOST_LOGGED:
-            self._said.add(line)
+        if line not in self._logged and len(self._logged) < MOST_LOGGED:
+            self._logged.add(line)
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
 

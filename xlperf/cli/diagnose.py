@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @command()
 def diagnose(
     plans: str, measured: tuple[str, ...], logs: tuple[str, ...], logs_before: tuple[str, ...], profile: str | None,
-    profile_before: str | None, profile_steps: int | None, before: tuple[str, ...], top: int, kept: str | None,
+    profile_before: str | None, profile_steps: int | None, before: tuple[str, ...], top: int, mine: str | None,
     every: bool, chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None,
 ) -> None:  # fmt: skip
     """Rank the changes of one plan of PLANS, one or two at a time, that would explain a measurement.
@@ -71,12 +71,12 @@ def diagnose(
     say(*remarks, err=True)
     for reading in diagnosis.readings:
         say(reading.words, err=output is not None)
-    if kept is not None:
+    if mine is not None:
         from xlperf.explore.diagnose import as_it_ran
 
         ran = as_it_ran(plan, diagnosis)
-        write_sheets(kept, [(plan.kind, parts(ran))])
-        wrote(kept, 1, "run")
+        write_sheets(mine, [(plan.kind, parts(ran))])
+        wrote(mine, 1, "run")
     if output is not None and is_workbook(output):
         from xlperf.workbook.result_front import write_diagnosis
 

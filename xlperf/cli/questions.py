@@ -183,7 +183,7 @@ def _notes(form: Mapping[str, str], answer: Mapping[str, Any]) -> list[str]:
     asked = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in form.items() if value not in ("", "auto"))
     taken = "; ".join(filter(None, [answer.get("defaults_used", ""), _priced(answer)]))
     return [
-        f"{words}{said}" for words, said in (("", sure), ("taken for granted: ", taken), ("asked: ", asked)) if said
+        f"{words}{text}" for words, text in (("", sure), ("taken for granted: ", taken), ("asked: ", asked)) if text
     ]
 
 

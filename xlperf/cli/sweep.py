@@ -150,10 +150,10 @@ def _deliver_sweep(
 
 def _best_words(best: Best, rows: Swept) -> str:
     """How many plans remain of how many."""
-    kept = f" with {' and '.join(limit.words for limit in best.limits)}" if best.limits else ""
+    limits = f" with {' and '.join(limit.words for limit in best.limits)}" if best.limits else ""
     if not len(rows.plans):
-        return f"none of {len(best.sweep):,} plans fits{kept}"
-    return f"{best.objective.words}: the best {len(rows.plans):,} that fit{kept}; {len(best.sweep):,} plans computed"
+        return f"none of {len(best.sweep):,} plans fits{limits}"
+    return f"{best.objective.words}: the best {len(rows.plans):,} that fit{limits}; {len(best.sweep):,} plans computed"
 
 
 @command()
