@@ -32,7 +32,6 @@ _MAPPING = (
     "tensor_parallel", "pipeline_parallel", "expert_parallel", "virtual_pipeline", "micro_batch_size", "batch_size",
     "recompute",
 )  # fmt: skip
-OPERATIONS = table_schema("operations").by_name["operation"].choices
 _SIZE = re.compile(r"\s*([-+.\d]+(?:[eE][-+]?\d+)?)\s*(?![eE][-+]?\d+\s*$)([A-Za-z]\S*)\s*")
 
 

@@ -12,7 +12,7 @@ import click
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import factor
-from xlperf.cli.command import Chosen, EditedFile, command
+from xlperf.cli.command import Chosen, command
 from xlperf.cli.options import catalog_for, catalog_of, read_one
 from xlperf.cli.output import STANDARD, deliver, parts, rounded, say, working
 
@@ -23,13 +23,6 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, object]
 _TOLERANCE = 0.005
-
-_output = click.option(
-    "-o", "--output", metavar="FILE", type=EditedFile(),
-    help="Workbook (.xlsx) that gets the row, made where there is none; or a table (.csv) for --catalog.",
-)  # fmt: skip
-_json = click.option("--json", "as_json", is_flag=True, help="Print the row as JSON, for programs.")
-_name = click.option("--name", help="Name of the row; default: that of the folder or the file.")
 
 
 @command()
@@ -199,8 +192,6 @@ def _added(output: str, kind: str, row: Row) -> tuple[str, list[str]]:
 
 _WRITTEN = ["megatron", "nemo", "torchtitan", "vllm", "sglang", "trtllm"]
 _OF_SOFTWARE = {"tensorrt-llm": "trtllm", "nemo-bridge": "nemo"}
-_STACKS = click.Choice(_WRITTEN)
-_READ = click.Choice([*_WRITTEN, "nanotron", "maxtext", "automodel", "llama-factory", "axolotl", "deepspeed", "bridge"])
 
 
 @command()

@@ -17,7 +17,6 @@ from xlperf.cli.output import say, working
 
 _HOSTS = {"libreoffice": "xlperf.addin.libreoffice", "excel": "xlperf.addin.excel"}
 """Modules with ``install`` and ``uninstall``, by spreadsheet program."""
-_INSTALLED = (*_HOSTS, "lite")
 
 
 @command()
