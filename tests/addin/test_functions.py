@@ -437,7 +437,7 @@ def test_evaluations_are_shared_and_bounded(session, engine, monkeypatch):
     for name in ("XLPERF_STEP_TIME", "XLPERF_MEMORY", "XLPERF_FITS", "XLPERF_CHECK", "XLPERF_TRAINING"):
         session.call(name, [[HEADER, ROW]])
     assert engine.evaluated == [1, 1], "once for the first result, once for all"
-    monkeypatch.setattr("xlperf.addin.cells.MOST_ROWS_KEPT", 2)
+    monkeypatch.setattr("xlperf.addin.cells.MOST_CACHED_ROWS", 2)
     for count in (1.0, 2.0, 3.0):
         session.call("XLPERF_STEP_TIME", [[HEADER, ["a", "M", "A", count, 1.0]]])
     session.call("XLPERF_STEP_TIME", [[HEADER, ["a", "M", "A", 3.0, 1.0]]])

@@ -188,7 +188,7 @@ def test_no_function_is_without_a_caller() -> None:
     defined: dict[str, Path] = {}
     named: set[str] = set()
     for path, tree in trees.items():
-        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         brought = {
             alias.asname or alias.name: f"{node.module}.{alias.name}"
             for node in ast.walk(tree)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from xlperf.catalog.table import Place, Table
 
 MOST_FAULTS_SHOWN = 5
-MOST_ROWS_KEPT = 20_000
+MOST_CACHED_ROWS = 20_000
 MOST_COMPANIONS = 2_000
 MOST_GROUPS = 16
 _KINDS_OF_FAULT = 3
@@ -349,8 +349,8 @@ class Outcomes:
     """
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, Plans], Outcome] = OrderedDict()
-        self._rows_kept = 0
+        self._cached: OrderedDict[tuple[str, Plans], Outcome] = OrderedDict()
+        self._num_rows = 0
         self._companions: OrderedDict[tuple[Any, ...], OrderedDict[Plans, None]] = OrderedDict()
         self._asked: dict[tuple[Any, ...], Asked] = {}
 
@@ -365,12 +365,12 @@ class Outcomes:
             if len(plans.rows) == 1:
                 self._evaluate_companions(catalog, plans, evaluate, asked)
             if not self._has(key, results):
-                self._keep(key, solved(plans, evaluate, asked))
-        self._kept.move_to_end(key)
-        return self._kept[key]
+                self._store(key, solved(plans, evaluate, asked))
+        self._cached.move_to_end(key)
+        return self._cached[key]
 
     def _has(self, key: tuple[str, Plans], results: Asked) -> bool:
-        return key in self._kept and self._kept[key].has(results)
+        return key in self._cached and self._cached[key].has(results)
 
     def _asked_together(self, plans: Plans, results: Asked) -> Asked:
         """Results to compute for plans: all once cells asked for different ones under their header."""
@@ -387,7 +387,7 @@ class Outcomes:
         header, asked = parse_header(plans.kind, plans.header), self._asked_together(plans, results)
         singles = [Plans(plans.kind, plans.header, (cells,)) for cells in plans.rows]
         known = [(catalog, one) for one in singles]
-        outcomes = [self._kept[key] if self._has(key, results) else None for key in known]
+        outcomes = [self._cached[key] if self._has(key, results) else None for key in known]
         left = [] if header.faults else [number for number in _filled(plans, header) if outcomes[number] is None]
         for _ in range(_KINDS_OF_FAULT):
             if not left:
@@ -402,7 +402,7 @@ class Outcomes:
                 continue
             for row, number in enumerate(left):
                 outcomes[number] = outcome = Outcome(singles[number], [(0, row)], [evaluated], asked)
-                self._keep(known[number], outcome)
+                self._store(known[number], outcome)
             break
         return [one if one is not None and isinstance(one.rows[0], tuple) else None for one in outcomes]
 
@@ -417,18 +417,18 @@ class Outcomes:
         _trim(group, MOST_COMPANIONS)
         _trim(self._companions, MOST_GROUPS)
 
-    def _keep(self, key: tuple[str, Plans], outcome: Outcome) -> None:
-        self._rows_kept += len(outcome.rows) - len(self._kept[key].rows if key in self._kept else ())
-        self._kept[key] = outcome
-        while self._rows_kept > MOST_ROWS_KEPT and len(self._kept) > 1:
-            _, dropped = self._kept.popitem(last=False)
-            self._rows_kept -= len(dropped.rows)
+    def _store(self, key: tuple[str, Plans], outcome: Outcome) -> None:
+        self._num_rows += len(outcome.rows) - len(self._cached[key].rows if key in self._cached else ())
+        self._cached[key] = outcome
+        while self._num_rows > MOST_CACHED_ROWS and len(self._cached) > 1:
+            _, dropped = self._cached.popitem(last=False)
+            self._num_rows -= len(dropped.rows)
 
 
 def _row_number(row: int, _: str) -> str:
     return str(row)
 
 
-def _trim(kept: OrderedDict[Any, Any], most: int) -> None:
-    while len(kept) > most:
-        kept.popitem(last=False)
+def _trim(entries: OrderedDict[Any, Any], most: int) -> None:
+    while len(entries) > most:
+        entries.popitem(last=False)

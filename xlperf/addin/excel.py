@@ -100,9 +100,9 @@ def _argument_texts(registry: Sequence[Function]) -> str:
         groups.setdefault(tuple(argument.doc for argument in function.arguments), []).append(function.name)
     lines = ["Public Sub Auto_Open()"]
     for texts, names in groups.items():
-        said = ", _\n        ".join(_text(text) for text in texts)
+        listed = ", _\n        ".join(_text(text) for text in texts)
         for start in range(0, len(names), 20):  # a line of VBA holds 1023 characters
-            lines.append(f'    Describe "{" ".join(names[start : start + 20])}", Array( _\n        {said})')
+            lines.append(f'    Describe "{" ".join(names[start : start + 20])}", Array( _\n        {listed})')
     return "\n".join([*lines, "End Sub", ""])
 
 

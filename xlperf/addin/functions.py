@@ -180,14 +180,14 @@ def _arguments() -> dict[tuple[str, str], Argument]:
 
 def _meaning(result: str) -> str:
     """Text of the function of a result, with its unit, for the kinds of plan that have the result."""
-    said = {}
+    texts = {}
     for kind in PLAN_TABLES:
         column = results_of(kind).by_name.get(STAND_INS.get((kind, result), result))
         if column is not None:
-            said[kind] = f"{column.meaning} [{_unit_words(column)}]."
-    if len(set(said.values())) == 1:
-        return f"{next(iter(said.values()))} {' and '.join(said).capitalize()} plans."
-    return " ".join(f"{kind.capitalize()}: {words}" for kind, words in said.items())
+            texts[kind] = f"{column.meaning} [{_unit_words(column)}]."
+    if len(set(texts.values())) == 1:
+        return f"{next(iter(texts.values()))} {' and '.join(texts).capitalize()} plans."
+    return " ".join(f"{kind.capitalize()}: {words}" for kind, words in texts.items())
 
 
 def _unit_words(column: Column) -> str:

@@ -244,8 +244,8 @@ def host_environment() -> dict[str, str]:
     if sys.platform.startswith("linux"):
         folders = environment.get("PATH", os.defpath).split(os.pathsep)
         system = ("/usr/bin", "/bin")
-        kept = [folder for folder in folders if folder in system or not (Path(folder) / "python3").exists()]
-        environment["PATH"] = os.pathsep.join(kept or system)
+        others = [folder for folder in folders if folder in system or not (Path(folder) / "python3").exists()]
+        environment["PATH"] = os.pathsep.join(others or system)
         environment.pop("VIRTUAL_ENV", None)
     return environment
 

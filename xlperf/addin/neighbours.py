@@ -81,16 +81,16 @@ class Neighbours:
             cells[row][1] = True
             return [[cells[row][0]]]
         if row in cells or len(row) != len(key[2]) or _is_blank(row):
-            return self._kept_alone(key, row, self._client.call(function, arguments))
+            return self._single_answer(key, row, self._client.call(function, arguments))
         others = self._asked_before(key, row)
         if not others and self._is_burst():
             others = self._new_rows(document, key[2], row, cells)
             self._num_new, self._patience = 0, 2 if len(others) > 1 else min(2 * self._patience, MOST_PATIENCE)
         if not others:
-            return self._kept_alone(key, row, self._client.call(function, arguments))
+            return self._single_answer(key, row, self._client.call(function, arguments))
         rows, answers = self._client.call_with_others(function, arguments, others)
-        self._keep(key, others, answers)
-        return self._kept_alone(key, row, rows)
+        self._store(key, others, answers)
+        return self._single_answer(key, row, rows)
 
     def _asked_before(self, key: Key, row: Row) -> list[Row]:
         """Rows asked for with the previous catalog, if this one is among them."""
@@ -111,14 +111,14 @@ class Neighbours:
         self._num_new += 1
         return self._num_new >= self._patience
 
-    def _kept_alone(self, key: Key, row: Row, answer: list[list[Any]]) -> list[list[Any]]:
+    def _single_answer(self, key: Key, row: Row, answer: list[list[Any]]) -> list[list[Any]]:
         """The answer for a single row, cached."""
-        self._keep(key, [row], [answer[0][0]])
+        self._store(key, [row], [answer[0][0]])
         self._known[key][row][1] = True
         self._latest[key[0], key[2]] = key
         return answer
 
-    def _keep(self, key: Key, rows: list[Row], answers: list[Any]) -> None:
+    def _store(self, key: Key, rows: list[Row], answers: list[Any]) -> None:
         cells = self._known.setdefault(key, {})
         self._known.move_to_end(key)
         before = len(cells)

@@ -67,15 +67,15 @@ class Questions:
         """Store the latest questions; nothing if the folder is read-only."""
         if self._off or not self._changed:
             return
-        kept: list[bytes] = []
+        lines: list[bytes] = []
         size = 0
         for line in self:
             size += len(line)
-            if len(kept) == MOST_QUESTIONS or size > MOST_BYTES:
+            if len(lines) == MOST_QUESTIONS or size > MOST_BYTES:
                 break
-            kept.append(line)
+            lines.append(line)
         with suppress(OSError):
-            store(self._path, b"".join(reversed(kept)))
+            store(self._path, b"".join(reversed(lines)))
 
 
 def first_line(requests: BinaryIO, longest: int, steps: Iterable[object]) -> bytes:

@@ -118,14 +118,9 @@ class Engine:
         return resolve(plans, catalog, most=MOST_IN_CELLS).plans
 
     def search(
-        self,
-        plan: Table,
-        catalog: Catalog,
-        objectives: Sequence[str],
-        limits: Sequence[Limit],
-        values: Mapping[str, Any],
-        top: int,
-    ) -> Search:
+        self, plan: Table, catalog: Catalog, objectives: Sequence[str], limits: Sequence[Limit],
+        values: Mapping[str, Any], top: int,
+    ) -> Search:  # fmt: skip
         """The best plans of a search."""
         from xlperf.explore.search import search
 
@@ -168,7 +163,7 @@ class Session:
         self._installed: Catalog | None = None
         self._catalogs: OrderedDict[str, Catalog] = OrderedDict()
         self._outcomes = Outcomes()
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         self.misused: dict[Plans, str] = {}
         self.frontiers: WeakKeyDictionary[Catalog, dict[object, Block]] = WeakKeyDictionary()
 
@@ -196,8 +191,8 @@ class Session:
 
     def _log(self, line: str) -> None:
         """Say once in the log of the worker why a function has no cells: not every host can show an error's words."""
-        if line not in self._said and len(self._said) < MOST_LOGGED:
-            self._said.add(line)
+        if line not in self._logged and len(self._logged) < MOST_LOGGED:
+            self._logged.add(line)
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
 
@@ -442,12 +437,9 @@ def _plain(value: object) -> object:
 
 
 def serve(
-    session: Session,
-    requests: BinaryIO,
-    answers: BinaryIO,
-    longest: int = LONGEST_REQUEST,
+    session: Session, requests: BinaryIO, answers: BinaryIO, longest: int = LONGEST_REQUEST,
     questions: Questions | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Answer requests, a line each, until the input ends; questions of earlier sessions warm up the worker before.
 
     A request of more than ``longest`` bytes is dropped and answered with an error.

@@ -80,13 +80,9 @@ class _Evaluation(NamedTuple):
 
 
 def write_evaluated(
-    plans: str,
-    output: str,
-    catalog: Catalog,
-    bounds: Bounds,
-    processes: int | None = None,
+    plans: str, output: str, catalog: Catalog, bounds: Bounds, processes: int | None = None,
     scheduler: str | None = None,
-) -> tuple[Legal, str]:
+) -> tuple[Legal, str]:  # fmt: skip
     """Evaluate the plans of a CSV or Parquet file and write them with their results, in the memory of a few blocks.
 
     The output is replaced as a whole at the end. Returns how many plans are legal, and their kind. Raises InputError
@@ -183,8 +179,8 @@ class Blocks(NamedTuple):
         """A block as a file of its own."""
         plans, results, varied = self.sweep.block(number)
         block: list[Part] = [*parts(plans), *varied, *parts(results)]
-        kept = [part for part in block if not self.columns or part[0].name in self.columns]
-        return written_block(kept, self.suffix)
+        chosen = [part for part in block if not self.columns or part[0].name in self.columns]
+        return written_block(chosen, self.suffix)
 
     @property
     def manifest(self) -> str:
@@ -208,7 +204,7 @@ def write_sweep(output: str, blocks: Blocks, processes: int, scheduler: str | No
         return
     folder = Path(f"{os.path.realpath(output)}.parts")
     with held(folder / _LOCK, output):
-        done = _kept(folder, blocks.manifest)
+        done = _finished(folder, blocks.manifest)
         files = [folder / f"{place:08d}{blocks.suffix}" for place in range(number)]
         todo = [place for place, file in enumerate(files) if file.name not in done]
         if len(todo) < number:
@@ -249,7 +245,7 @@ def _without_header(content: bytes, place: int) -> bytes:
     return content if place == 0 else content[content.index(b"\n") + 1 :]
 
 
-def _kept(folder: Path, manifest: str) -> set[str]:
+def _finished(folder: Path, manifest: str) -> set[str]:
     """Names of finished blocks of the same sweep; otherwise an emptied folder with a new manifest."""
     stated = folder / _MANIFEST
     if stated.is_file() and stated.read_text(encoding="utf-8") == manifest:

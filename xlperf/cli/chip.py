@@ -36,15 +36,7 @@ _SHOWN = (
 """Results of a chip that a table on a terminal shows."""
 
 
-@command(
-    "What an accelerator of your own would cost and be worth.",
-    "xlperf chip --technology '3 nm' --num-dies 4 --die-area 400 --bandwidth-target 9.6",
-    "xlperf chip --cache 64 --power-budget 1000 --cost-budget 8000 --memory-stacks auto",
-    "xlperf chip --vary cache=16,32,64,128,256 --vary technology=3nm,2nm -o cache.xlsx",
-    "xlperf chip --vary 'num dies=1,2,4' --vary 'memory stacks=4,6' --limit 'unit cost<=8000'",
-    "xlperf chip --memory-stacks 8 -o chip.csv      then: xlperf evaluate plans.csv --catalog chip.csv",
-    entries=partial(form_options, "chip"),
-)
+@command(entries=partial(form_options, "chip"))
 def chip(output: str | None, catalog: str | None, vary: tuple[str, ...], limits: tuple[str, ...], **given: Any) -> int:
     """An accelerator from node, dies, cache, memory and budgets: peak rates, cost, power, serving performance beside a
     B200, and the worth of the next mm2, stack, W and MB. The sheet Build a chip in a line; entries that are not given
@@ -61,11 +53,11 @@ def chip(output: str | None, catalog: str | None, vary: tuple[str, ...], limits:
 
     form = first_words("chip") | {name: words for name, words in given.items() if words is not None}
     table = form_of("chip", form, lambda _, column: f"--{column.replace('_', '-')}")
-    kept = limits_of("chip", limits, "--limit")
+    required = limits_of("chip", limits, "--limit")
     known = catalog_of(catalog, None)
     if vary:
-        return _varied(table, vary, kept, output, known)
-    return _one(form, table, kept, output, known)
+        return _varied(table, vary, required, output, known)
+    return _one(form, table, required, output, known)
 
 
 def _one(form: dict[str, str], table: Table, limits: list[Limit], output: str | None, catalog: Catalog) -> int:
@@ -146,11 +138,11 @@ def _varied(table: Table, vary: tuple[str, ...], limits: list[Limit], output: st
             done(len(block))
     results = stacked(blocks)
     entries = [_entry(part, results) for part in parts(forms) if part[0].name in names]
-    kept = np.logical_and.reduce([~np.isnan(results.number(RATE)), *(limit.kept(results) for limit in limits)])
-    if limits and not kept.any():
+    valid = np.logical_and.reduce([~np.isnan(results.number(RATE)), *(limit.kept(results) for limit in limits)])
+    if limits and not valid.any():
         say(*_none_keeps(entries, results, limits), err=True)
         return 1
-    rows = np.flatnonzero(kept) if limits else np.arange(len(forms))
+    rows = np.flatnonzero(valid) if limits else np.arange(len(forms))
     results = results.take(rows)
     entries = [(one, values[rows]) for one, values in entries]
     marked = (column("chip_variants", "frontier"), frontier_of(results))
@@ -166,7 +158,7 @@ def _varied(table: Table, vary: tuple[str, ...], limits: list[Limit], output: st
         output, "chips", [*entries, *given, *reached, marked], "chip", [*entries, *shown, marked, *reason], None, front
     )
     say(words, err=True)
-    return 0 if kept.any() else 1
+    return 0 if valid.any() else 1
 
 
 def _entry(part: Part, results: Table) -> Part:

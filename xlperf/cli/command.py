@@ -180,18 +180,22 @@ VARY = (
 )
 
 
-def command(short_help: str, *lines: str, name: str = "", **shared: Decorator) -> Callable[[Any], Command]:
-    """Make a function a command with its rows of ``options.csv`` and example lines.
+def command(**shared: Decorator) -> Callable[[Any], Command]:
+    """Make a function a command with the summary, examples and parameters of its rows in ``commands.csv``.
 
     ``shared``: options that a row names with ``=`` and that this module does not know.
     """
 
     def made(function: Any) -> Command:
-        own_name = name or function.__name__
-        for row in reversed(_rows()[own_name]):
-            function = _parameter(row, shared)(function)
-        epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
-        result: Command = click.command(own_name, cls=Command, short_help=short_help, epilog=epilog)(function)
+        name = function.__name__
+        texts: dict[str, list[str]] = {"summary": [], "example": []}
+        for row in reversed(_rows()[name]):
+            if row["option"] in texts:
+                texts[row["option"]].insert(0, row["meaning"])
+            else:
+                function = _parameter(row, shared)(function)
+        epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in texts["example"])
+        result: Command = click.command(name, cls=Command, short_help=texts["summary"][0], epilog=epilog)(function)
         return result
 
     return made
@@ -199,8 +203,8 @@ def command(short_help: str, *lines: str, name: str = "", **shared: Decorator) -
 
 @cache
 def _rows() -> dict[str, list[dict[str, str]]]:
-    """Rows of the table of options by command, or by the name under which commands share them."""
-    with resources.table("cli/options.csv").open(encoding="utf-8", newline="") as stream:
+    """Rows of the table of commands by command, or by the name under which commands share options."""
+    with resources.table("cli/commands.csv").open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     return {name: [row for row in rows if row["command"] == name] for name in {row["command"] for row in rows}}
 

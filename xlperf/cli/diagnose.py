@@ -18,33 +18,12 @@ if TYPE_CHECKING:
     from xlperf.explore.causes import Change
 
 
-@command(
-    "Rank what would explain that a run is slower or faster than its plan.",
-    "xlperf diagnose study.xlsx --name 'Llama-3 70B, 64 H100, bf16' --measured 'step time=20 s'",
-    "xlperf diagnose plans.csv --measured 'step time=38' --measured 'memory=61 GiB'",
-    "xlperf diagnose plans.csv --measured 'step time=38' --before 'step time=31'",
-    "xlperf diagnose plans.csv --log train.log --log-before yesterday.log",
-    "xlperf diagnose plans.csv --log train.log --profile trace.json",
-    "xlperf diagnose plans.csv --measured 'tpot=25 ms' --measured 'ttft=900 ms' -o why.xlsx",
-    "xlperf diagnose plans.csv --log train.log -o better.csv",
-)
+@command()
 def diagnose(
-    plans: str,
-    measured: tuple[str, ...],
-    logs: tuple[str, ...],
-    logs_before: tuple[str, ...],
-    profile: str | None,
-    profile_before: str | None,
-    profile_steps: int | None,
-    before: tuple[str, ...],
-    top: int,
-    kept: str | None,
-    every: bool,
-    chosen: Chosen,
-    output: str | None,
-    bounds: Bounds,
-    catalog: str | None,
-) -> None:
+    plans: str, measured: tuple[str, ...], logs: tuple[str, ...], logs_before: tuple[str, ...], profile: str | None,
+    profile_before: str | None, profile_steps: int | None, before: tuple[str, ...], top: int, mine: str | None,
+    every: bool, chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None,
+) -> None:  # fmt: skip
     """Rank the changes of one plan of PLANS, one or two at a time, that would explain a measurement.
 
     The candidates include recomputation, sequence parallelism, interleaving, overlap, precision, graphs, attention
@@ -92,12 +71,12 @@ def diagnose(
     say(*remarks, err=True)
     for reading in diagnosis.readings:
         say(reading.words, err=output is not None)
-    if kept is not None:
+    if mine is not None:
         from xlperf.explore.diagnose import as_it_ran
 
         ran = as_it_ran(plan, diagnosis)
-        write_sheets(kept, [(plan.kind, parts(ran))])
-        wrote(kept, 1, "run")
+        write_sheets(mine, [(plan.kind, parts(ran))])
+        wrote(mine, 1, "run")
     if output is not None and is_workbook(output):
         from xlperf.workbook.report.result_front import write_diagnosis
 

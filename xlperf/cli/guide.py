@@ -28,12 +28,7 @@ _TOPICS = (
 _SHORT = 16  # lines of a section that is printed whole if some of it is asked for
 
 
-@command(
-    "Read the guide: first hours, sheets, columns, functions, equations, accuracy.",
-    "xlperf guide",
-    "xlperf guide start",
-    "xlperf guide columns 'micro batch size'",
-)
+@command()
 def guide(topic: str | None, words: str | None) -> None:
     """Print a page of the guide; without TOPIC, the title of each page; with WORDS, the parts that have them."""
     if topic is None:

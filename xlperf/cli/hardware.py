@@ -32,16 +32,10 @@ _MAPPING = (
     "tensor_parallel", "pipeline_parallel", "expert_parallel", "virtual_pipeline", "micro_batch_size", "batch_size",
     "recompute",
 )  # fmt: skip
-OPERATIONS = table_schema("operations").by_name["operation"].choices
 _SIZE = re.compile(r"\s*([-+.\d]+(?:[eE][-+]?\d+)?)\s*(?![eE][-+]?\d+\s*$)([A-Za-z]\S*)\s*")
 
 
-@command(
-    "Derive accelerators from a logic node, budgets and shares.",
-    "xlperf chip --devices study.xlsx",
-    "xlperf chip --devices study.xlsx --compare",
-    "xlperf chip --devices devices.csv -o results.xlsx --catalog study.xlsx",
-)
+@command()
 def device(devices: str, output: str | None, compare: bool, catalog: str | None) -> int:
     """Derive every row of DEVICES, a CSV or Parquet file, a workbook, or - for CSV on standard input.
 
@@ -80,20 +74,11 @@ def device(devices: str, output: str | None, compare: bool, catalog: str | None)
     return 0
 
 
-@command(
-    "Find the shares of a device that make time, cost or energy of a plan smallest.",
-    "xlperf search --shares plans.csv --objective step-time          plans.csv: a plan on '2 nm HBM4e (derived)'",
-    "xlperf search --shares plans.csv --row 2 --objective cost --catalog study.xlsx -o best.xlsx",
-)
+@command()
 def optimise(
-    plans: str,
-    chosen: Chosen,
-    objective: str | None,
-    seed: int,
-    generations: int,
-    output: str | None,
+    plans: str, chosen: Chosen, objective: str | None, seed: int, generations: int, output: str | None,
     catalog: str | None,
-) -> None:
+) -> None:  # fmt: skip
     """Divide the die area and edge of a device so that one plan of PLANS runs best within its budgets.
 
     The row of the plan's accelerator must name a row of the sheet devices in its column device. The shares for cores,
@@ -153,17 +138,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@command(
-    "Time one collective or kernel by itself, as plans do.",
-    "xlperf explain --operation all-reduce --accelerator H100-SXM-80GB --group 8 --size '1 MiB,64 MiB,1 GiB'",
-    "xlperf explain --operation all-to-all --accelerator H100-SXM-80GB --group 64 --size 32 --network DGX-H100-rails",
-    "xlperf explain --operation gemm --accelerator B200-SXM-180GB -m 8192 -n 8192 -k 8192 --precision fp8",
-    "xlperf explain --operation prefill-attention --accelerator H200-SXM-141GB --num-attention-heads 64 "
-    "--query-length 8192",
-    "xlperf explain --operation decode-attention --accelerator H200-SXM-141GB --num-attention-heads 64 "
-    "--num-query-groups 8 --key-length 4096 --batch 64",
-    columns=_options,
-)
+@command(columns=_options)
 def time(operation: str, accelerator: str, output: str | None, catalog: str | None, **given: str | None) -> None:
     """Time OPERATION by itself with the code and the calibration of plans: the number that xlperf explain shows.
 
@@ -226,27 +201,11 @@ _PLANS = ("training", "inference")
 _WORDS = {"chiplets": "design", "servers": "server", "training": "plan", "inference": "plan"}
 
 
-@command(
-    "Cost of chiplet designs, or of servers per accelerator-hour.",
-    "xlperf cost designs.csv -o results.csv",
-    "xlperf cost study.xlsx -o results.xlsx --case high",
-    "xlperf cost servers.csv",
-    "xlperf cost study.xlsx --sheet training --owner neocloud -o owned.xlsx",
-    "xlperf cost plans.csv --bridge -o bridge.csv",
-    "xlperf cost study.xlsx --sheet servers --tornado 'cost rate'",
-)
+@command()
 def cost(
-    designs: str,
-    output: str | None,
-    case: str,
-    placed: bool,
-    tornado: str | None,
-    sheet: str | None,
-    owner: str | None,
-    bridge: bool,
-    bounds: Bounds,
-    catalog: str | None,
-) -> None:
+    designs: str, output: str | None, case: str, placed: bool, tornado: str | None, sheet: str | None,
+    owner: str | None, bridge: bool, bounds: Bounds, catalog: str | None,
+) -> None:  # fmt: skip
     """Compute every row of DESIGNS, a CSV or Parquet file, a workbook, or - for CSV on standard input.
 
     The first column names the kind of the rows. "chiplet": designs with the columns of the sheet chiplets (package,

@@ -251,14 +251,9 @@ def _objects(block: list[Part]) -> Iterator[dict[str, Any]]:
 
 
 def deliver(
-    output: str | None,
-    sheet: str,
-    whole: list[Part],
-    noun: str,
-    shown: list[Part] | None = None,
-    number: int | None = None,
-    front: Front = NOTHING_SAID,
-) -> None:
+    output: str | None, sheet: str, whole: list[Part], noun: str, shown: list[Part] | None = None,
+    number: int | None = None, front: Front = NOTHING_SAID,
+) -> None:  # fmt: skip
     """Write a table and report the number of rows; without an output print the part for a terminal."""
     if output is None:
         say(*text_table(whole if shown is None else shown))

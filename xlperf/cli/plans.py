@@ -37,21 +37,11 @@ if TYPE_CHECKING:
 BLOCK = 32_768  # rows that are evaluated and written at a time: bounds the memory of a table of any length
 
 
-@command(
-    "Compute the plans of a workbook and write the report workbook.",
-    "xlperf report -o report.xlsx                the shipped workbook",
-    "xlperf report study.xlsx -o study-report.xlsx",
-    "xlperf report --study recompute -o recompute.xlsx",
-)
+@command()
 def report(
-    workbook: str | None,
-    output: str,
-    study: str | None,
-    full: bool,
-    uncertain: bool,
-    bounds: Bounds,
+    workbook: str | None, output: str, study: str | None, full: bool, uncertain: bool, bounds: Bounds,
     catalog: str | None,
-) -> None:
+) -> None:  # fmt: skip
     """Compute every plan of WORKBOOK and write a report: summary, results, charts, assumptions, reasons.
 
     The answers of the summary are printed as well. Without WORKBOOK the shipped one is computed. The workbook itself is
@@ -82,7 +72,7 @@ def report(
     legal: dict[str, Legal] = {}
     for _ in _counting(zip(*pairs, strict=True), legal):
         pass
-    _said(output, legal)
+    _print_legal(output, legal)
 
 
 def _study(name: str, workbook: str | None, output: str, full: bool, catalog: str | None) -> None:
@@ -113,12 +103,7 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
     wrote(output, len(outcome.findings), "finding")
 
 
-@command(
-    "Compute plans and write results to .xlsx, .csv or .parquet.",
-    "xlperf evaluate study.xlsx -o results.xlsx",
-    "xlperf evaluate plans.csv -o results.parquet --catalog study.xlsx",
-    "cat plans.csv | xlperf evaluate - | head",
-)
+@command()
 def evaluate(
     plans: str, output: str | None, sheet: str | None, machines: Machines, bounds: Bounds, catalog: str | None
 ) -> int:
@@ -146,7 +131,7 @@ def evaluate(
         from xlperf.cli.blocks import write_evaluated
 
         counted, kind = write_evaluated(plans, output, catalog_of(catalog, plans), bounds, *machines)
-        return _said(output, {kind: counted})
+        return _print_legal(output, {kind: counted})
     tables = read_plans(plans, sheet=sheet)
     known = catalog_for(catalog, plans, tables)
     if output is not None and written:
@@ -159,7 +144,7 @@ def evaluate(
             say(*([""] if number else []), *text_table(_seen(rows, results)))
     else:
         write_sheets(output, ((rows.kind, parts(rows, results)) for rows, results in computed))
-    return _said(output, legal)
+    return _print_legal(output, legal)
 
 
 def _counting(computed: Iterable[tuple[Table, Table]], legal: dict[str, Legal]) -> Iterator[tuple[Table, Table]]:
@@ -169,7 +154,7 @@ def _counting(computed: Iterable[tuple[Table, Table]], legal: dict[str, Legal]) 
         yield rows, results
 
 
-def _said(output: str | None, legal: dict[str, Legal]) -> int:
+def _print_legal(output: str | None, legal: dict[str, Legal]) -> int:
     """Say how many plans were written, or that some are illegal; 1 if no plan is legal."""
     is_file = output not in (None, STANDARD, AS_JSON)
     words = [each.words(kind) for kind, each in legal.items() if is_file or each.legal < each.number]
@@ -193,12 +178,7 @@ def _seen(plans: Table, results: Table) -> list[Part]:
     return [*inputs, *shown, *reason]
 
 
-@command(
-    "Show the operators of one plan with FLOP, bytes, time and what limits them.",
-    "xlperf explain study.xlsx --name 'Llama-3 70B, 64 H100, bf16'",
-    "xlperf explain study.xlsx --sheet inference --row 3",
-    "xlperf explain plans.csv -o operators.csv",
-)
+@command()
 def explain(plans: str, chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None) -> None:
     """Show the time of one plan of PLANS by operator: a line for each operator of a layer, a pass and a step.
 
@@ -243,22 +223,11 @@ def _show_memory(results: Table) -> None:
     show_stacked("Memory by stage (GiB)", list(known), shares)
 
 
-@command(
-    "Show throughput against speed per user, over loads and a grid of plans.",
-    "xlperf search --frontier study.xlsx",
-    "xlperf search --frontier plans.csv --vary 'tensor parallel=1,2,4,8' --vary precision=bf16,fp8",
-    "xlperf search --frontier plans.csv --vary concurrency=1,8,64,512 --all -o points.csv",
-)
+@command()
 def frontier(
-    plans: str,
-    vary: tuple[str, ...],
-    points: int,
-    every: bool,
-    sheet: str | None,
-    output: str | None,
-    bounds: Bounds,
+    plans: str, vary: tuple[str, ...], points: int, every: bool, sheet: str | None, output: str | None, bounds: Bounds,
     catalog: str | None,
-) -> None:
+) -> None:  # fmt: skip
     """Compute the inference plans of PLANS over their loads and show the Pareto frontier of throughput against speed.
 
     More requests in flight give an accelerator more tokens per second, and each user fewer. Plans that are illegal, do

@@ -15,44 +15,33 @@ import click
 from xlperf.base.errors import Fault, InputError
 from xlperf.cli.command import command
 from xlperf.cli.options import catalog_of
-from xlperf.cli.output import STANDARD, parts, progress, say, standard_output, text_table, write_sheets, wrote
+from xlperf.cli.output import (
+    STANDARD,
+    is_workbook,
+    parts,
+    progress,
+    say,
+    standard_output,
+    text_table,
+    write_sheets,
+    wrote,
+)
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
+    from xlperf.catalog.table import Table
+    from xlperf.measurements.published import Published
 
+Lines = tuple[tuple[str, ...], list[tuple[str, ...]]]
 _CALIBRATION_SHOWN = "family generation precision software constant value unit num_rows error kind".split()
 
 
-@command(
-    "Compare predictions with published measurements.",
-    "xlperf validate                                  the shipped rows, held to their tolerances",
-    "xlperf validate training_published.csv -o errors.csv",
-    "xlperf validate --leave-out blackwell            refit without a generation and predict it",
-    "xlperf validate --leave-out MI300X --leave-out llm_foundry   likewise a machine, then the rows of a source",
-    "xlperf validate --cross-validate                 errors and bands of models left out of the fit",
-    "xlperf validate --kernels                        errors of held-out kernel shapes",
-    "xlperf validate --machines                       machines beyond NVIDIA, sources left out of the fit",
-    "xlperf validate --conditions                     formats, layers, engines, sources left out beside models",
-    "xlperf validate --choice                         is the plan ranked first the right one, as measured",
-    "xlperf validate --deployments                    published fleets beside the answers of xlperf serve",
-    "xlperf validate --pairs                          two engines of one publisher: predicted and measured ratio",
-    "xlperf validate --baseline                       beside one constant MFU per accelerator and precision",
-)
+@command()
 def validate(
-    files: tuple[str, ...],
-    output: str | None,
-    leave_out: tuple[str, ...],
-    cross_validate: bool,
-    kernels: bool,
-    machines: bool,
-    conditions: bool,
-    choice: bool,
-    pairs: bool,
-    deployments: bool,
-    baseline: bool,
-    readme: str | None,
+    files: tuple[str, ...], output: str | None, leave_out: tuple[str, ...], cross_validate: bool, kernels: bool,
+    machines: bool, conditions: bool, choice: bool, pairs: bool, deployments: bool, baseline: bool, readme: str | None,
     catalog: str | None,
-) -> int:
+) -> int:  # fmt: skip
     """Predict published runs; show the error per group, source, accelerator and metric, and the rows without coverage.
 
     FILE is a workbook or a CSV file with the columns of published training or inference runs (row_id, gpu, tp, gbs,
@@ -62,10 +51,6 @@ def validate(
     predicted rate, joules per token. Without FILE the shipped rows are predicted. The error of a row is |predicted time
     / measured time - 1|. Exit code 1 if a tolerance is missed.
     """
-    from xlperf.base.files import replaced
-    from xlperf.calibrate.unseen import unseen_table
-    from xlperf.calibrate.validate import validate as validated
-
     if baseline and (leave_out or output == STANDARD):
         raise click.UsageError("--baseline goes with neither --leave-out nor -o -")
     own = (cross_validate, kernels, machines, conditions, deployments).count(True)
@@ -80,36 +65,47 @@ def validate(
     if len(leave_out) > 1 and output is not None:
         raise click.UsageError("-o goes with one --leave-out")
     known = catalog_of(catalog, None)
-    if cross_validate:
-        return _cross_validate(known, readme)
-    if machines:
-        return _machines(known, readme)
-    if conditions:
-        return _conditions(known, readme)
-    if deployments:
-        return _deployments(known, readme)
     if kernels:
         return _kernels_left_out(known, leave_out) if leave_out else _kernels(known, readme)
     if choice or pairs:
         return _compared(pairs, files, known, output, readme)
-    if len(leave_out) > 1 or (leave_out and readme is not None):
-        return _left_out(files, known, leave_out, readme)
+    if cross_validate:
+        _cross_validate(known, readme)
+    elif machines:
+        _machines(known, readme)
+    elif conditions:
+        _conditions(known, readme)
+    elif deployments:
+        _deployments(known, readme)
+    elif len(leave_out) > 1 or (leave_out and readme is not None):
+        from xlperf.calibrate.accuracy import left_out_table
+
+        table, _ = left_out_table(_published(files), known, leave_out)
+        _show("Generations, software and sources left out of the fit", "left-out", table, readme)
+    else:
+        return _validated(files, output, leave_out, baseline, readme, known)
+    return 0
+
+
+def _validated(
+    files: tuple[str, ...], output: str | None, leave_out: Sequence[str], baseline: bool, readme: str | None,
+    known: Catalog,
+) -> int:  # fmt: skip
+    """Show and write the errors of published rows; 1 if a tolerance is missed."""
+    from xlperf.calibrate.unseen import unseen_table
+    from xlperf.calibrate.validate import validate as validated
+
     with progress(0, "published runs") as done:
         report = validated(files or None, known, leave_out[0] if leave_out else None, done)
-    if output == STANDARD:
-        standard_output().write(report.csv_text())
-    elif output is not None:
-        with replaced(output) as temporary:
-            temporary.write_text(report.csv_text(), encoding="utf-8", newline="")
-        wrote(output, len(report.records), "error")
+    _write(output, report.csv_text(), len(report.records), "error")
+    unseen = unseen_table(report.records)
     if readme is not None:
         tables = {"accuracy": report.readme_table(), "refused": report.refused_table()}
-        _replace_tables(Path(readme), {**tables, "unseen": _markdown("unseen", unseen_table(report.records))})
+        _replace_tables(Path(readme), {**tables, "unseen": _markdown("unseen", unseen)})
     if output != STANDARD:
         for title, header, rows in report.tables():
             if rows:
                 say(title, *_aligned(header, rows), "")
-        unseen = unseen_table(report.records)
         if unseen[1]:
             say("Rows read after the model was made, as first predicted and today", *_aligned(*unseen), "")
     if baseline:
@@ -119,33 +115,16 @@ def validate(
     return report.exit_code
 
 
-@command(
-    "Show the calibration, or fit it to measured kernels and published runs.",
-    "xlperf calibrate                                 the constants in use, with their error",
-    "xlperf calibrate --fit                           fitted anew, shown",
-    "xlperf calibrate --fit -o study.xlsx             a workbook with the new sheet",
-    "xlperf calibrate --fit --values-only -o study.xlsx    the same constants, their values fitted anew",
-    "xlperf calibrate --fit --machines -o study.xlsx  only those of AMD, TPU, Gaudi and Trainium machines",
-    "xlperf calibrate --fit --measurements mine.xlsx -o calibration.csv",
-    "xlperf calibrate --mine runs.csv -o study.xlsx   predictions moved by measured runs of your own cluster",
-)
+@command()
 def calibrate(
-    fit: bool,
-    values_only: bool,
-    machines: bool,
-    measurements: str | None,
-    mine: tuple[str, ...],
-    date: datetime.datetime | None,
-    output: str | None,
-    catalog: str | None,
-) -> None:
+    fit: bool, values_only: bool, machines: bool, measurements: str | None, mine: tuple[str, ...],
+    date: datetime.datetime | None, output: str | None, catalog: str | None,
+) -> None:  # fmt: skip
     """Show the calibration sheet, make it anew with --fit, or move predictions by runs of your own with --mine.
 
     Each constant states its fit set and its error on held-out rows. Rows of the group "papers" are never in a fit.
     Runs of your own change no constant: each is a row of the sheet my_cluster beside the calibration.
     """
-    from xlperf.base.resources import workbook as shipped
-
     if not fit and (measurements or date or values_only or machines):
         raise click.UsageError("--measurements, --date, --values-only and --machines need --fit")
     if machines and values_only:
@@ -169,19 +148,25 @@ def calibrate(
     if output is None:
         shown = [part for part in parts(table) if part[0].name in _CALIBRATION_SHOWN]
         say(*text_table(shown))
-    elif Path(output).suffix.lower() == ".xlsx":
+    else:
+        _write_table(output, table, catalog, "constant")
+
+
+def _write_table(output: str, table: Table, catalog: str | None, noun: str) -> None:
+    """Write a table as a sheet of a workbook with the catalog, or by itself."""
+    from xlperf.base.resources import workbook as shipped
+
+    if is_workbook(output):
         from xlperf.workbook.build import read_tables, write_workbook
 
-        write_workbook(output, {**read_tables(catalog or shipped()), "calibration": table})
+        write_workbook(output, {**read_tables(catalog or shipped()), table.kind: table})
     else:
         write_sheets(output, [(table.kind, parts(table))])
-    if output is not None:
-        wrote(output, len(table), "constant")
+    wrote(output, len(table), noun)
 
 
 def _own_runs(files: Sequence[str], known: Catalog, catalog: str | None, output: str | None) -> None:
     """Show the effect of runs of the user's own cluster, and write them."""
-    from xlperf.base.resources import workbook as shipped
     from xlperf.calibrate.own_runs import effects, own_runs
     from xlperf.catalog.read import read_plans
 
@@ -189,32 +174,40 @@ def _own_runs(files: Sequence[str], known: Catalog, catalog: str | None, output:
     runs = own_runs(tables, known)
     header = ("run", "result", "unit", "measured", "predicted", "80 % band", "now", "80 % band now")
     lines = []
-    for one in effects(tables, known, runs):
-        ends = [f"{low:.4g} to {high:.4g}" for _, low, high in (one.before, one.after)]
-        now = one.before[0], one.after[0]
-        lines.append(
-            (one.run, one.result, one.unit, f"{one.measured:.4g}", f"{now[0]:.4g}", ends[0], f"{now[1]:.4g}", ends[1])
-        )
+    for run in effects(tables, known, runs):
+        bands = [(f"{now:.4g}", f"{low:.4g} to {high:.4g}") for now, low, high in (run.before, run.after)]
+        lines.append((run.run, run.result, run.unit, f"{run.measured:.4g}", *bands[0], *bands[1]))
     say(*_aligned(header, lines), err=output is not None)
-    if output is None:
-        return
-    if Path(output).suffix.lower() == ".xlsx":
-        from xlperf.workbook.build import read_tables, write_workbook
+    if output is not None:
+        _write_table(output, runs, catalog, "run")
 
-        write_workbook(output, {**read_tables(catalog or shipped()), runs.kind: runs})
-    else:
-        write_sheets(output, [(runs.kind, parts(runs))])
-    wrote(output, len(runs), "run")
+
+def _published(files: Sequence[str]) -> list[Published]:
+    """Published rows of files, by default of the shipped workbook."""
+    from xlperf.base.resources import workbook
+    from xlperf.measurements.published import read_published
+
+    paths = [Path(path) for path in files] or [workbook("validation.xlsx")]
+    return [rows for path in paths for rows in read_published(path)]
+
+
+def _write(output: str | None, text: str, number: int, noun: str) -> None:
+    """Write text to a file or to standard output."""
+    from xlperf.base.files import replaced
+
+    if output == STANDARD:
+        standard_output().write(text)
+    elif output is not None:
+        with replaced(output) as temporary:
+            temporary.write_text(text, encoding="utf-8", newline="")
+        wrote(output, number, noun)
 
 
 def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
     """Median errors of the step time beside one constant MFU, by group and by source."""
-    from xlperf.base.resources import workbook
     from xlperf.calibrate.validate import against_constant_mfu
-    from xlperf.measurements.published import read_published
 
-    paths = [Path(path) for path in files] or [workbook("validation.xlsx")]
-    published = [rows for path in paths for rows in read_published(path)]
+    published = _published(files)
     for by in ("group", "source_id"):
         header = (by.removesuffix("_id"), "count", "predicted", "constant mfu")
         lines = [
@@ -225,16 +218,15 @@ def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
             say("Median error beside one constant MFU", *_aligned(header, lines), "")
 
 
-def _conditions(catalog: Catalog, readme: str | None) -> int:
+def _conditions(catalog: Catalog, readme: str | None) -> None:
     from xlperf.calibrate.conditions import conditions_table
     from xlperf.calibrate.fit import read_measured
 
     table = conditions_table(read_measured().inference, catalog)
     _show("Conditions left out of the fit beside the model of each row", "conditions", table, readme)
-    return 0
 
 
-def _cross_validate(catalog: Catalog, readme: str | None) -> int:
+def _cross_validate(catalog: Catalog, readme: str | None) -> None:
     from xlperf.calibrate.accuracy import cross_validated_errors, cross_validation_table, short_table
     from xlperf.calibrate.fit import read_measured
     from xlperf.measurements.comparison import MEMORY
@@ -254,10 +246,9 @@ def _cross_validate(catalog: Catalog, readme: str | None) -> int:
     gained = [gain for own in errors if MEMORY not in own.quantity for gain in gains(own, plans[own.kind])]
     say("", "The other rows of each configuration with one of its rows as a run of the user's own (calibrate --mine)")
     say(*_aligned(*gains_table(gained)))
-    return 0
 
 
-def _machines(catalog: Catalog, readme: str | None) -> int:
+def _machines(catalog: Catalog, readme: str | None) -> None:
     from xlperf.calibrate.bands import machines_table
     from xlperf.calibrate.fit import read_measured
     from xlperf.calibrate.fit_machines import errors_left_out
@@ -265,33 +256,27 @@ def _machines(catalog: Catalog, readme: str | None) -> int:
     measured = read_measured()
     table = machines_table(errors_left_out(measured.machines, catalog, measured.kernels), measured, catalog)
     _show("Machines beyond NVIDIA, sources left out of the fit", "machines", table, readme)
-    return 0
 
 
-def _deployments(catalog: Catalog, readme: str | None) -> int:
+def _deployments(catalog: Catalog, readme: str | None) -> None:
     """Show published deployments beside the answers of the form Serve."""
     from xlperf.calibrate.deployments import deployment_table, deployments
 
     with progress(0, "published deployments") as done:
         table = deployment_table(deployments(catalog, done))
     _show("Published deployments", "deployments", table, readme)
-    return 0
 
 
 def _compared(pairs: bool, files: Sequence[str], catalog: Catalog, output: str | None, readme: str | None) -> int:
     """Show how good the choice among measured alternatives is, or how well ratios of pairs of runs are predicted; with
     an output, also write a line per choice or pair.
     """
-    from xlperf.base.files import replaced
-    from xlperf.base.resources import workbook
     from xlperf.calibrate.choice import alternatives_of, choice_lines, choice_table, choices
     from xlperf.calibrate.pairs import collected_pairs, pair_lines, pair_table, pairs_of, runs_of
     from xlperf.catalog.csv_files import harmless
-    from xlperf.measurements.published import read_published
 
     with progress(0, "published runs") as done:
-        paths = [Path(path) for path in files] or [workbook("validation.xlsx")]
-        published = [rows for path in paths for rows in read_published(path)]
+        published = _published(files)
         if pairs:
             compared = pairs_of(runs_of(published if files else [*published, collected_pairs()], catalog, done))
             title, name, lines, table = "Pairs of runs", "ratio", pair_lines(compared), pair_table(compared)
@@ -303,13 +288,9 @@ def _compared(pairs: bool, files: Sequence[str], catalog: Catalog, output: str |
     if output is not None:
         stream = io.StringIO()
         csv.writer(stream, lineterminator="\n").writerows([harmless(word) for word in line] for line in lines)
-        if output == STANDARD:
-            standard_output().write(stream.getvalue())
-            return 0
-        with replaced(output) as temporary:
-            temporary.write_text(stream.getvalue(), encoding="utf-8", newline="")
-        wrote(output, len(lines) - 1, name)
-    _show(title, "pairs" if pairs else "choice", table, readme)
+        _write(output, stream.getvalue(), len(lines) - 1, name)
+    if output != STANDARD:
+        _show(title, "pairs" if pairs else "choice", table, readme)
     return 0
 
 
@@ -342,29 +323,13 @@ def _kernels_left_out(catalog: Catalog, names: Sequence[str]) -> int:
     return 0
 
 
-def _left_out(files: Sequence[str], catalog: Catalog, names: Sequence[str], readme: str | None) -> int:
-    from xlperf.base.resources import workbook
-    from xlperf.calibrate.accuracy import left_out_table
-    from xlperf.measurements.published import read_published
-
-    paths = [Path(path) for path in files] or [workbook("validation.xlsx")]
-    published = [rows for path in paths for rows in read_published(path)]
-    _show(
-        "Generations, software and sources left out of the fit",
-        "left-out",
-        left_out_table(published, catalog, names)[0],
-        readme,
-    )
-    return 0
-
-
-def _markdown(name: str, table: tuple[tuple[str, ...], list[tuple[str, ...]]]) -> str:
+def _markdown(name: str, table: Lines) -> str:
     from xlperf.calibrate.accuracy import markdown
 
     return markdown(name, table)
 
 
-def _show(title: str, name: str, table: tuple[tuple[str, ...], list[tuple[str, ...]]], readme: str | None) -> None:
+def _show(title: str, name: str, table: Lines, readme: str | None) -> None:
     """Print a table, and put it between its markers in a text file."""
     header, lines = table
     if readme is not None:

@@ -82,16 +82,6 @@ def answer_lines(kind: str, form: Mapping[str, str], answer: Mapping[str, Any], 
     return [line for block in blocks if block for line in (*block, "")][:-1]
 
 
-def _question(kind: str, short: str, words: str, *lines: str) -> click.Command:
-    """The command of a form, with an option for each of its entries."""
-
-    def asked(output: str | None, catalog: str | None, **given: str | None) -> int:
-        return _answered(kind, given, output, catalog)
-
-    asked.__doc__ = words
-    return command(short, *lines, name=kind, entries=partial(form_options, kind))(asked)
-
-
 def _answered(kind: str, given: Words, output: str | None, catalog: str | None) -> int:
     """Answer a form and print or write it; 1 without an answer."""
     import numpy as np
@@ -192,7 +182,7 @@ def _notes(form: Mapping[str, str], answer: Mapping[str, Any]) -> list[str]:
     asked = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in form.items() if value not in ("", "auto"))
     taken = "; ".join(filter(None, [answer.get("defaults_used", ""), _priced(answer)]))
     return [
-        f"{words}{said}" for words, said in (("", sure), ("taken for granted: ", taken), ("asked: ", asked)) if said
+        f"{words}{text}" for words, text in (("", sure), ("taken for granted: ", taken), ("asked: ", asked)) if text
     ]
 
 
@@ -201,24 +191,20 @@ def _priced(answer: Mapping[str, Any]) -> str:
     return f"price: {basis}" if basis else ""
 
 
-serve = _question(
-    "serve",
-    "What it takes to serve a model to so many users.",
-    "The cheapest fleet that serves so many users at their speed: engine, one pool or two, mapping, cost, power, what "
-    "limits; then every way to serve them. The sheet Serve in a line; what is not given is as there, and said below "
-    "the answer. -o plan.csv writes the plan of a copy, which xlperf evaluate takes; --json the answer with all ways.",
-    "xlperf serve --model DeepSeek-V3 --accelerator H200 --users 10000 --speed-per-user 20",
-    "xlperf serve --model Llama3-70B --accelerator B200 --request-rate 50 --prompt-length 8000 --json",
-    "xlperf serve --model Llama3-70B --accelerator H100 --software vllm --mode continuous -o plan.csv",
-    "xlperf serve --users auto --facility-power-limit 1 --payment both --energy-price 0.06",
-)
-train = _question(
-    "train",
-    "How long a training run takes, what it costs, and which mapping is best.",
-    "The fastest mapping of a training run: time, cost, energy, memory. The sheet Train in a line; what is not given "
-    "is as there, and said below the answer. -o plan.csv writes its plan, which every command takes; --json the "
-    "answer.",
-    "xlperf train --model Llama3-70B --accelerator H100 --num-accelerators 256 --training-tokens 2",
-    "xlperf train --model Llama3-8B --accelerator B200 --deadline 10",
-    "xlperf train --model Llama3-70B --num-accelerators auto --facility-power-limit 1 --payment both",
-)
+@command(entries=partial(form_options, "serve"))
+def serve(output: str | None, catalog: str | None, **given: str | None) -> int:
+    """The cheapest fleet that serves so many users at their speed: engine, one pool or two, mapping, cost, power, the
+    limiting resource; then every way to serve them. The sheet Serve in a line; entries that are not given have the
+    values of the sheet and are listed below the answer. -o plan.csv writes the plan of a copy, which xlperf evaluate
+    reads; --json the answer with all ways.
+    """
+    return _answered("serve", given, output, catalog)
+
+
+@command(entries=partial(form_options, "train"))
+def train(output: str | None, catalog: str | None, **given: str | None) -> int:
+    """The fastest mapping of a training run: time, cost, energy, memory. The sheet Train in a line; entries that are
+    not given have the values of the sheet and are listed below the answer. -o plan.csv writes its plan, which every
+    command reads; --json the answer.
+    """
+    return _answered("train", given, output, catalog)

@@ -12,7 +12,7 @@ import click
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import factor
-from xlperf.cli.command import Chosen, EditedFile, command
+from xlperf.cli.command import Chosen, command
 from xlperf.cli.options import catalog_for, catalog_of, read_one
 from xlperf.cli.output import STANDARD, deliver, parts, rounded, say, working
 
@@ -24,30 +24,14 @@ if TYPE_CHECKING:
 Row = Mapping[str, object]
 _TOLERANCE = 0.005
 
-_output = click.option(
-    "-o", "--output", metavar="FILE", type=EditedFile(),
-    help="Workbook (.xlsx) that gets the row, made where there is none; or a table (.csv) for --catalog.",
-)  # fmt: skip
-_json = click.option("--json", "as_json", is_flag=True, help="Print the row as JSON, for programs.")
-_name = click.option("--name", help="Name of the row; default: that of the folder or the file.")
 
-
-@command(
-    "A model or an accelerator of your own: a row made from a file.",
-    "xlperf add model Qwen3-8B/ -o models.csv        a Hugging Face configuration",
-    "xlperf add accelerator h200.txt -o study.xlsx   a datasheet's card",
-)
+@command()
 def add(kind: str) -> None:
     """Turn a file into a row of the sheet models or accelerators."""
     raise click.UsageError(f"{kind} comes first: xlperf add {kind} FILE")
 
 
-@command(
-    "A model of your own: a row of models from a Hugging Face configuration.",
-    "xlperf add model Qwen3-8B/                          the folder of a download",
-    "xlperf add model config.json --name mine --parameters 8.2 -o study.xlsx",
-    "xlperf add model config.json -o models.csv          then: xlperf evaluate plans.csv --catalog models.csv",
-)
+@command()
 def model(config: str, parameters: float | None, name: str | None, output: str | None, as_json: bool) -> int:
     """Turn CONFIG, a config.json or a folder that holds one, into a row of the sheet models, and check it.
 
@@ -121,11 +105,7 @@ def _active(table: Table, active: float) -> str:
     return f"{words}, {(active - matrix) / billion:.4g} without input and output embeddings"
 
 
-@command(
-    "An accelerator of your own: a row of accelerators from a datasheet's card.",
-    "xlperf add accelerator h200.txt -o study.xlsx        lines such as  memory bandwidth: 4.8 TB/s",
-    "xlperf add accelerator card.csv --like H200-SXM-141GB -o accelerators.csv",
-)
+@command()
 def accelerator(card: str, like: str | None, name: str | None, output: str | None, as_json: bool) -> int:
     """Turn CARD, lines of a name and a value (.txt, .csv, .json), into a row of the sheet accelerators, and check it.
 
@@ -212,15 +192,9 @@ def _added(output: str, kind: str, row: Row) -> tuple[str, list[str]]:
 
 _WRITTEN = ["megatron", "nemo", "torchtitan", "vllm", "sglang", "trtllm"]
 _OF_SOFTWARE = {"tensorrt-llm": "trtllm", "nemo-bridge": "nemo"}
-_STACKS = click.Choice(_WRITTEN)
-_READ = click.Choice([*_WRITTEN, "nanotron", "maxtext", "automodel", "llama-factory", "axolotl", "deepspeed", "bridge"])
 
 
-@command(
-    "Print the arguments that start a plan in a training or serving stack.",
-    "xlperf launch study.xlsx --name 'Llama-3 70B, 64 H100, bf16' --for megatron",
-    "xlperf launch plans.csv --row 2 --for vllm > serve.sh",
-)
+@command()
 def launch(plans: str, stack: str | None, chosen: Chosen, catalog: str | None) -> None:
     """Print the commands that start one plan of PLANS in a stack, an argument per line.
 
@@ -261,14 +235,7 @@ def _stack_of(plan: Table) -> str:
     return stack
 
 
-@command(
-    "Read the plan of a launch line, script, YAML or TOML file, or log.",
-    "xlperf launch --read serve.sh --set accelerator=H200-SXM-141GB --set TP=8",
-    "xlperf launch --read train.sh --for megatron -o plans.csv",
-    "xlperf launch --read train.log --set accelerator=H100-SXM-80GB",
-    "xlperf launch --read train_config.toml --set accelerator=H100-SXM-80GB --set 'num accelerators=64'",
-    "xlperf launch plans.csv --for megatron | xlperf launch --read - | xlperf evaluate -",
-)
+@command()
 def plan(file: str, stack: str | None, given: tuple[str, ...], partial: bool, output: str, catalog: str | None) -> None:
     """Read the arguments in FILE, or - for standard input, as a plan.
 

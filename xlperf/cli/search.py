@@ -37,37 +37,12 @@ if TYPE_CHECKING:
     from xlperf.explore.vary import Varied
 
 
-@command(
-    "Find the best of all plans that cells with auto stand for.",
-    "xlperf search plans.csv -o best.csv                    best 10 plans for each row with auto",
-    "xlperf search study.xlsx --name mine --mapping         the whole mapping of one plan",
-    "xlperf search plans.csv --vary 'tensor parallel=auto' --vary 'micro batch size=1,2,4'",
-    "xlperf search plans.csv --objective cost --limit 'memory<=70' --top 3",
-    "xlperf search plans.csv --mapping --objective 'step time' --objective memory     what nothing beats in both",
-    "xlperf search plans.csv --mapping --robust regret --uncertain 'networks.link bandwidth=x0.7..x1'",
-    "xlperf search plans.csv --vary accelerator=H100-SXM-80GB,H200-SXM-141GB --all -o all.parquet",
-    "xlperf search plans.csv --mapping --vary 'num accelerators=auto' --objective 'run cost' "
-    "--limit 'run time within 30 days'      cheapest cluster that trains this in 30 days",
-    "xlperf search plans.csv --mapping --vary 'num accelerators=auto' --objective 'num accelerators' "
-    "--probability 0.9      fewest that keep the targets with 90 % probability",
-    doubts=packed("doubts", read_doubts),
-)
+@command(doubts=packed("doubts", read_doubts))
 def search(
-    plans: str,
-    output: str | None,
-    objectives: tuple[str, ...],
-    limits: tuple[str, ...],
-    vary: tuple[str, ...],
-    mapping: bool,
-    top: int,
-    every: bool,
-    probability: float,
-    doubts: Doubts,
-    processes: int | None,
-    chosen: Chosen,
-    bounds: Bounds,
-    catalog: str | None,
-) -> None:
+    plans: str, output: str | None, objectives: tuple[str, ...], limits: tuple[str, ...], vary: tuple[str, ...],
+    mapping: bool, top: int, every: bool, probability: float, doubts: Doubts, processes: int | None, chosen: Chosen,
+    bounds: Bounds, catalog: str | None,
+) -> None:  # fmt: skip
     """Evaluate every plan that a row of PLANS with auto stands for, and show the best.
 
     auto is allowed in parallel degrees, micro batch, schedule, recompute, ZeRO stage, sequence parallel, precision,
@@ -211,30 +186,12 @@ def _write(answers: list[Robust], kinds: list[str], output: str | None, lines: l
         say(*text_table([*inputs, *draws, *(reached[name] for name in order if name in reached), drawn[-1]]))
 
 
-@command(
-    "Find the fewest accelerators, or the least of a number, that reach a target.",
-    "xlperf search plans.csv --vary 'num accelerators=1..64' --target 'tpot<=20'",
-    "xlperf search plans.csv --vary 'num accelerators=auto' --with-auto 'tensor parallel' --target 'step time<=10'",
-    "xlperf search plans.csv --vary 'accelerators.memory bandwidth=1..16' --target 'tpot<=20'",
-    "xlperf search plans.csv --vary 'prompt length=1000,4000,16000' --largest --target 'ttft<=500'",
-    "xlperf search plans.csv --vary 'request rate=1..100' --largest --limit 'ttft<=500' --limit 'tpot<=20'",
-    "xlperf search plans.csv --vary 'num accelerators=1..64' --target 'tpot<=20' --probability 0.9",
-)
+@command()
 def solve(
-    plans: str,
-    vary: tuple[str, ...],
-    targets: tuple[str, ...],
-    mapping: bool,
-    largest: bool,
-    autos: tuple[str, ...],
-    objective: str,
-    probability: float,
-    processes: int | None,
-    chosen: Chosen,
-    output: str | None,
-    bounds: Bounds,
+    plans: str, vary: tuple[str, ...], targets: tuple[str, ...], mapping: bool, largest: bool, autos: tuple[str, ...],
+    objective: str, probability: float, processes: int | None, chosen: Chosen, output: str | None, bounds: Bounds,
     catalog: str | None,
-) -> None:
+) -> None:  # fmt: skip
     """Find for each of PLANS the least value of one column with which it fits and reaches the targets.
 
     All values of a column of plans are tried, with every value for auto. Between the two ends of a number of a catalog

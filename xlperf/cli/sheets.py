@@ -15,14 +15,9 @@ from xlperf.cli.output import say, working
 
 _HOSTS = {"libreoffice": "xlperf.addin.libreoffice", "excel": "xlperf.addin.excel"}
 """Modules with ``install`` and ``uninstall``, by spreadsheet program."""
-_INSTALLED = (*_HOSTS, "lite")
 
 
-@command(
-    "Check a workbook: every fault of its sheets, and what looks doubtful.",
-    "xlperf check study.xlsx",
-    "xlperf check          the shipped workbook",
-)
+@command()
 def check(workbook: str | None) -> int:
     """Read all sheets of WORKBOOK and list their faults, a line per fault with sheet and cell.
 
@@ -39,12 +34,7 @@ def check(workbook: str | None) -> int:
     return 0 if result.ok else 1
 
 
-@command(
-    "List the worksheet functions: arguments, units, meaning.",
-    "xlperf install --list              a line for each",
-    "xlperf install --list step_time    what XLPERF_STEP_TIME takes, with an example",
-    "xlperf install --list memory       those with memory in their name",
-)
+@command()
 def functions(name: str | None) -> None:
     """List the XLPERF_ functions; with NAME the one of that name, else all that contain it, with their arguments and an
     example that works.
@@ -74,11 +64,7 @@ def functions(name: str | None) -> None:
         say("")
 
 
-@command(
-    "Print a workbook as text, for git diff and grep.",
-    "xlperf check --text study.xlsx",
-    "git config diff.xlperf.textconv 'xlperf check --text'      then git diff shows what changed in a cell",
-)
+@command()
 def show(file: str) -> None:
     """Print the sheets of FILE as text: one line per row of data, with headers and formulas unchanged."""
     from xlperf.catalog.xlsx import shown_lines
@@ -87,13 +73,7 @@ def show(file: str) -> None:
         say(line)
 
 
-@command(
-    "Make a workbook of your own to edit.",
-    "xlperf new study.xlsx                     one plan of each kind, and what it refers to",
-    "xlperf new all.xlsx --all                 all plans, models and hardware that xlperf ships",
-    "xlperf new mine.xlsx --empty              sheets without rows",
-    "xlperf new mine.xlsx --study recompute    a study, to change and run again",
-)
+@command()
 def new(file: str, whole: bool, empty: bool, small: bool, study: str | None, force: bool) -> None:
     """Write FILE, a workbook of your own: front sheets, plans and catalog with drop-downs, comments, live formulas.
 
@@ -126,14 +106,7 @@ def _quoted(name: str) -> str:
     return shlex.quote(name)
 
 
-@command(
-    "Add the XLPERF_ functions to a spreadsheet program.",
-    "xlperf install libreoffice",
-    "xlperf install excel                       Excel for Windows; then restart it",
-    "xlperf install excel --check               what is installed, and what is wrong with it",
-    "xlperf install excel --output xlperf.bas   where no add-in is let in: text to import",
-    "xlperf install lite FOLDER                 Excel on the web or on a Mac: texts for xlwings Lite",
-)
+@command()
 def install(
     host: str, folder: str | None, output: str | None, checked: bool, python: str | None, wheel: str | None
 ) -> int:
@@ -196,11 +169,7 @@ def install(
     return 0
 
 
-@command(
-    "Remove the XLPERF_ functions from a spreadsheet program.",
-    "xlperf uninstall libreoffice",
-    "xlperf uninstall excel",
-)
+@command()
 def uninstall(host: str) -> None:
     """Remove the worksheet functions from HOST."""
     say(import_module(_HOSTS[host]).uninstall())

@@ -33,30 +33,12 @@ if TYPE_CHECKING:
     from xlperf.explore.uncertainty import Robust
 
 
-@command(
-    "Compute plans over a grid of values of their columns and of the catalog's.",
-    "xlperf evaluate plans.csv --vary 'tensor parallel=1,2,4,8' --vary precision=bf16,fp8 -o grid.csv",
-    "xlperf evaluate study.xlsx --sheet inference --vary 'accelerators.memory bandwidth=2,4,8' -o grid.xlsx",
-    "xlperf evaluate plans.csv --vary 'networks.link bandwidth=x0.5,x1,x2' --vary 'global batch size=256,512'",
-    "xlperf evaluate plans.csv --vary 'accelerators.memory bandwidth=2..16' --samples 10000000 "
-    "--result cost -o samples.parquet",
-)
+@command()
 def sweep(
-    plans: str,
-    vary: tuple[str, ...],
-    samples: int | None,
-    sampling: str,
-    seed: int,
-    wanted: tuple[str, ...],
-    objective: str | None,
-    limits: tuple[str, ...],
-    top: int | None,
-    machines: Machines,
-    chosen: Chosen,
-    output: str | None,
-    bounds: Bounds,
-    catalog: str | None,
-) -> None:
+    plans: str, vary: tuple[str, ...], samples: int | None, sampling: str, seed: int, wanted: tuple[str, ...],
+    objective: str | None, limits: tuple[str, ...], top: int | None, machines: Machines, chosen: Chosen,
+    output: str | None, bounds: Bounds, catalog: str | None,
+) -> None:  # fmt: skip
     """Compute every plan of PLANS with every combination of the values, or with samples of them.
 
     The plans keep their order; the last plan column of --vary changes fastest, catalog columns change last. auto is
@@ -168,33 +150,17 @@ def _deliver_sweep(
 
 def _best_words(best: Best, rows: Swept) -> str:
     """How many plans remain of how many."""
-    kept = f" with {' and '.join(limit.words for limit in best.limits)}" if best.limits else ""
+    limits = f" with {' and '.join(limit.words for limit in best.limits)}" if best.limits else ""
     if not len(rows.plans):
-        return f"none of {len(best.sweep):,} plans fits{kept}"
-    return f"{best.objective.words}: the best {len(rows.plans):,} that fit{kept}; {len(best.sweep):,} plans computed"
+        return f"none of {len(best.sweep):,} plans fits{limits}"
+    return f"{best.objective.words}: the best {len(rows.plans):,} that fit{limits}; {len(best.sweep):,} plans computed"
 
 
-@command(
-    "Say how sure a result is, which plan is likely better, and which input decides.",
-    "xlperf uncertainty plans.csv --result cost --vary 'prices.rental price=x0.7..x1..x1.5'",
-    "xlperf uncertainty plans.csv --result 'step time' --vary 'networks.link bandwidth=normal:x1:0.1' --sobol 1024",
-    "xlperf uncertainty plans.csv --result tpot --no-band --vary 'accelerators.memory bandwidth=3..3.5' -o u.xlsx",
-)
+@command()
 def uncertainty(
-    plans: str,
-    result: str,
-    vary: tuple[str, ...],
-    band: bool,
-    ranges: bool,
-    draws: int,
-    seed: int,
-    limits: tuple[str, ...],
-    sobol: int,
-    processes: int | None,
-    chosen: Chosen,
-    output: str | None,
-    catalog: str | None,
-) -> None:
+    plans: str, result: str, vary: tuple[str, ...], band: bool, ranges: bool, draws: int, seed: int,
+    limits: tuple[str, ...], sobol: int, processes: int | None, chosen: Chosen, output: str | None, catalog: str | None,
+) -> None:  # fmt: skip
     """Draw the uncertain inputs of PLANS and show the 5th, 50th and 95th percentile of a result.
 
     All plans have the same draws of inputs: the table gives the share of the draws in which each fits in memory and
@@ -241,26 +207,11 @@ def uncertainty(
         wrote(output, len(table), "plan")
 
 
-@command(
-    "Say what one more TB/s, GiB, TFLOP/s, mm2, W, GB/s, MW or ms of target is worth per accelerator.",
-    "xlperf worth plans.csv                                 one per cent more of each, one plan after the other",
-    "xlperf worth plans.csv --mapping --name 'my plan'      with the mapping chosen anew",
-    "xlperf worth plans.csv --mapping --against B200-SXM-180GB      its break-even price per hour",
-    "xlperf worth plans.csv --vary 'accelerators.memory capacity=x1.25,x1.5,x2' --limit 'ttft<=500'",
-    "xlperf worth plans.csv --mapping --limit 'grid power<=0.5'      and what one more MW is worth",
-)
+@command()
 def worth(
-    plans: str,
-    vary: tuple[str, ...],
-    limits: tuple[str, ...],
-    mapping: bool,
-    against: tuple[str, ...],
-    processes: int | None,
-    chosen: Chosen,
-    output: str | None,
-    bounds: Bounds,
-    catalog: str | None,
-) -> None:
+    plans: str, vary: tuple[str, ...], limits: tuple[str, ...], mapping: bool, against: tuple[str, ...],
+    processes: int | None, chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None,
+) -> None:  # fmt: skip
     """Show the worth of more of a number for each of PLANS, in USD per unit, accelerator and month.
 
     With more of it a token costs less; the accelerator may then cost so much more that a token costs as before. auto is
