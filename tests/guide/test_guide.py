@@ -129,6 +129,20 @@ def test_commands_named_in_the_guide_exist() -> None:
     assert named <= set(cli.commands), "an old name, or none"
 
 
+def test_options_named_in_the_guide_exist() -> None:
+    known = {
+        option
+        for task in cli.tasks().values()
+        for parameter in task.params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+    known |= {flag for spelling in cli.tasks() for flag in spelling.split() if flag.startswith("--")}
+    known |= {"--help", "--rows", "--studies", "--template", "--validation", "--checked"}
+    for name in guide_pages.written_pages():
+        words = re.sub(r"^```.*?^```", "", page(name), flags=re.MULTILINE | re.DOTALL)
+        assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", words)) <= known, name
+
+
 def test_the_site_lists_every_page() -> None:
     listed = re.findall(r"(\w+)\.md$", (ROOT / ".docs" / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(listed) == PAGES
