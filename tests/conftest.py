@@ -75,7 +75,7 @@ def process(tmp_path: Path) -> Callable[..., Outcome]:
             capture_output=True,
             text=True,
             cwd=cwd or tmp_path,
-            timeout=120,
+            timeout=1100,
             check=False,
         )
         return Outcome(done.returncode, done.stdout, done.stderr)
@@ -137,7 +137,7 @@ def converted(soffice: str) -> Callable[..., Path]:
         command = [soffice, f"-env:UserInstallation={(folder / 'profile').as_uri()}", "--headless", "--norestore"]
         written = {"xlsx": "xlsx:Calc MS Excel 2007 XML"}.get(kind, kind)
         command += ["--convert-to", written, "--outdir", str(folder / "out"), *map(str, files)]
-        subprocess.run(command, check=True, capture_output=True, timeout=240)
+        subprocess.run(command, check=True, capture_output=True, timeout=1100)
         return folder / "out"
 
     return convert

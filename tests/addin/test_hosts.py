@@ -116,7 +116,7 @@ def test_xlwings(answers):
         input=json.dumps(lines),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=1100,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import openpyxl
 import pytest
+from device_samples import without_technology
 
 from xlperf.addin.cells import shown_column
 from xlperf.addin.worker import Engine
@@ -32,7 +33,7 @@ def shipped(tmp_path):
     return Path(shutil.copy(workbook(), tmp_path / "xlperf.xlsx"))
 
 
-@pytest.mark.parametrize("hidden", [True, False], ids=["hidden", "with a window"])
+@pytest.mark.parametrize("hidden", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["hidden", "with a window"])
 def test_every_cell_of_the_shipped_workbook_equals_the_engine_to_the_last_bit(office, shipped, hidden):
     office.open(shipped, hidden=hidden)
     compared = compare_plans(office, shipped, load_catalog(shipped))
@@ -42,7 +43,7 @@ def test_every_cell_of_the_shipped_workbook_equals_the_engine_to_the_last_bit(of
 
 def test_a_workbook_that_is_opened_counts_as_unmodified(office, tmp_path):
     """One without charts, which LibreOffice itself marks as modified when their numbers are computed anew."""
-    tables = {kind: table for kind, table in read_tables(workbook()).items() if kind != "models"}
+    tables = {kind: table for kind, table in without_technology(read_tables(workbook())).items() if kind != "models"}
     path = tmp_path / "plain.xlsx"
     book = openpyxl.load_workbook(io.BytesIO(workbook_package({**tables, "training": [], "inference": []})))
     for sheet in book.worksheets:
@@ -97,6 +98,7 @@ def front_cells(office, path):
                     )
 
 
+@pytest.mark.slow
 def test_front_sheets_compute_what_the_file_shows_and_follow_an_entry(office, shipped):
     office.open(shipped)
     different = []
@@ -160,6 +162,7 @@ def stretches(flags):
     return [(first, after - 1) for first, after in zip(ends[::2], ends[1::2], strict=True)]
 
 
+@pytest.mark.slow
 def test_a_row_typed_under_a_table_belongs_to_it(office, shipped, tmp_path):
     """On the next blank row of a sheet: hardware of one's own, and a plan that names it as people write names."""
     book, letter = openpyxl.load_workbook(shipped), openpyxl.utils.get_column_letter
@@ -214,7 +217,7 @@ def test_a_row_typed_under_a_table_belongs_to_it(office, shipped, tmp_path):
 
 
 def test_edits_of_a_package_and_a_server_move_the_costs_that_depend_on_them(office, tmp_path):
-    tables = read_tables(workbook())
+    tables = without_technology(read_tables(workbook()))
     path = tmp_path / "costs.xlsx"
     path.write_bytes(workbook_package({**tables, "training": [], "inference": []}))
     office.open(path)

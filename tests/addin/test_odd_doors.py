@@ -90,7 +90,7 @@ def test_anything_in_place_of_plans(door: str, number: int) -> None:
 def test_anything_in_a_cell_of_a_plan(door: str, kind: str) -> None:
     columns = [column.name.replace("_", " ") for column in table_schema(kind).columns]
     for place, name in enumerate(columns):
-        for value in NUMBERS if door == "evaluate" else NUMBERS[place % 5 :: 5]:
+        for value in NUMBERS[place % 3 :: 3] if door == "evaluate" else NUMBERS[place % 5 :: 5]:
             found = answer(door, {**PLANS[kind], name: value})
             if found is not None and door == "evaluate":
                 assert found["reason"].notna().all(), (name, value)

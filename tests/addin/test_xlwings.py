@@ -67,7 +67,7 @@ def excel(row, tmp_path_factory):
         env={**os.environ, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=1100,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -153,7 +153,7 @@ def test_plans_of_a_table_are_evaluated_together(row, in_table, tmp_path):
         env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=1100,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -178,7 +178,7 @@ def test_no_argument_leads_to_a_traceback(tmp_path, monkeypatch):
         input=json.dumps([[name, [com_cells(one) for one in arguments]] for name, arguments in odd.values()]),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=1100,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

@@ -101,11 +101,18 @@ def left(measured: Published, rows: list[FittedConstant], catalog: Catalog) -> A
     return np.abs(errors(measured, rows, catalog))
 
 
-def test_fit_recovers_costs_through_the_whole_house(catalog: Catalog) -> None:
-    """Latencies made with known costs give these costs back, and the rows of the sheet are looked up by the engine."""
+@pytest.fixture(scope="module")
+def fitted(catalog: Catalog) -> tuple[Published, list[FittedConstant]]:
+    """Latencies that known costs make, and what a fit makes of them."""
     measured = made_up(catalog)
-    rows = fit_serving(measured, catalog, "2026-01-01")
-    assert rows == fit_serving(measured, catalog, "2026-01-01"), "the same rows each time"
+    return measured, fit_serving(measured, catalog, "2026-01-01")
+
+
+def test_fit_recovers_costs_through_the_whole_house(
+    catalog: Catalog, fitted: tuple[Published, list[FittedConstant]]
+) -> None:
+    """Latencies made with known costs give these costs back, and the rows of the sheet are looked up by the engine."""
+    measured, rows = fitted
     assert left(measured, rows, catalog).max() < 0.02
     found = {row.constant: row for row in rows if row.family == FAMILY and row.software == ENGINE}
     assert {name: found[name].value for name in TRUE_COSTS} == pytest.approx(TRUE_COSTS, rel=0.1)
@@ -114,20 +121,24 @@ def test_fit_recovers_costs_through_the_whole_house(catalog: Catalog) -> None:
         assert named == measured.text["row_id"] and found[name].num_rows == len(named)
 
 
-def test_an_engine_has_few_constants_of_its_own(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_has_few_constants_of_its_own(
+    catalog: Catalog, fitted: tuple[Published, list[FittedConstant]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of those that the list allows an engine the most telling stay, as many as one software may have."""
-    measured = made_up(catalog)
+    measured, rows = fitted
     listed = [row["constant"] for row in resources.rows("calibrate/fitted_families.csv")
               if row["family"] == FAMILY and row["levels"].endswith("software")
               and (not row["software"] or ENGINE in row["software"].split())]  # fmt: skip
     assert len(listed) == 3 < MOST_OF_SOFTWARE == 4
-    for most in (3, 2):
-        monkeypatch.setattr(fit_published, "MOST_OF_SOFTWARE", most)
-        own = [row.constant for row in fit_serving(measured, catalog, "2026-01-01") if row.software == ENGINE]
+    monkeypatch.setattr(fit_published, "MOST_OF_SOFTWARE", 2)
+    fewer = fit_serving(measured, catalog, "2026-01-01")
+    for constants, most in ((rows, 3), (fewer, 2)):
+        own = [row.constant for row in constants if row.software == ENGINE]
         assert len(own) == len(set(own)) == most
         assert set(own) <= set(listed)
 
 
+@pytest.mark.slow
 def test_outliers_do_not_pull_the_fit(catalog: Catalog) -> None:
     measured = made_up(catalog, spoil=1.7)
     errors = left(measured, fit_serving(measured, catalog, "2026-01-01"), catalog)
@@ -145,6 +156,7 @@ def test_hosts_of_generations_are_distinguishing_columns(catalog: Catalog) -> No
     assert layers[ENGINE] == pytest.approx(2.0 * TRUE_COSTS["layer_overhead_time"], rel=0.1)
 
 
+@pytest.mark.slow
 def test_what_rows_do_not_tell_is_not_called_measured(catalog: Catalog) -> None:
     """Rows of static batches say nothing of waiting under load: its share is looked for and goes."""
     measured = made_up(catalog, alike=True, engine="vllm")

@@ -69,6 +69,7 @@ def test_too_few_rows_and_papers_are_not_fitted() -> None:
     assert fit_memory(papers, catalog, "") == []
 
 
+@pytest.mark.slow
 def test_the_shipped_constants_of_allocators_are_what_a_fit_gives() -> None:
     """The same bits: the part of ``calibrate --fit`` that takes seconds and stands on no other."""
     catalog = load_catalog()

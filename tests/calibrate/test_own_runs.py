@@ -58,8 +58,9 @@ def test_predictions_move_towards_a_run_and_bands_narrow(tmp_path: Path) -> None
     assert "by 1 measured in my_cluster" in after["reason"][0]
     operators = explain(plans[0], own(plans))
     assert operators.number("exposed_time").sum() == pytest.approx(after["step_time"][0], rel=1e-9)
-    for name, values in evaluate(other, known).columns.items():  # another model stays as it is, bit for bit
-        assert np.array_equal(evaluate(other, own(plans))[name], values, equal_nan=values.dtype != object)
+    before, after = evaluate(other, known), evaluate(other, own(plans))
+    for name, values in before.columns.items():  # another model stays as it is, bit for bit
+        assert np.array_equal(after[name], values, equal_nan=values.dtype != object)
 
 
 @pytest.mark.parametrize("mode", ["static", "continuous", "disaggregated"])
@@ -102,6 +103,7 @@ def test_laws_of_the_shrinkage() -> None:
 
 
 @pytest.mark.parametrize(("kind", "group", "least"), [("training", "dense-blackwell", 8), ("inference", "static", 5)])
+@pytest.mark.slow
 def test_one_row_of_each_configuration_helps_its_others(kind: str, group: str, least: int) -> None:
     """With models left out of the fit (the command shows all groups): the tail draws in, the middle stays."""
     published, catalog = getattr(read_measured(), kind), load_catalog()

@@ -156,7 +156,7 @@ def test_dates_that_excel_hands_to_xlwings_are_numbers(date_1904: bool) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(SUPPORT)],
-        env=dict(os.environ), capture_output=True, text=True, timeout=60, check=False,
+        env=dict(os.environ), capture_output=True, text=True, timeout=1100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     serials, found, others = json.loads(done.stdout.splitlines()[-1])

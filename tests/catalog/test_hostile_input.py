@@ -339,7 +339,7 @@ def test_standard_output_that_is_not_utf8(variables: dict[str, str], tmp_path: P
 
     def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
         given = [sys.executable, "-m", "xlperf", arguments[0], str(path), *arguments[1:]]
-        return subprocess.run(given, capture_output=True, env={**os.environ, **variables}, timeout=120, check=False)
+        return subprocess.run(given, capture_output=True, env={**os.environ, **variables}, timeout=1100, check=False)
 
     done = run("evaluate")
     assert (done.returncode, done.stderr) == (0, b"")

@@ -231,7 +231,7 @@ def test_the_separator_that_a_file_states_is_taken(separator: str, tmp_path: Pat
 def test_a_closed_stream_is_no_traceback(closed: str, code: int, said: str, tmp_path: Path) -> None:
     done = subprocess.run(
         ["sh", "-c", f"exec {sys.executable} -m xlperf evaluate - {closed}"],
-        cwd=tmp_path, input=b"", capture_output=True, timeout=120, check=False,
+        cwd=tmp_path, input=b"", capture_output=True, timeout=1100, check=False,
     )  # fmt: skip
     assert done.returncode == code
     assert "Traceback" not in done.stderr.decode()

@@ -36,7 +36,7 @@ def _started(plans: Path, code: str, output: str = "out.csv") -> subprocess.Comp
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=1100,
         check=False,
     )
 
@@ -168,7 +168,7 @@ def test_reader_that_leaves_is_no_error(plans: Path) -> None:
         stdout=writer,
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
-        timeout=120,
+        timeout=1100,
         check=False,
     )
     os.close(writer)
@@ -183,7 +183,7 @@ def test_progress_is_shown_on_a_terminal_only(plans: Path) -> None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=terminal,
-        timeout=120,
+        timeout=1100,
         check=False,
     )
     os.close(terminal)

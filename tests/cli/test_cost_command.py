@@ -25,13 +25,14 @@ from xlperf.workbook.data_sheets import sheet_columns
 Command = Callable[..., Outcome]
 HEADER = "chiplet,package,node,num dies,module area (mm2),link area share,volume"
 GOOD = "one,organic,5 nm,2,400,0.1,1000000"
+NO_PLANS: dict[str, list[Any]] = {"training": [], "inference": []}
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workbook with the four sheets of cost."""
     path = tmp_path_factory.mktemp("study") / "study.xlsx"
-    path.write_bytes(workbook_package({**without_technology(read_tables(workbook())), **COST_ROWS}))
+    path.write_bytes(workbook_package({**without_technology(read_tables(workbook())), **NO_PLANS, **COST_ROWS}))
     return path
 
 

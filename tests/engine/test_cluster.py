@@ -54,13 +54,14 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield Cluster(address, [started("worker", address, *options) for _ in range(2)])
 
 
-def _wait(ready: Callable[[], bool], seconds: float = 120.0) -> None:
+def _wait(ready: Callable[[], bool], seconds: float = 600.0) -> None:
     end = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < end
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_sweep_on_a_cluster_whose_worker_is_killed(tmp_path: Path, cluster: Cluster) -> None:
     plans = tmp_path / "plans.csv"
     plans.write_text(PLAN)

@@ -36,7 +36,7 @@ def assert_sound(operators: Table) -> None:
     assert (exposed[operators.text("phase") != "waiting"] >= 0.0).all()
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     st.sampled_from(["Meta-Llama-3.1-8B", "Mixtral-8x7B", "GPT3-13B", "DeepSeek-V3", "Gemma-3-27B"]),
     st.fixed_dictionaries(
@@ -97,7 +97,7 @@ def test_calls_of_collectives_are_those_that_a_step_waits_for(
         assert total[sent].sum() == pytest.approx(step[f"time_{result}_parallel"][0], rel=1e-9), word
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     st.sampled_from(["Meta-Llama-3.1-8B", "Mixtral-8x7B", "DeepSeek-V3", "Qwen3-30B-A3B"]),
     st.sampled_from(["static", "continuous", "disaggregated"]),

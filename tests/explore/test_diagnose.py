@@ -87,6 +87,7 @@ def test_priors_are_counts_of_public_scripts_or_alike() -> None:
     assert others == {("0.03", "no published count: as every fault and fall-back")}
 
 
+@pytest.mark.slow
 def test_every_value_of_a_plan_column_is_legal_somewhere() -> None:
     """Each change alone moves a result of some shipped plan: no row of the sheet of causes is dead."""
     catalog = load_catalog()
@@ -184,7 +185,7 @@ def synthetic(kind: str, count: int, seed: int, path: Path) -> Score:
 
 
 def test_known_faults_are_found_again_from_logs(tmp_path: Path) -> None:
-    """32 logs in the formats of ten stacks.
+    """20 logs in the formats of ten stacks.
 
     The ranking was developed on seeds 1 to 9 and 2026. Of 360 runs of six seeds drawn afterwards (72001 to 72006) the
     first cause is right in 93 %, all causes are among the first three in 97 %, the remainder is under 5 % in 96 %; of
@@ -192,9 +193,9 @@ def test_known_faults_are_found_again_from_logs(tmp_path: Path) -> None:
     calls for a second cause, chosen on 2026 and 93001 to 93006: 94, 98 and 97 % of six drawn afterwards (95001 to
     95006).
     """
-    found = [synthetic(kind, count, 2026, tmp_path / "log") for kind, count in (("training", 20), ("inference", 12))]
+    found = [synthetic(kind, count, 2026, tmp_path / "log") for kind, count in (("training", 12), ("inference", 8))]
     total = sum(one.count for one in found)
-    assert total == 32
+    assert total == 20
     assert sum(one.first for one in found) >= 0.85 * total
     assert sum(one.three for one in found) >= 0.95 * total
     assert sum(one.close for one in found) >= 0.95 * total
@@ -269,6 +270,7 @@ def published_pairs() -> list[tuple[PublishedPlans, int, int, str, dict[int, dic
     return pairs
 
 
+@pytest.mark.slow
 def test_changes_between_published_runs_are_named() -> None:
     """Of pairs of runs whose measurements differ by more than the band, the change is named first in 80 %.
 

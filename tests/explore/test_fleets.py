@@ -176,7 +176,11 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("asked", "one", "two", "precision"), CASES, ids=lambda case: str(case)[:0])
+@pytest.mark.parametrize(
+    ("asked", "one", "two", "precision"),
+    [*(pytest.param(*case, marks=pytest.mark.slow) for case in CASES[:3]), *CASES[3:]],
+    ids=lambda case: str(case)[:0],
+)
 def test_the_answer_is_what_brute_force_finds(
     catalog: Catalog, asked: Asked, one: list[Row], two: list[Row], precision: str
 ) -> None:

@@ -112,6 +112,7 @@ def test_who_has_no_owner_is_not_given_one(catalog: Catalog) -> None:
     assert " for $" not in found["answer"]
 
 
+@pytest.mark.slow
 def test_what_fits_in_a_power_limit_fits_and_no_more(catalog: Catalog) -> None:
     """The most users within a limit are served within it; those of one copy more are refused, with the number."""
     limit = 0.1

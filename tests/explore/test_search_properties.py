@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import product
 from typing import Any
 
@@ -49,6 +50,8 @@ INFERENCE: dict[str, list[Any]] = {
     "expert_dispatch": ["ranks", "nodes"],
     "two_batch_overlap": ["yes", "no"],
 }
+NUMBER = int(os.environ.get("XLPERF_LAWS", "30"))
+"""Random spaces of each law; more: ``XLPERF_LAWS=500``."""
 POOLED = {
     **INFERENCE,
     "prefill_tensor_parallel": EIGHT,
@@ -84,7 +87,7 @@ def assert_nothing_is_missed(
         assert evaluate(found.plans, catalog)[objective].tolist() == found.results[objective].tolist()
 
 
-@settings(max_examples=120)
+@settings(max_examples=NUMBER)
 @given(
     st.sampled_from(["Meta-Llama-3.1-8B", "Mixtral-8x7B", "GPT3-13B"]),
     COUNTS,
@@ -112,7 +115,7 @@ def test_no_training_plan_is_missed(
     assert_nothing_is_missed(catalog, "training", base, domains, "step_time")
 
 
-@settings(max_examples=120)
+@settings(max_examples=NUMBER)
 @given(
     st.sampled_from(["Meta-Llama-3.1-8B", "Mixtral-8x7B", "Qwen3-30B-A3B"]),
     COUNTS,
@@ -161,7 +164,7 @@ def counted(catalog: Catalog, kind: str, base: dict[str, Any], degrees: list[str
         assert f"{len(counts)} numbers of accelerators from 1 to {counts[-1]} tried" in found.words
 
 
-@settings(max_examples=80)
+@settings(max_examples=NUMBER)
 @given(
     st.sampled_from(["Meta-Llama-3.1-8B", "Mixtral-8x7B", "DeepSeek-V3"]),
     st.sampled_from(sorted(SOLD)),
@@ -180,7 +183,7 @@ def test_fewest_accelerators_of_a_service_are_those_of_brute_force(
     counted(catalog, "inference", base, sorted({other, "tensor_parallel"}), limit)
 
 
-@settings(max_examples=120)
+@settings(max_examples=NUMBER)
 @given(
     st.sampled_from(["Meta-Llama-3.1-8B", "Mixtral-8x7B", "GPT3-13B"]),
     st.sampled_from(sorted(SOLD)),

@@ -167,7 +167,7 @@ def _parts(folder: Path) -> dict[str, int]:
     return {file.name: file.stat().st_mtime_ns for file in folder.glob("0*.parquet")}
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_a_sweep_killed_ten_times_goes_on_and_ends_the_same(plans: Path, tmp_path: Path) -> None:
     moments = random.Random(17)
     output, folder = tmp_path / "grid.parquet", tmp_path / "grid.parquet.parts"

@@ -99,6 +99,7 @@ def test_area_has_rates_and_cache_in_proportion_and_power_has_a_worth(catalog: C
     assert by_name["thermal design power (W)"] >= 0.0
 
 
+@pytest.mark.slow
 def test_a_limit_is_worth_nothing_where_there_is_slack_and_something_where_it_binds(catalog: Catalog) -> None:
     plan = with_mapping(table({**TRAIN, "tensor parallel": "", "num accelerators": "auto"}))
     free = search(plan, catalog, "cost", most_accelerators=64)
@@ -159,6 +160,7 @@ def test_the_worksheet_function_spills_what_more_is_worth(catalog: Catalog) -> N
 
 
 @pytest.mark.parametrize("make", [shadow.training, shadow.serving])
+@pytest.mark.slow
 def test_worth_is_the_difference_of_optima_over_all_plans(catalog: Catalog, make: Any) -> None:
     """The optima before and after by trying every plan, without the search; half the change where no plan changes."""
     for _, (more, last) in zip(range(4), shadow.checks(catalog, make, seed=5), strict=False):
@@ -221,7 +223,9 @@ def _least_cost(plan: Any, catalog: Catalog) -> tuple[float, float]:
     return float(cost), float(hour)
 
 
-@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize(
+    "load", [load if load == "ttft" else pytest.param(load, marks=pytest.mark.slow) for load in LOADS]
+)
 def test_worth_under_an_open_load_is_the_difference_of_costs_at_the_largest_rates(catalog: Catalog, load: str) -> None:
     """Issue Cases 13: it was 0 for every lever, as at a stated rate a token costs the same on every machine."""
     plan = table({**OPEN, **LOADS[load]})

@@ -21,7 +21,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
     nothing = tmp_path_factory.mktemp("nothing")
     options = ("--engine-only", "--plans", "200", "--repeats", "1", "--calculon", str(nothing))
     done = subprocess.run(
-        [sys.executable, str(FOLDER), *options], capture_output=True, text=True, timeout=280, check=False, cwd=nothing
+        [sys.executable, str(FOLDER), *options], capture_output=True, text=True, timeout=1100, check=False, cwd=nothing
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -50,7 +50,7 @@ def pip(python: str | Path, *arguments: str) -> subprocess.CompletedProcess[str]
     """Install into the environment of an interpreter, from wheels alone."""
     line = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "install", "-q"]
     line += ["--only-binary=:all:", *arguments]
-    return subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(line, capture_output=True, text=True, timeout=1100, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def floor(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.
     folder = tmp_path_factory.mktemp("floors")
     if pip(sys.executable, "--dry-run", "--ignore-installed", "--no-deps", numpy).returncode:
         pytest.skip(f"no package index is reachable that has {numpy} for this Python")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True, timeout=1100)
     python = folder / "venv" / "bin" / "python"
     installed = pip(python, *asked)
     assert installed.returncode == 0, installed.stderr
@@ -82,8 +82,8 @@ def floor(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.
     return run
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("line", COMMANDS)
+@pytest.mark.slow
 def test_commands_work_with_the_oldest_releases(
     line: str, floor: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
@@ -92,7 +92,7 @@ def test_commands_work_with_the_oldest_releases(
     assert "Warning" not in done.stderr
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_the_oldest_releases_of_all_extras_can_be_installed_together(
     floor: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:

@@ -12,10 +12,11 @@ import sys
 import tokenize
 import zipfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
-from places import ROOT
+from places import ROOT, TESTS
 
 from xlperf.calibrate.accuracy import MARKERS, short_table
 from xlperf.cli.app import cli
@@ -36,7 +37,7 @@ def _run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> subproce
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=1100,
         check=False,
     )
 
@@ -58,6 +59,15 @@ def _sources() -> list[Path]:
     return sorted((ROOT / "xlperf").rglob("*.py"))
 
 
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def _texts() -> Iterator[tuple[str, str]]:
     for path in _tracked():
         if path.suffix not in (".xlsx", ".png") and path != Path(__file__).resolve():
@@ -72,6 +82,7 @@ def test_ruff_would_format_nothing() -> None:
     _passes(sys.executable, "-m", "ruff", "format", "--no-cache", "--check", ".")
 
 
+@pytest.mark.slow
 def test_types_are_strict(tmp_path: Path) -> None:
     _passes(sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path, "-p", "xlperf")
 
@@ -85,7 +96,7 @@ def test_no_circle_of_imports() -> None:
     names = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in _sources()}
     above: dict[str, set[str]] = {}
     for name, path in names.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = _tree(path)
         types = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
         only_types = {node for guard in types for node in ast.walk(guard)}
         found = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node not in only_types]
@@ -104,24 +115,49 @@ def test_top_level_is_fixed() -> None:
 
 
 def _code_lines(path: Path) -> int:
-    """Lines of a module that hold code: no docstrings, which are the contract of an equation, comments or blanks."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    said: set[int] = set()
-    for node in ast.walk(tree):
+    """Lines of a module without docstrings, comments and blanks."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    code = {number for number, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith("#")}
+    for node in ast.walk(_tree(path)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            said.update(range(node.lineno, (node.end_lineno or 0) + 1))
-    layout = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING)
-    with path.open("rb") as stream:
-        tokens = [token for token in tokenize.tokenize(stream.readline) if token.type not in layout]
-    code = {line for token in tokens if token.string for line in range(token.start[0], token.end[0] + 1)}
-    return len(code - said)
+            code.difference_update(range(node.lineno, (node.end_lineno or 0) + 1))
+    return len(code)
+
+
+LONG_MODULES = {
+    "xlperf/cli/published.py": 444,
+    "xlperf/cli/sweep.py": 402,
+    "xlperf/equations/training/kernels.py": 450,
+    "xlperf/explore/fleets.py": 448,
+    "xlperf/studies/cost.py": 417,
+    "xlperf/workbook/charts.py": 436,
+}
+"""Lines of code of modules that are longer than the limit: lower an entry when its module shrinks, add none."""
+LONG_TEXTS = {
+    "xlperf/equations/serving/memory.py": 886,
+}
+"""Likewise with docstrings."""
+LONG_TESTS = {
+    "tests/catalog/test_user_tables.py": 508,
+    "tests/interop/test_config_stacks.py": 501,
+    "tests/addin/test_functions.py": 504,
+}
 
 
 def test_modules_stay_short() -> None:
-    """At most 450 lines of code, and 800 with docstrings; the habit is half of either, since seams follow ideas."""
-    sizes = {path.name: (_code_lines(path), len(path.read_text().splitlines())) for path in _sources()}
-    long = {name: size for name, size in sizes.items() if size[0] > 450 or size[1] > 800}
+    """At most 400 lines of code, and 800 with docstrings; the habit is half of either, since seams follow ideas."""
+    sizes = {
+        _name(path): (_code_lines(path), len(path.read_text(encoding="utf-8").splitlines())) for path in _sources()
+    }
+    assert len(sizes) == len(_sources()) > 150, "modules of one name in two folders are two modules"
+    long = {name: size for name, size in sizes.items() if size[0] > LONG_MODULES.get(name, 400)}
+    long |= {name: size for name, size in sizes.items() if size[1] > LONG_TEXTS.get(name, 800)}
     assert not long
+
+
+def test_test_modules_stay_short() -> None:
+    sizes = {_name(path): len(path.read_text(encoding="utf-8").splitlines()) for path in TESTS.rglob("*.py")}
+    assert not {name: size for name, size in sizes.items() if size > LONG_TESTS.get(name, 500)}
 
 
 def test_functions_stay_short_and_long_calls_name_their_arguments() -> None:
@@ -130,14 +166,14 @@ def test_functions_stay_short_and_long_calls_name_their_arguments() -> None:
     for path in _sources():
         text = path.read_text(encoding="utf-8")
         lines = text.splitlines()
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(_tree(path)):
             if isinstance(node, ast.FunctionDef):
                 first = (node.body[0].end_lineno or 0) if ast.get_docstring(node) else node.lineno
                 body = [line for line in lines[first : node.end_lineno] if line.strip()]
-                long += [f"{path.name}: {node.name}"] if len(body) > 80 else []
+                long += [f"{_name(path)}: {node.name}"] if len(body) > 80 else []
             elif isinstance(node, ast.Call) and not ast.unparse(node.func).endswith("pack"):
                 given = [value for value in node.args if not isinstance(value, ast.Starred)]
-                unnamed += [f"{path.name}:{node.lineno}"] if len(given) > 12 else []
+                unnamed += [f"{_name(path)}:{node.lineno}"] if len(given) > 12 else []
     assert not long
     assert not unnamed
 
@@ -148,7 +184,7 @@ CALLED_BY_NAME = ("xlperf.addin.", "xlperf.studies.", "xlperf.explore.frames.")
 
 def test_no_function_is_without_a_caller() -> None:
     """Each function, class and constant is named by production code: tests and doctests do not count."""
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "xlperf").rglob("*.py"))}
+    trees = {path: _tree(path) for path in _sources()}
     defined: dict[str, Path] = {}
     named: set[str] = set()
     for path, tree in trees.items():
@@ -210,7 +246,7 @@ def test_package_neither_evaluates_text_nor_opens_ports() -> None:
     modules = {"pickle", "marshal", "shelve", "socket", "socketserver", "http", "urllib", "ftplib", "asyncio"}
     forbidden = ("xlwings.server", "xlwings.pro")
     for path in _sources():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(_tree(path)):
             names = []
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
@@ -219,22 +255,24 @@ def test_package_neither_evaluates_text_nor_opens_ports() -> None:
             elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 names = [f"{node.value.id}.{node.attr}"]
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                assert node.func.id not in ("eval", "exec", "compile"), f"{path.name}:{node.lineno}"
+                assert node.func.id not in ("eval", "exec", "compile"), f"{_name(path)}:{node.lineno}"
             for name in names:
                 imported = isinstance(node, (ast.Import, ast.ImportFrom))
-                assert not (imported and name.split(".")[0] in modules), f"{path.name}:{node.lineno} imports {name}"
-                assert not name.startswith(forbidden), f"{path.name}:{node.lineno} uses {name}"
+                assert not (imported and name.split(".")[0] in modules), f"{_name(path)}:{node.lineno} imports {name}"
+                assert not name.startswith(forbidden), f"{_name(path)}:{node.lineno} uses {name}"
 
 
 def test_factors_of_units_stand_in_one_place() -> None:
     """A million or a billion is a unit; units.py alone knows them."""
     factor = re.compile(r"1(\.0*)?[eE]\+?(6|9|12|15|18)|10{6}(0{3})*\.0*")
-    found = []
+    places = []
     for path in _sources():
-        with path.open("rb") as stream:
-            tokens = [token for token in tokenize.tokenize(stream.readline) if token.type == tokenize.NUMBER]
-        found += [f"{path.name}:{token.start[0]}: {token.string}" for token in tokens if factor.fullmatch(token.string)]
-    assert not [place for place in found if not place.startswith("units.py")]
+        if factor.search(path.read_text(encoding="utf-8")) and _name(path) != "xlperf/base/units.py":
+            with path.open("rb") as stream:
+                tokens = [token for token in tokenize.tokenize(stream.readline) if token.type == tokenize.NUMBER]
+            numbers = [token for token in tokens if factor.fullmatch(token.string)]
+            places += [f"{_name(path)}:{token.start[0]}: {token.string}" for token in numbers]
+    assert not places
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)])
@@ -267,7 +305,7 @@ def test_continuous_integration_runs_the_readme() -> None:
     main, tests = _commands()
     assert "\n" not in main
     assert "\n" not in tests
-    assert script.splitlines()[-1] == tests
+    assert script.splitlines()[-2:] == [tests, f"{tests.rpartition(' && ')[2]} -m slow"]
     assert "set -euo pipefail" in script
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
     assert "xlperf report" in main

@@ -11,6 +11,7 @@ import readme
 from xlperf.base.resources import workbook
 
 
+@pytest.mark.slow
 def test_answers_below_the_commands_are_what_the_commands_print() -> None:
     text = readme.README.read_text(encoding="utf-8")
     asked = readme.commands(text)
@@ -19,6 +20,7 @@ def test_answers_below_the_commands_are_what_the_commands_print() -> None:
 
 
 @pytest.mark.usefixtures("soffice")
+@pytest.mark.slow
 def test_pictures_are_the_pages_of_the_workbook() -> None:
     """Fonts of another machine move letters, not fields: eighths of a picture have the same mean color."""
     name = "compare"

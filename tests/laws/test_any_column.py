@@ -15,6 +15,8 @@ from xlperf.explore.changed_catalogs import changed_catalog, row_catalog
 from xlperf.explore.vary import SHEETS, read_variation
 from xlperf.workbook.data_sheets import table_of
 
+pytestmark = pytest.mark.slow
+
 COST = "cost_per_million_tokens"
 RESULTS = ("step_time", COST, "energy_per_token", "memory_reserved", "run_carbon")
 LEAST = {

@@ -19,6 +19,8 @@ from xlperf.engine import evaluate
 from xlperf.explore.forms import evaluate_forms
 from xlperf.explore.serve import serve_answer
 
+pytestmark = pytest.mark.slow
+
 FORM = {"model": "DeepSeek-V3", "accelerator": "H200", "users": 1000, "prompt_length": 1000, "output_length": 200}
 
 

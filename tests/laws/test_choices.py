@@ -17,6 +17,8 @@ from xlperf.engine.catalog_arrays import DEVICE_COLUMNS, catalog_arrays
 from xlperf.equations.hardware.gemm import FEW_ROWS
 from xlperf.equations.hardware.power import REFERENCE_ENERGY
 
+pytestmark = pytest.mark.slow
+
 CLOSE = 1e-9
 MESSAGES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point", "engine_all_reduce")
 UNITS = (*(f"peak_flop_rate_{name}" for name in ("fp32", "tf32", "bf16", "fp8", "int8", "fp4")),

@@ -151,7 +151,7 @@ def test_search_balances_the_pools() -> None:
     assert balance[0] > 0.6 and balance[0] >= np.median(balance)
 
 
-def test_twelve_by_twelve_machines_are_searched_in_ten_seconds() -> None:
+def test_twelve_by_twelve_machines_are_searched_in_ten_processor_seconds() -> None:
     """Every pair of machines for attention and experts, the accelerators divided between both by the search."""
     plan = pools({"model": "Mixtral-8x22B", "tensor_parallel": 8, "data_parallel_attention": 4, "precision": "bf16",
                   "num_accelerators": 128, "prefill_accelerators": 32, "concurrency": 1024,

@@ -22,6 +22,8 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.workbook.package import save_workbook
 
+pytestmark = pytest.mark.slow
+
 KINDS = ("training", "inference")
 Block = list[list[Any]]
 

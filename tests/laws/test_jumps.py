@@ -17,6 +17,8 @@ from xlperf.base.arrays import Array, divide
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 
+pytestmark = pytest.mark.slow
+
 GIB = 2.0**30
 JUMP = 0.2
 SAID = (

@@ -12,6 +12,8 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 
+pytestmark = pytest.mark.slow
+
 STEPS = 10
 CLOSE = 1e-9
 FULL_CACHE = 0.02  # chunks of few rows fill tiles badly

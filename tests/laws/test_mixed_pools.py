@@ -80,7 +80,7 @@ def test_columns_of_pools_need_pools(name: str) -> None:
     )
 
 
-def test_twelve_by_twelve_machines_are_searched_in_ten_seconds() -> None:
+def test_twelve_by_twelve_machines_are_searched_in_ten_processor_seconds() -> None:
     """Every pair of a decoding and a prefilling machine, accelerators divided between both by the search."""
     plan = pools({"prefill_accelerators": "auto", "num_accelerators": 64, "tensor_parallel": 8, "concurrency": 256,
                   "precision": "bf16"})  # fmt: skip

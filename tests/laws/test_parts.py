@@ -11,6 +11,8 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.table import Table
 from xlperf.engine import explain
 
+pytestmark = pytest.mark.slow
+
 CLOSE = 1e-9
 HOUR = 3600.0
 

@@ -19,6 +19,8 @@ from xlperf.catalog.parse import table_from_columns, table_from_rows
 from xlperf.catalog.table import nowhere
 from xlperf.engine import evaluate
 
+pytestmark = pytest.mark.slow
+
 NUMBER = 400
 BATCHES = (1, 4, 16, 64, 256, 1024)
 STATIC = ("prefill_accelerator", "prefill_accelerators", "prefill_tensor_parallel", "request_rate", "concurrency",

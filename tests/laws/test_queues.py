@@ -22,6 +22,8 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.frontier import points
 
+pytestmark = pytest.mark.slow
+
 NUM_PLANS = 150
 COUNTS = [2**power for power in range(13)]
 LOADS = [0.01, 0.03, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.99]

@@ -11,6 +11,8 @@ from laws.samples import NUMBER, plans_of, results_of
 
 from xlperf.catalog.schema import table_schema
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("mode", MODES)
 def test_plans_are_legal_and_mostly_fit(mode: str) -> None:

@@ -19,6 +19,8 @@ from xlperf.catalog.schema import Column, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 
+pytestmark = pytest.mark.slow
+
 CLOSE = 1e-9
 SECONDS = {  # exponent of the second in each dimension; where a watt is a joule per second
     **dict.fromkeys(("s", "USD/(B/s)"), 1.0),

@@ -48,7 +48,7 @@ class Office:
                 self.context = resolver.resolve(f"uno:pipe,name={pipe};urp;StarOffice.ComponentContext")
                 break
             except Exception:
-                if self.process.poll() is not None or time.monotonic() - begin > 60:
+                if self.process.poll() is not None or time.monotonic() - begin > 600:
                     raise
                 time.sleep(0.1)
         self.desktop = self.context.ServiceManager.createInstanceWithContext("com.sun.star.frame.Desktop", self.context)

@@ -23,7 +23,7 @@ def python_with_uno():
     for candidate in candidates:
         if Path(candidate).exists():
             with contextlib.suppress(OSError, subprocess.SubprocessError):
-                subprocess.run([candidate, "-c", "import uno"], check=True, capture_output=True, timeout=60)
+                subprocess.run([candidate, "-c", "import uno"], check=True, capture_output=True, timeout=1100)
                 return candidate
     return None
 
@@ -55,7 +55,7 @@ class Office:
     def end(self):
         if self.driver is not None:
             self.driver.stdin.close()
-            self.driver.wait(timeout=60)
+            self.driver.wait(timeout=1100)
             self.driver = None
 
     def __call__(self, do, **arguments):

@@ -35,7 +35,7 @@ _LINE = re.compile(r"^(xlperf (serve|train|chip) (.+))\n# \2: .*$", re.MULTILINE
 def answer(kind: str, words: str) -> str:
     """What a command answers, as far as the README repeats it: its first clauses."""
     command = [sys.executable, "-m", "xlperf", kind, *shlex.split(words, comments=True)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=280)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=1100)
     return re.split(_ENDS[kind], done.stdout.split("\n")[0])[0]
 
 
@@ -61,7 +61,7 @@ def printed(workbook: Path, pages: int) -> list[np.ndarray]:
         command = [shutil.which("soffice") or "soffice", f"-env:UserInstallation={Path(folder, 'profile').as_uri()}"]
         kind = f'pdf:calc_pdf_Export:{{"PageRange":{{"type":"string","value":"1-{pages}"}}}}'
         command += ["--headless", "--norestore", "--convert-to", kind, "--outdir", folder, str(workbook)]
-        subprocess.run(command, check=True, capture_output=True, timeout=280)
+        subprocess.run(command, check=True, capture_output=True, timeout=1100)
         document = pypdfium2.PdfDocument(Path(folder, f"{workbook.stem}.pdf").read_bytes())
         drawn = [page.render(scale=_SCALE, rev_byteorder=True).to_numpy()[..., :3] for page in document]
     return [_trimmed(page) for page in drawn]

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import openpyxl
 import pytest
+from device_samples import without_technology
 from places import ROOT
 
 from xlperf.addin.cells import CellError
 from xlperf.addin.worker import Session
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
-from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import FORMS, PLAN_TABLES, first_words, results_of, table_schema
 from xlperf.engine import evaluate
@@ -25,18 +26,12 @@ from xlperf.explore.chip_table import chip_worth
 from xlperf.explore.forms import answers_of, evaluate_forms, form_of
 from xlperf.explore.train import FOLLOWING, SEARCHED
 from xlperf.workbook.build import read_tables, workbook_package
-from xlperf.workbook.front import compare as compare_sheet
-from xlperf.workbook.front.formulas import Live
 from xlperf.workbook.front.layout import NUMBERS, SHEETS
+from xlperf.workbook.front.sheets import live_cells
 from xlperf.workbook.package import Formulas, data_rows
 
 ASKED = {"model": "Meta-Llama-3.1-70B", "accelerator": "H200-SXM-141GB", "users": 1000.0, "prompt length": 2000.0,
          "output length": 500.0, "speed per user": 20.0, "ttft target": 2000.0}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load_catalog()
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +49,15 @@ def values() -> Any:
     return openpyxl.load_workbook(workbook(), data_only=True)
 
 
+ANSWERS: dict[tuple[Any, ...], tuple[Catalog, dict[str, Any]]] = {}  # several tests look at the same answers
+
+
 def answered(catalog: Catalog, kind: str, **asked: Any) -> dict[str, Any]:
-    results = evaluate_forms(table_from_rows(kind, list(asked), [list(asked.values())]), catalog)
-    return {name: column[0] for name, column in results.columns.items()}
+    key = (id(catalog), kind, *sorted(asked.items()))
+    if key not in ANSWERS:
+        results = evaluate_forms(table_from_rows(kind, list(asked), [list(asked.values())]), catalog)
+        ANSWERS[key] = catalog, {name: column[0] for name, column in results.columns.items()}
+    return dict(ANSWERS[key][1])
 
 
 def test_the_walks_of_the_readme_are_true(catalog: Catalog) -> None:
@@ -157,7 +158,7 @@ def test_the_copy_that_was_chosen_is_what_the_engine_says_of_it(catalog: Catalog
 
 def test_no_mapping_of_another_size_needs_a_smaller_fleet(catalog: Catalog) -> None:
     best = answered(catalog, "serve", **ASKED)
-    for size in (1.0, 2.0, 4.0, 8.0, 16.0):
+    for size in (1.0, 4.0, 16.0):
         fixed = answered(catalog, "serve", **ASKED, **{"num accelerators": size})
         if fixed["copies"] == fixed["copies"]:
             assert fixed["copies"] * size >= 0.99 * best["copies"] * best["copy_size"]
@@ -189,21 +190,26 @@ def test_what_cannot_be_served_says_why(catalog: Catalog) -> None:
 FEW = {"mode": "continuous", "users": 10.0, "prompt length": 1000.0, "output length": 500.0, "ttft target": None}
 
 
+CHECKPOINTS = [
+    # vllm start-up log of gpt-oss-120b on one H100: 64 to 66 GiB of MXFP4 weights
+    ("gpt-oss-120b", "H100-SXM-80GB", "fp4", "MXFP4 weights, products in bf16.", 1.0, (64.0, 66.0)),
+    # moonshotai/Kimi-K2.5: 595 GB of INT4 experts and 16-bit attention, which copies of attention repeat
+    ("Kimi-K2.5", "H200-SXM-141GB", "int4", "INT4 weights, products in bf16.", 8.0, (66.0, 86.0)),
+    ("DeepSeek-V3", "A100-SXM4-80GB", "fp8", "FP8 weights, products in bf16.", 16.0, (39.0, 44.0)),
+]
+MORE_CHECKPOINTS = [
+    # openai/gpt-oss-20b model card: runs within 16 GB
+    ("gpt-oss-20b", "RTX 4090", "fp4", "MXFP4 weights, products in bf16.", 1.0, (11.0, 14.9)),
+    # InferenceX issue 2128: eight H200 hold a copy from a memory fraction of 0.9113 on
+    ("DeepSeek-V4-Pro", "H200-SXM-141GB", "fp4", "MXFP4 weights, products in bf16; attention", 8.0, (99.0, 127.9)),
+    ("gpt-oss-120b", "B200-SXM-180GB", "fp4", "", 1.0, (64.0, 66.0)),  # its matrix units compute in FP4
+    ("DeepSeek-V4-Flash", "B200-SXM-180GB", "fp4", "MXFP4 weights; attention counts", 1.0, (150.0, 170.0)),
+]
+
+
 @pytest.mark.parametrize(
     ("model", "accelerator", "precision", "words", "copy", "gib"),
-    [
-        # vllm start-up log of gpt-oss-120b on one H100: 64 to 66 GiB of MXFP4 weights
-        ("gpt-oss-120b", "H100-SXM-80GB", "fp4", "MXFP4 weights, products in bf16.", 1.0, (64.0, 66.0)),
-        # openai/gpt-oss-20b model card: runs within 16 GB
-        ("gpt-oss-20b", "RTX 4090", "fp4", "MXFP4 weights, products in bf16.", 1.0, (11.0, 14.9)),
-        # InferenceX issue 2128: eight H200 hold a copy from a memory fraction of 0.9113 on
-        ("DeepSeek-V4-Pro", "H200-SXM-141GB", "fp4", "MXFP4 weights, products in bf16; attention", 8.0, (99.0, 127.9)),
-        # moonshotai/Kimi-K2.5: 595 GB of INT4 experts and 16-bit attention, which copies of attention repeat
-        ("Kimi-K2.5", "H200-SXM-141GB", "int4", "INT4 weights, products in bf16.", 8.0, (66.0, 86.0)),
-        ("DeepSeek-V3", "A100-SXM4-80GB", "fp8", "FP8 weights, products in bf16.", 16.0, (39.0, 44.0)),
-        ("gpt-oss-120b", "B200-SXM-180GB", "fp4", "", 1.0, (64.0, 66.0)),  # its matrix units compute in FP4
-        ("DeepSeek-V4-Flash", "B200-SXM-180GB", "fp4", "MXFP4 weights; attention counts", 1.0, (150.0, 170.0)),
-    ],
+    [*CHECKPOINTS, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE_CHECKPOINTS)],
 )
 def test_a_form_without_a_precision_tries_the_published_checkpoint(
     catalog: Catalog, model: str, accelerator: str, precision: str, words: str, copy: float, gib: tuple[float, float]
@@ -222,6 +228,7 @@ def test_a_form_without_a_precision_tries_the_published_checkpoint(
         assert answered(catalog, "serve", **asked)["answer"] == found["answer"]
 
 
+@pytest.mark.slow
 def test_weights_that_are_not_as_published_are_named(catalog: Catalog) -> None:
     """Many users of gpt-oss on H100 are served by fewer accelerators with products in FP8; MXFP4 was published."""
     asked = {**FEW, "model": "gpt-oss-120b", "accelerator": "H100-SXM-80GB", "users": 100_000.0}
@@ -462,59 +469,31 @@ def test_two_plans_differ_by_the_sum_of_their_parts(
     tables = read_tables(workbook())
     names = (str(tables[kind]["name"][4]), str(tables[kind]["name"][-1]))
     monkeypatch.setattr(compare_sheet, "FIRST_CHOICE", names)
-    built = openpyxl.load_workbook(io.BytesIO(workbook_package(tables)), data_only=True)
-    numbers, shown = built["calc compare"], built["Compare"]
-    before, after = numbers["Q14"].value, numbers["Q21"].value
+    book = openpyxl.Workbook()
+    live = live_cells(tables, catalog, Formulas(), {})
+    compare_sheet.compare_sheet(book.create_sheet("Compare"), book.create_sheet("calc compare"), live)
+
+    def shown(cell: str, sheet: str = "Compare") -> Any:
+        return live.values.get((sheet, cell))
+
+    def number(cell: str) -> Any:
+        return shown(cell, "calc compare")
+
+    before, after = number("Q14"), number("Q21")
     plans = tables[kind].take([4, len(tables[kind]) - 1])
     rates = evaluate_resolved(plans, catalog)[1]["tokens_per_second_per_accelerator"]
     assert [before, after] == pytest.approx((1000.0 / rates).tolist())
-    assert sum(numbers[f"N{row}"].value for row in range(15, 21)) == pytest.approx(after - before, rel=1e-6)
-    assert shown["F5"].value.startswith(f"{names[1]} yields {rates[1] / rates[0]:.2f}× the tokens per accelerator")
-    differ = [shown[f"B{row}"].value for row in range(10, 27) if shown[f"B{row}"].value]
-    assert all(str(shown[f"C{row}"].value) != str(shown[f"D{row}"].value) for row in range(10, 10 + len(differ)))
-    assert differ
+    assert sum(number(f"N{row}") for row in range(15, 21)) == pytest.approx(after - before, rel=1e-6)
+    assert shown("F5").startswith(f"{names[1]} yields {rates[1] / rates[0]:.2f}× the tokens per accelerator")
+    differ = [shown(f"B{row}") for row in range(10, 27) if shown(f"B{row}")]
+    assert differ and all(str(shown(f"C{row}")) != str(shown(f"D{row}")) for row in range(10, 10 + len(differ)))
 
 
 def test_a_card_tells_of_its_plan_and_one_that_is_wrong_in_one_line() -> None:
-    tables = read_tables(workbook())
+    tables = {**without_technology(read_tables(workbook())), "inference": []}
     wrong = [{"name": "mine", "model": "no such model", "accelerator": "H100-SXM-80GB", "num_accelerators": 8}]
     for rows, line in ((tables["training"], " s a step (80 %: "), (wrong, 'unknown model "no such model"')):
         book = openpyxl.load_workbook(io.BytesIO(workbook_package({**tables, "training": rows})), data_only=True)
         cells = [cell.value for row in book["training"].iter_rows(max_row=9) for cell in row if cell.value is not None]
         assert sum(line in str(cell) for cell in cells) == 1
         assert not [cell for cell in cells if str(cell).startswith("#")]
-
-
-def test_a_workbook_without_values_has_the_same_formulas() -> None:
-    tables = read_tables(workbook())
-    bare = openpyxl.load_workbook(io.BytesIO(workbook_package(tables, values=False)))
-    full = openpyxl.load_workbook(workbook())
-    for sheet in (*SHEETS, *NUMBERS):
-        for row in full[sheet].iter_rows():
-            for cell in row:
-                if cell.data_type == "f":
-                    assert bare[sheet][cell.coordinate].value == cell.value
-
-
-@pytest.mark.parametrize(
-    ("formula", "value"),
-    [
-        ("1+2*3-4/2", 5.0),
-        ('IF(2>=2,"yes","no")&TEXT(0.256,"0 %")', "yes26 %"),
-        ('IFERROR(1/0,"none")', "none"),
-        ('TEXT(12345.678,"#,##0.0")', "12,345.7"),
-        ('IF(AND(1=1,OR(1=2,"a"="A")),-(1+1),0)', -2.0),
-        ('"""quoted"""', '"quoted"'),
-    ],
-)
-def test_formulas_have_the_values_of_a_spreadsheet(formula: str, value: Any) -> None:
-    assert Live(Formulas(), None).value_of(formula, "s") == value
-
-
-def test_look_ups_in_ranges() -> None:
-    live = Live(Formulas(), None)
-    for row, (name, number) in enumerate((("a", 3.0), ("b", 1.0), ("c", 2.0)), start=1):
-        live.values["s", f"A{row}"], live.values["s", f"B{row}"] = name, number
-    assert live.value_of("INDEX($A$1:$A$3,MATCH(SMALL($B$1:$B$3,1),$B$1:$B$3,0))", "s") == "b"
-    assert live.value_of("MAX(B1:B3)+MIN('s'!B1:B3)", "s") == 4.0
-    assert live.value_of('IFERROR(MATCH("z",A1:A3,0),0)', "s") == 0.0

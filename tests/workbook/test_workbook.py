@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import openpyxl
 import pytest
+from device_samples import without_technology
 
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
@@ -56,6 +57,18 @@ def tables() -> dict[str, Table]:
 
 @pytest.fixture(scope="module")
 def built(tables: dict[str, Table]) -> bytes:
+    """With formulas alone: their values take a minute."""
+    return workbook_package(tables, values=False)
+
+
+@pytest.fixture(scope="module")
+def small(tables: dict[str, Table]) -> dict[str, Table]:
+    """The sheets without technology, which front sheets need, and with the first plan of each kind."""
+    return {**without_technology(tables), **{kind: tables[kind].take([0]) for kind in PLAN_TABLES}}
+
+
+@pytest.fixture(scope="module")
+def complete(tables: dict[str, Table]) -> bytes:
     return workbook_package(tables)
 
 
@@ -65,8 +78,8 @@ def book(built: bytes) -> Any:
 
 
 @pytest.fixture(scope="module")
-def values(built: bytes) -> Any:
-    return openpyxl.load_workbook(io.BytesIO(built), data_only=True)
+def values(complete: bytes) -> Any:
+    return openpyxl.load_workbook(io.BytesIO(complete), data_only=True)
 
 
 def cells_of(tables: dict[str, Table], kind: str) -> list[dict[str, Any]]:
@@ -82,32 +95,39 @@ def parts(data: bytes) -> dict[str, bytes]:
 # --- the same bytes
 
 
-def test_the_same_rows_give_the_same_bytes(tables: dict[str, Table], built: bytes, tmp_path: Path) -> None:
+def test_the_same_rows_give_the_same_bytes(small: dict[str, Table], tmp_path: Path) -> None:
     path = tmp_path / "again.xlsx"
-    path.write_bytes(built)
+    path.write_bytes(workbook_package(small))
+    before = path.read_bytes()
     build(path)
-    assert path.read_bytes() == built
+    assert path.read_bytes() == before
     with zipfile.ZipFile(path) as package:
         assert {info.date_time for info in package.infolist()} == {(1980, 1, 1, 0, 0, 0)}
 
 
+def without_values(data: bytes) -> dict[str, bytes]:
+    value = rb'(?: t="(?:str|e|b)")?>(<f>.*?</f>)<v(?: ?/>|>[^<]*</v>)'
+    height = rb' (?:customHeight|ht)="[^"]*"'
+    return {name: re.sub(height, b"", re.sub(value, rb">\1", content)) for name, content in parts(data).items()}
+
+
 def test_the_shipped_workbook_is_what_its_rows_give(built: bytes) -> None:
-    """If this fails, run ``python -m xlperf.workbook.build`` and commit; values and row heights may be older."""
-
-    def bare(data: bytes) -> dict[str, bytes]:
-        value = rb'(?: t="(?:str|e)")?>(<f>.*?</f>)<v(?: />|>[^<]*</v>)'
-        height = rb' (?:customHeight|ht)="[^"]*"'
-        return {name: re.sub(height, b"", re.sub(value, rb">\1", content)) for name, content in parts(data).items()}
-
-    shipped, again = bare(workbook().read_bytes()), bare(built)
+    """If this fails, run ``python -m xlperf.workbook.build`` and commit; values, heights and charts may be older."""
+    shipped, again = without_values(workbook().read_bytes()), without_values(built)
     assert list(shipped) == list(again)
+    assert [name for name in shipped if shipped[name] != again[name] and "/charts/" not in name] == []
+
+
+@pytest.mark.slow
+def test_charts_of_the_shipped_workbook_are_what_its_rows_give(complete: bytes) -> None:
+    shipped, again = without_values(workbook().read_bytes()), without_values(complete)
     assert [name for name in shipped if shipped[name] != again[name]] == []
 
 
-def test_a_changed_row_changes_the_workbook(tables: dict[str, Table]) -> None:
-    rows = cells_of(tables, "prices")
+def test_a_changed_row_changes_the_workbook(small: dict[str, Table]) -> None:
+    rows = cells_of(small, "prices")
     rows[0]["rental_price"] = 12.5
-    assert workbook_package({**tables, "prices": rows}, values=False) != workbook_package(tables, values=False)
+    assert workbook_package({**small, "prices": rows}, values=False) != workbook_package(small, values=False)
 
 
 def test_build_takes_a_replaced_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,13 +154,13 @@ def test_unknown_columns_and_bad_rows_are_refused_in_one_line_each() -> None:
         table_of("training", [{"model": "m", "accelerator": "a", "num_accelerators": 8, "tensor_parallel": -1}])
 
 
-def test_main_says_what_is_wrong(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_main_says_what_is_wrong(capsys: pytest.CaptureFixture[str], small: dict[str, Table], tmp_path: Path) -> None:
     assert main([str(tmp_path / "none.xlsx")]) == 2
     assert "none.xlsx" in capsys.readouterr().err
     assert main(["--nonsense"]) == 2
     assert "usage" in capsys.readouterr().err
     path = tmp_path / "good.xlsx"
-    shutil.copy(workbook(), path)
+    write_workbook(path, small, values=False)
     assert main([str(path)]) == 0
 
 
@@ -309,6 +329,7 @@ def test_the_papers_training_runs_are_plans(tables: dict[str, Table]) -> None:
     assert {(p["precision"], p["attention"], p["sequence_length"]) for p in plans} == {("fp16", "standard", 2048)}
 
 
+@pytest.mark.slow
 def test_no_plan_is_refused_and_all_fit(tables: dict[str, Table], values: Any) -> None:
     from xlperf.explore.auto import evaluate_resolved
 
@@ -373,8 +394,9 @@ def test_functions_in_formulas_are_registered(book: Any) -> None:
     assert used and used <= set(functions())
 
 
-def test_formulas_carry_values_and_excel_is_not_told_to_calculate_on_opening(built: bytes) -> None:
-    content = parts(built)
+@pytest.mark.slow
+def test_formulas_carry_values_and_excel_is_not_told_to_calculate_on_opening(complete: bytes) -> None:
+    content = parts(complete)
     for name in ("xl/worksheets/sheet1.xml", "xl/worksheets/sheet2.xml", "xl/worksheets/sheet9.xml"):
         assert re.findall(rb"</f><v ?/>", content[name]) == []
     assert b"fullCalcOnLoad" not in content["xl/workbook.xml"] or b'fullCalcOnLoad="0"' in content["xl/workbook.xml"]
@@ -389,9 +411,9 @@ def test_values_are_put_only_where_formulas_are() -> None:
         with_values(part, {"B1": 1.0})
 
 
-def test_text_that_starts_like_a_formula_stays_text(tables: dict[str, Table]) -> None:
+def test_text_that_starts_like_a_formula_stays_text(small: dict[str, Table]) -> None:
     rows = [{"name": "=1+1", "model": "Llama2-7B", "accelerator": "A100-SXM4-80GB", "num_accelerators": 8}]
-    data = workbook_package({**tables, "training": rows})
+    data = workbook_package({**small, "training": rows})
     cell = openpyxl.load_workbook(io.BytesIO(data))["training"][f"A{header_row('training') + 1}"]
     assert (cell.value, cell.data_type) == ("=1+1", "s")
     assert not any(b"<f>1+1</f>" in part for part in parts(data).values())
@@ -404,6 +426,7 @@ def test_nothing_in_the_workbooks_refers_to_a_machine() -> None:
             assert not re.search(rb"file:/|/tmp/|/home/|[A-Z]:\\\\", content), part
 
 
+@pytest.mark.slow
 def test_checks_count_nothing_wrong(values: Any) -> None:
     sheet = values["checks"]
     rows = {
@@ -414,6 +437,7 @@ def test_checks_count_nothing_wrong(values: Any) -> None:
     assert {words for words, (_, verdict) in summary.items() if verdict != "ok"} == set()
 
 
+@pytest.mark.slow
 def test_native_checks_calculate_to_what_is_stored(
     tables: dict[str, Table], values: Any, converted: Callable[..., Path], tmp_path: Path
 ) -> None:

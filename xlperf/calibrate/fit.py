@@ -110,7 +110,7 @@ def of_source(source: str, name: str) -> bool:
 
 
 def accelerators_of(name: str, catalog: Catalog) -> set[str]:
-    """Accelerators, casefolded, of a generation, or the one of a name; none where it is neither.
+    """Accelerators, casefolded, of a generation, or the one of a name; none if it is neither.
 
     ``name``: as the accelerators sheet calls it; case does not matter. ``catalog``: with that sheet.
     """
@@ -123,10 +123,10 @@ def accelerators_of(name: str, catalog: Catalog) -> set[str]:
 def software_of(published: Published, catalog: Catalog) -> list[str]:
     """Software that the plan of each row names, casefolded; "" for a row that is no plan."""
     plans = plans_of(published, catalog)
-    found = [""] * len(published)
+    result = [""] * len(published)
     for row, software in zip(plans.index.tolist(), plans.plans.filled("software").tolist(), strict=True):
-        found[row] = str(software).casefold()
-    return found
+        result[row] = str(software).casefold()
+    return result
 
 
 def belongs_to(software: str, name: str) -> bool:
@@ -145,11 +145,11 @@ def read_measured(path: str | Path | None = None) -> Measured:
     will not do.
     """
     source = Path(path) if path is not None else workbook("validation.xlsx")
-    found = {rows.kind: seen_rows(rows) for rows in read_published(source)}
-    missing = [kind for kind in KINDS if kind not in found]
+    by_name = {rows.kind: seen_rows(rows) for rows in read_published(source)}
+    missing = [kind for kind in KINDS if kind not in by_name]
     if missing:
         raise InputError(Fault(source.name, f"has no sheet {' and no sheet '.join(missing)} with a column row_id"))
-    return Measured(read_kernels(source), found["training"], found["inference"])
+    return Measured(read_kernels(source), by_name["training"], by_name["inference"])
 
 
 def fit_all(

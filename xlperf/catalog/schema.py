@@ -45,7 +45,7 @@ class Column:
 
     ``kind`` is one of name, text, number, flag, choice, reference, result, result-flag, result-text.
     ``unit`` is the unit that a header without one means, and the unit in which results are shown. ``instead`` is the
-    column of the same row that fills a required one that is blank; "" where nothing does.
+    column of the same row that fills a required one that is blank; "" if nothing does.
     """
 
     table: str
@@ -284,10 +284,10 @@ def split_header(text: str) -> tuple[str, str | None]:
     >>> split_header("Peak FLOP rate BF16")
     ('peak_flop_rate_bf16', None)
     """
-    found = _HEADER.match(text.strip())
-    assert found is not None  # the pattern matches any text
-    name = re.sub(r"[\s_\-]+", "_", found["name"].strip()).casefold()
-    symbol = found["unit"]
+    match = _HEADER.match(text.strip())
+    assert match is not None  # the pattern matches any text
+    name = re.sub(r"[\s_\-]+", "_", match["name"].strip()).casefold()
+    symbol = match["unit"]
     return name, symbol.strip() if symbol is not None else None
 
 

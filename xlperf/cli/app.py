@@ -1,6 +1,6 @@
-"""The command ``xlperf``: its sub-commands, and how what goes wrong becomes one line and an exit code.
+"""The command ``xlperf``: sections, tasks, errors as one line and an exit code.
 
-Nothing here or in the modules of the commands imports numpy, pandas or openpyxl before a command runs.
+No module of the commands imports numpy, pandas or openpyxl before a command runs.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import click
 from xlperf import __version__
 from xlperf.base.errors import HostError, InputError
 from xlperf.cli.chip import chip
+from xlperf.cli.command import Command, Task
 from xlperf.cli.diagnose import diagnose
 from xlperf.cli.guide import guide
 from xlperf.cli.hardware import cost, device, optimise, time
-from xlperf.cli.options import Command, Task
 from xlperf.cli.output import say
 from xlperf.cli.plans import evaluate, explain, frontier, report
 from xlperf.cli.published import calibrate, validate
@@ -106,10 +106,10 @@ class _Sections(click.Group):
 @click.version_option(__version__, prog_name="xlperf", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(context: click.Context) -> None:
-    """How long does a training step or a generated token take, does it fit, and what does it cost?
+    """How long does a training step or a generated token take, does it fit, and how much does it cost?
 
-    A plan is a row of a sheet: a model on accelerators with its parallel degrees, batch and precision. xlperf
-    computes time, memory, energy and cost of every plan from the hardware that other sheets describe.
+    A plan is a row of a sheet: a model on accelerators with its parallel degrees, batch and precision. xlperf computes
+    time, memory, energy and cost of every plan from the hardware that other sheets describe.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
@@ -122,10 +122,9 @@ for _command in (command for commands in _SECTIONS.values() for command in comma
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; what goes wrong by input or machine is said on standard error, without a traceback.
+    """Run one command; faults of the input or the machine are lines on standard error, without a traceback.
 
-    ``arguments``: what follows ``xlperf``; those of the process when not given. Returns 0 done, 1 the answer is no, 2
-    bad input, 130 or 143 stopped by Ctrl-C or SIGTERM.
+    Returns 0 done, 1 the answer is no, 2 bad input, 130 or 143 stopped by Ctrl-C or SIGTERM.
     """
     _open_what_is_closed()
     _write_what_cannot_be_encoded_as_escapes()
@@ -144,7 +143,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _failed(error: BaseException) -> int:
-    """Say what went wrong; what is a fault of xlperf itself is raised again."""
+    """Print the cause of a failure; faults of xlperf itself are raised again."""
     match error:
         case InputError():
             return _say(*error.lines())
@@ -169,9 +168,9 @@ def _failed(error: BaseException) -> int:
 
 
 def _open_what_is_closed() -> None:
-    """Give a standard stream that was closed before we started an end that holds nothing.
+    """Open the null device for each standard stream that is closed.
 
-    Otherwise the first file that is opened takes its number, and what is said lands in that file.
+    Otherwise the next file to be opened gets its number, and messages end up in that file.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -180,7 +179,7 @@ def _open_what_is_closed() -> None:
 
 
 def _write_what_cannot_be_encoded_as_escapes() -> None:
-    """Let a terminal or a pipe that is not UTF-8 show what it can, and the rest as escapes."""
+    """Escape characters that the encoding of a terminal or a pipe lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
             stream.reconfigure(errors="backslashreplace")

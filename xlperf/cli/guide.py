@@ -5,11 +5,9 @@ from __future__ import annotations
 from difflib import get_close_matches
 from itertools import accumulate, groupby
 
-import click
-
 from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError
-from xlperf.cli.options import Command, examples
+from xlperf.cli.command import command
 from xlperf.cli.output import say
 
 _TOPICS = (
@@ -30,13 +28,12 @@ _TOPICS = (
 _SHORT = 16  # lines of a section that is printed whole if some of it is asked for
 
 
-@click.command(
-    cls=Command,
-    short_help="Read the guide: first hours, sheets, columns, functions, equations, accuracy.",
-    epilog=examples("xlperf guide", "xlperf guide start", "xlperf guide columns 'micro batch size'"),
+@command(
+    "Read the guide: first hours, sheets, columns, functions, equations, accuracy.",
+    "xlperf guide",
+    "xlperf guide start",
+    "xlperf guide columns 'micro batch size'",
 )
-@click.argument("topic", required=False)
-@click.argument("words", required=False)
 def guide(topic: str | None, words: str | None) -> None:
     """Print a page of the guide; without TOPIC, the title of each page; with WORDS, the parts that have them."""
     if topic is None:

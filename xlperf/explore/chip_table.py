@@ -119,7 +119,7 @@ def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[s
 
 
 def frontier_of(results: Table) -> Array:
-    """Chips that no other beats: 1 where none makes more tokens for as little to make, or as many for less.
+    """Chips that no other beats: 1 if none makes more tokens for as little to make, or as many for less.
 
     ``results``: of kind ``chip_results``. Differences within :data:`ALIKE` do not count. Returns 0 for a chip that
     another beats, NaN for one without an answer.
@@ -153,7 +153,7 @@ def chip_worth(form: Table, answer: Answer, catalog: Catalog) -> Table:
     """What the next mm2, stack, W and MB of cache are worth: more tokens at equal tokens per dollar of the price.
 
     Finite differences of the answers of the form itself, with all else as it was chosen and without its budgets of
-    area and cost. Where more has no room, the worth of the last unit.
+    area and cost. If more has no room, the worth of the last unit.
 
     ``form``: one row of kind ``chip``. ``answer``: of the form; with a price. Returns ``chip_worth``.
     """
@@ -171,9 +171,9 @@ def chip_worth(form: Table, answer: Answer, catalog: Catalog) -> Table:
     changes: list[dict[str, float]] = [{}]
     for step in steps:
         changes += [{step.column: step.before + step.change}, {step.column: step.before - step.change}]
-    found = answers_of(_forms_with(form, [held | change for change in changes]), catalog)
-    base = found[0]
-    lines = [_line(step, base, found[2 * number + 1], found[2 * number + 2]) for number, step in enumerate(steps)]
+    result = answers_of(_forms_with(form, [held | change for change in changes]), catalog)
+    base = result[0]
+    lines = [_line(step, base, result[2 * number + 1], result[2 * number + 2]) for number, step in enumerate(steps)]
     known = table_schema("chip_worth").columns
     columns = {
         column.name: np.array([line[column.name] for line in lines], dtype=object if column.is_text else np.float64)

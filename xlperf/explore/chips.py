@@ -34,7 +34,7 @@ _COARSE = CHUNKS[:2]
 class Copies(NamedTuple):
     """The fastest copy on each of several accelerators, row by row.
 
-    ``reasons``: why there is none, "" where there is; such rows hold the plan that comes nearest. ``slower``: factor on
+    ``reasons``: why there is none, "" if there is; such rows hold the plan that comes nearest. ``slower``: factor on
     its times in the case of the catalog.
     """
 
@@ -69,8 +69,8 @@ def fastest_copies(asked: Sequence[Table], catalog: Catalog) -> Copies:
             plans[row], results[row] = best.take([number]), reached.take([number])
     order = range(len(asked))
     further = [slower(results[row], "tpot", catalog) for row in order]
-    found = Copies(stacked([plans[row] for row in order]), stacked([results[row] for row in order]), [], further)
-    return found._replace(reasons=[_reason(found, row, speeds[row]) for row in order])
+    result = Copies(stacked([plans[row] for row in order]), stacked([results[row] for row in order]), [], further)
+    return result._replace(reasons=[_reason(result, row, speeds[row]) for row in order])
 
 
 class _Search:
@@ -83,7 +83,7 @@ class _Search:
         self.space = FleetSearch(replica, [ENGINE], Demand(1.0, np.nan, tpot, np.nan), machines, catalog)
 
     def best(self) -> Table:
-        """The best plan on each accelerator at its largest load; with one request where none keeps the speed."""
+        """The best plan on each accelerator at its largest load; with one request if none keeps the speed."""
         plans = crossed(self.started(self.coarse()), CHUNK, _COARSE)
         chips = np.arange(len(self.names)).repeat(len(plans))
         every, scores, loads = self.tried(plans.take(np.tile(np.arange(len(plans)), len(self.names))), chips)
@@ -144,15 +144,15 @@ def _best_rows(scores: Array, plans: Table, chips: np.ndarray, each: int) -> dic
     return {chip: order[chips[order] == chip][:each] for chip in set(chips.tolist())}
 
 
-def _reason(found: Copies, row: int, speed: float) -> str:
+def _reason(copies: Copies, row: int, speed: float) -> str:
     """Which limit the fastest copy misses, by how much, and what would help; "" where it keeps all."""
-    results = found.results.take([row])
-    model = str(found.plans.text("model")[row])
+    results = copies.results.take([row])
+    model = str(copies.plans.text("model")[row])
     said = str(results.text("reason")[0]).split(";")[0]
     if np.isnan(results.number("memory")[0]):
         return said
     if results.number("fits")[0] != 1.0:
-        count = float(found.plans.number(COUNT)[row])
+        count = float(copies.plans.number(COUNT)[row])
         return f"{model} on {count:,.0f} accelerators {said}: more stacks of memory, or weights of fewer bits"
     user = float(results.number("tokens_per_second_per_user")[0])
     if 1.0 / float(results.number("tpot")[0]) >= speed * (1.0 - 1e-6):
@@ -204,9 +204,9 @@ def chip_answers(forms: Sequence[Table], catalog: Catalog) -> list[Answer]:
     others = {row: _asked(forms[row], BESIDE) for row in judged if beside and not named[row]}
     served = _served([*asked.values(), *others.values()], catalog)
     for row, table in asked.items():
-        found = served[_key(table)]
-        answers[row] |= found if named[row] else {name: found[name] for name in (*_RATES, _TOKENS, _WORTH)}
-        answers[row]["reason"] = "; ".join(filter(None, (found["reason"], str(answers[row].get("unmade", "")))))
+        result = served[_key(table)]
+        answers[row] |= result if named[row] else {name: result[name] for name in (*_RATES, _TOKENS, _WORTH)}
+        answers[row]["reason"] = "; ".join(filter(None, (result["reason"], str(answers[row].get("unmade", "")))))
         if named[row]:
             answers[row]["answer"] = _sentence_of(named[row], answers[row])
         else:
@@ -320,21 +320,21 @@ def _served(asked: Sequence[Table], catalog: Catalog) -> dict[tuple[str, ...], A
     every = {_key(table): table for table in asked}
     if not every:
         return {}
-    found = fastest_copies(list(every.values()), catalog)
-    return {key: _rates(found, row, catalog) for row, key in enumerate(every)}
+    result = fastest_copies(list(every.values()), catalog)
+    return {key: _rates(result, row, catalog) for row, key in enumerate(every)}
 
 
-def _rates(found: Copies, number: int, catalog: Catalog) -> Answer:
-    plan, every = found.plans.take([number]), accelerators_of(catalog)
+def _rates(copies: Copies, number: int, catalog: Catalog) -> Answer:
+    plan, every = copies.plans.take([number]), accelerators_of(catalog)
     row = int(catalog.rows("accelerators", plan["accelerator"], plan, "accelerator")[0])
     answer: Answer = {rate: float(every.table.number(rate)[row]) for rate in _RATES}
     price = int(catalog.price_rows[row])
     listed = float(catalog.tables["prices"].number("capex")[price]) if price >= 0 else np.nan
     capex = float(every.capex[row])
     answer["capex"] = capex if capex == capex else listed
-    good = not found.reasons[number]
-    tokens = float(found.results.number(_TOKENS)[number]) / found.slower[number] if good else np.nan
-    answer |= {_TOKENS: tokens, _WORTH: 1000.0 * tokens / answer["capex"], "reason": found.reasons[number]}
+    good = not copies.reasons[number]
+    tokens = float(copies.results.number(_TOKENS)[number]) / copies.slower[number] if good else np.nan
+    answer |= {_TOKENS: tokens, _WORTH: 1000.0 * tokens / answer["capex"], "reason": copies.reasons[number]}
     return answer
 
 

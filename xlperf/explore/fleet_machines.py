@@ -124,16 +124,16 @@ def engines_of(form: Table, catalog: Catalog) -> list[str]:
     # A generation that no row names has the engines of its vendor.
     named = {word for one in own for word in one["generations"].split()}
     runs = runs if generation in named else own
-    found = list(dict.fromkeys(one["engine"] for one in runs if one["searched"] == "yes")) or ["vllm"]
+    result = list(dict.fromkeys(one["engine"] for one in runs if one["searched"] == "yes")) or ["vllm"]
     asked = str(form.text("software")[0]).strip().casefold()
     asked = SOFTWARE.get(asked, asked)
     if not asked:
-        return found
+        return result
     if asked in {one["engine"] for one in runs}:
         return [asked]
     place, accelerator = form.place(0, "software"), str(form.text("accelerator")[0])
     if asked in {one["engine"] for one in known}:
-        names = ", ".join(found)
+        names = ", ".join(result)
         problem = f"{engine_title(asked)} does not run on {accelerator}; engines that do: {names}; or auto for all"
         raise InputError(Fault(place, problem))
     if catalog.calibration.knows_software("serving_software", asked):

@@ -36,14 +36,14 @@ def ruled_out(kind: str, logged: Logged) -> frozenset[Change]:
 
     ``kind``: of the plan. ``logged``: what the log states. Changes of the machine, of times, and by a factor stay.
     """
-    found = set()
+    result = set()
     for change in changes(kind):
         if change.sheet != PLAN or change.value.startswith("x"):
             continue
         pairs = zip(change.columns, change.value.split("/"), strict=True)
         if any(text != "-" and _excluded(kind, name, text, logged) for name, text in pairs):
-            found.add(change)
-    return frozenset(found)
+            result.add(change)
+    return frozenset(result)
 
 
 def too_slow(plan: Table, catalog: Catalog, log: Log) -> frozenset[Change]:
@@ -56,13 +56,13 @@ def too_slow(plan: Table, catalog: Catalog, log: Log) -> frozenset[Change]:
         return frozenset()
     machines = catalog.tables["accelerators"]
     row = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
-    found = set()
+    result = set()
     for change in changes(plan.kind):
         if "precision" in change.columns:
             precision = change.value.split("/")[change.columns.index("precision")]
             peak = float(machines.number(f"peak_flop_rate_{PRECISIONS[precision].peak}")[row][0])
-            found |= {change} if rates[0] > MOST_MFU * peak else set()
-    return frozenset(found)
+            result |= {change} if rates[0] > MOST_MFU * peak else set()
+    return frozenset(result)
 
 
 def _excluded(kind: str, name: str, text: str, logged: Logged) -> bool:
@@ -102,9 +102,9 @@ def contradictions(plan: Table, catalog: Catalog, name: str, log: Log, logged: L
     ``plan``: one row. ``name``: of the log. ``log``: its numbers. ``logged``: its settings. Returns no line if nothing
     that the log states differs.
     """
-    found = [*_stacks(plan, logged), *_settings(plan, log, logged), *_models(plan, catalog, logged)]
-    found += _flop(plan, catalog, log)
-    return [f"{name}: contradicts the plan: {words}" for words in found]
+    results = [*_stacks(plan, logged), *_settings(plan, log, logged), *_models(plan, catalog, logged)]
+    results += _flop(plan, catalog, log)
+    return [f"{name}: contradicts the plan: {words}" for words in results]
 
 
 def _stacks(plan: Table, logged: Logged) -> Iterator[str]:

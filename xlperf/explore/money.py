@@ -39,9 +39,9 @@ def with_prices(plans: Table, form: Table) -> Table:
 
 
 class Hours(NamedTuple):
-    """Cost of one accelerator, [USD/s]: as it is paid, rented and owned; NaN where it is not known.
+    """Cost of one accelerator, [USD/s]: as it is paid, rented and owned; NaN if it is not known.
 
-    ``basis`` says how it is paid, ``lacking`` why what is asked for is not known; "" where it is. ``ownership`` is the
+    ``basis`` says how it is paid, ``lacking`` why what is asked for is not known; "" if it is. ``ownership`` is the
     plan as its owner has it, one row.
     """
 
@@ -99,15 +99,15 @@ def cost_words(form: Table, hours: Hours, amount: float, per: str = "") -> str:
 
 
 def lacking_words(hours: Hours) -> str:
-    """A sentence on a cost that is asked for and not known; "" where it is known."""
+    """A sentence on a cost that is asked for and not known; "" if it is known."""
     return f" What owning costs is not known: {hours.lacking}." if hours.lacking else ""
 
 
-def against_api(form: Table, catalog: Catalog, found: Answer) -> Answer:
+def against_api(form: Table, catalog: Catalog, result: Answer) -> Answer:
     """The cheapest API that sells the model of a form, and the load from which on the fleet of an answer is cheaper.
 
     ``form``: one row of kind ``serve``. ``found``: its answer: price of an hour, copies, servers, tokens per second.
-    Returns nothing where the sheet ``api_prices`` lacks the model.
+    Returns nothing if the sheet ``api_prices`` lacks the model.
     """
     table = catalog.tables["api_prices"]
     model = str(form.text("model")[0]).casefold()
@@ -119,10 +119,10 @@ def against_api(form: Table, catalog: Catalog, found: Answer) -> Answer:
     each = sold + paid * lengths[0] / lengths[1]
     best = int(np.argmin(each))
     price, provider = float(each[best]), str(table.text("provider")[rows[best]])
-    per_user = found["tokens_per_second"] / found["users"]
+    per_user = result["tokens_per_second"] / result["users"]
     users = float(
         break_even_load(
-            found["hour_price"], found["copy_size"], found["server_size"], found["concurrency"], per_user * price
+            result["hour_price"], result["copy_size"], result["server_size"], result["concurrency"], per_user * price
         )
     )
     users = users if np.isfinite(users) else np.nan
@@ -131,16 +131,16 @@ def against_api(form: Table, catalog: Catalog, found: Answer) -> Answer:
         "api_price": str(table.text("api_price")[rows[best]]),
         "api_provider": provider,
         "api_cost_per_million_output_tokens_all_in": price,
-        "api_monthly_cost": price * found["tokens_per_second"] * float(form.filled("hours_per_month")[0]),
+        "api_monthly_cost": price * result["tokens_per_second"] * float(form.filled("hours_per_month")[0]),
         "break_even_users": users,
         "break_even_tokens_per_day": tokens,
     }
     asked = " and ".join(f"{dollars(float(one[best]) * MILLION)} {way}" for one, way in ((paid, "in"), (sold, "out")))
     api = f"{provider}'s API of {table.text('model')[rows[best]]} at {asked} per million tokens"
-    if found["hour_price"] != found["hour_price"]:
+    if result["hour_price"] != result["hour_price"]:
         answer["api_answer"] = f"{api} costs {dollars(price * MILLION)} per million output tokens with their prompts."
     elif users != users:
-        own = found["hour_price"] * found["copy_size"] / (per_user * found["concurrency"])
+        own = result["hour_price"] * result["copy_size"] / (per_user * result["concurrency"])
         answer["api_answer"] = (
             f"At no load is this cheaper than {api}: {dollars(own * MILLION)} against {dollars(price * MILLION)} per "
             f"million output tokens with their prompts at best."

@@ -1,4 +1,4 @@
-"""What the settings of stacks that are read from configuration files mean for a plan where several decide a column.
+"""What the settings of stacks that are read from configuration files mean for a plan if several decide a column.
 
 Parallel degrees of these stacks leave data parallelism to the number of accelerators, and batches are stated for one
 device or replica: the plan's global batch follows from both.
@@ -25,7 +25,7 @@ _REMAT = {
     "save_dot_except_mlpwi": ("selective", "core_attention norm activation mlp"),
     "save_qkv_proj": ("selective", "core_attention attention_output norm activation mlp"),
 }
-"""Recomputation that remat policies of MaxText mean: its kind and, where it is selective, its modules."""
+"""Recomputation that remat policies of MaxText mean: its kind and, if it is selective, its modules."""
 _QUANTIZATION = {"fp8": "fp8", "fp8_full": "fp8", "nanoo_fp8": "fp8", "te_fp8_delayedscaling": "fp8",
                  "te_fp8_currentscaling": "fp8-current", "te_mxfp8": "mxfp8", "int8": "int8"}  # fmt: skip
 _MIXED = ("nvfp4", "mxfp8", "fp8_current", "fp8_subchannel", "fp8_blockwise", "fp8", "bf16", "fp16")
@@ -35,11 +35,11 @@ _MODULES = {"core_attn": "core_attention", "layernorm": "norm", "mla_up_proj": "
 
 
 UNREAD = "@"
-"""What the name of a setting starts with that a rule adds to a plan where its value has no counterpart in plans."""
+"""What the name of a setting starts with that a rule adds to a plan if its value has no counterpart in plans."""
 
 
 def number(told: Mapping[str, str], name: str, default: float = 0.0) -> float:
-    """A quantity as a number, the default where it is none."""
+    """A quantity as a number, the default if it is none."""
     with suppress(ValueError):
         value = float(told.get(name, default))
         return value if math.isfinite(value) else default
@@ -52,7 +52,7 @@ def text(value: float) -> str:
 
 
 def _machines(plan: Stated, told: Mapping[str, str], fallback: float = 0.0) -> None:
-    """Accelerators of a run, from those of a node, from ``fallback`` where the file states nodes alone."""
+    """Accelerators of a run, from those of a node, from ``fallback`` if the file states nodes alone."""
     each = number(told, "@accelerators_per_node", fallback if "@nodes" in told else 0.0)
     if each:
         plan.setdefault("num_accelerators", text(each * number(told, "@nodes", 1.0)))

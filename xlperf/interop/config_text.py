@@ -34,31 +34,31 @@ class Config(NamedTuple):
 
 
 def config_of(text: str, given: Mapping[str, str] | None = None) -> Config:
-    """Settings of a configuration file, none where the text is a script or a log.
+    """Settings of a configuration file, none if the text is a script or a log.
 
     ``text``: YAML, TOML, JSON or a Python recipe. ``given``: variables of the environment.
     """
-    kind, found = "", list[Setting]()
+    kind, result = "", list[Setting]()
     if text.lstrip().startswith("{"):
-        kind, found = "json", _nested(text, json.loads)
+        kind, result = "json", _nested(text, json.loads)
     elif _TABLE.search(text) and max(line.count(".") for line in text.splitlines()) < MOST_POINTS:
-        kind, found = "toml", _nested(text, tomllib.loads)
-    if not found and _PYTHON.search(text):
-        kind, found = "python", list(_python(text))
-    if not found:
+        kind, result = "toml", _nested(text, tomllib.loads)
+    if not result and _PYTHON.search(text):
+        kind, result = "python", list(_python(text))
+    if not result:
         text = _on_one_line(text)
-        found = list(_yaml(text)) if _mostly_keys(text) else []
-        kind = "yaml" if found else ""
-    return Config(kind, _filled(found[:MOST_SETTINGS], given or {}))
+        result = list(_yaml(text)) if _mostly_keys(text) else []
+        kind = "yaml" if result else ""
+    return Config(kind, _filled(result[:MOST_SETTINGS], given or {}))
 
 
 def _nested(text: str, loads: object) -> list[Setting]:
     assert callable(loads)
     try:
-        found = list(_flat(loads(text), "", 0))
+        result = list(_flat(loads(text), "", 0))
     except (ValueError, RecursionError):
         return []
-    return found[:MOST_SETTINGS]
+    return result[:MOST_SETTINGS]
 
 
 def _flat(value: object, name: str, depth: int) -> Iterator[Setting]:
@@ -178,8 +178,8 @@ def _filled(settings: Sequence[Setting], given: Mapping[str, str]) -> list[Setti
 
     def value(match: re.Match[str]) -> str:
         name, default = match.groups()
-        found = given.get(name, stated.get(name, default if default is not None else match.group(0)))[:LONGEST_NAME]
-        return found if "${" not in found or found == match.group(0) else match.group(0)
+        result = given.get(name, stated.get(name, default if default is not None else match.group(0)))[:LONGEST_NAME]
+        return result if "${" not in result or result == match.group(0) else match.group(0)
 
     return [
         one._replace(arguments=tuple(_REFERENCE.sub(value, word)[:MOST_VALUE] for word in one.arguments))

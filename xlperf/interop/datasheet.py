@@ -67,11 +67,11 @@ def read_card(path: str | os.PathLike[str]) -> dict[str, str]:
         raise InputError(Fault(str(path), getattr(error, "strerror", None) or problem)) from None
     if file.suffix.casefold() == ".json":
         try:
-            found = json.loads(text)
+            result = json.loads(text)
         except (ValueError, RecursionError):
             raise InputError(Fault(str(path), "is no JSON")) from None
-        if isinstance(found, dict):
-            return {str(name): str(value) for name, value in found.items() if value is not None}
+        if isinstance(result, dict):
+            return {str(name): str(value) for name, value in result.items() if value is not None}
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     rows = [[part.strip().strip('"') for part in re.split(r"\s*[,\t:=]\s*", line, maxsplit=1)] for line in lines]
     card = {row[0]: row[1] for row in rows if len(row) == 2 and row[1]}
@@ -115,7 +115,7 @@ def accelerator_row(card: Mapping[str, str], name: str, source: str) -> Accelera
 
 
 def _column_of(label: str) -> str:
-    """Column that a line of a datasheet is about; "" where none is."""
+    """Column that a line of a datasheet is about; "" if none is."""
     own = split_header(label)[0]
     if own in table_schema("accelerators").by_name:
         return own
@@ -125,12 +125,12 @@ def _column_of(label: str) -> str:
 
 def _number(column: Column, label: str, text: str, remarks: list[str]) -> float:
     """A value in the unit of the schema; sparse peaks are halved, as are links stated in both directions."""
-    found = _VALUE.match(text.strip())
-    if found is None:
+    match = _VALUE.match(text.strip())
+    if match is None:
         raise ValueError(
             f"a number{f' ({column.unit})' if column.unit not in ('', '-') else ''} is meant, got {text!r}"
         )
-    value, stated = float(found["number"].replace(",", "")), found["unit"] or split_header(label)[1] or ""
+    value, stated = float(match["number"].replace(",", "")), match["unit"] or split_header(label)[1] or ""
     words = column.name.replace("_", " ")
     symbol = next((s for s in UNITS if s.casefold() == stated.casefold()), _UNIT_WORDS.get(stated.upper(), ""))
     if column.name == "memory_capacity" and symbol in ("GB", "GiB", ""):
@@ -142,10 +142,10 @@ def _number(column: Column, label: str, text: str, remarks: list[str]) -> float:
         if UNITS[symbol].dimension != unit_of(column).dimension:
             raise ValueError(f"{stated} is no unit of {words} ({column.unit})")
         value *= factor(symbol) / unit_of(column).factor
-    if column.name.startswith("peak_flop_rate") and _SPARSE.search(f"{label} {found['rest']}"):
+    if column.name.startswith("peak_flop_rate") and _SPARSE.search(f"{label} {match['rest']}"):
         value /= 2.0
         remarks.append(f"{words}: half of the peak with sparsity")
-    if column.name == "link_bandwidth" and _BOTH.search(f"{label} {found['rest']}"):
+    if column.name == "link_bandwidth" and _BOTH.search(f"{label} {match['rest']}"):
         value /= 2.0
         remarks.append(f"{words}: half of the bandwidth stated for both directions")
     return float(f"{value:.15g}")

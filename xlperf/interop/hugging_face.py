@@ -32,7 +32,7 @@ class ModelRow(NamedTuple):
     """A row of ``models`` in the units of the schema, and what a reader should know of it.
 
     ``left_out`` names what the model has and the row does not (a vision tower); ``refused`` why no plan is computed
-    with it, "" where plans are. ``unread``: entries that may change its layers and were not read. ``filled``: entries
+    with it, "" if plans are. ``unread``: entries that may change its layers and were not read. ``filled``: entries
     that the file lacks, with the defaults of their class. ``assumed``: why it was taken as Llama, "" for a known type.
     """
 
@@ -103,7 +103,7 @@ def _listed(value: Any) -> list[Any]:
 def model_row(config: Mapping[str, Any], name: str, source: str, counted: bool | None = None) -> ModelRow:
     """Turn a configuration into a row of the sheet ``models``.
 
-    ``config``: content of config.json. ``name``: name that the model gets. ``source``: where it was read. ``counted``:
+    ``config``: content of config.json. ``name``: name that the model gets. ``source``: if it was read. ``counted``:
     whether a count of parameters agrees, or True where it will be compared; None: there is no count. A type that is not
     known is taken as Llama only with a count that agrees. Returns the row, what it leaves out, and why plans with it
     are refused. Raises InputError where the configuration lacks a number that a row needs.
@@ -115,21 +115,21 @@ def model_row(config: Mapping[str, Any], name: str, source: str, counted: bool |
     part = language_part(config)
     kind, family, defaults, assumed, remark = model_type(config, part)
     inner = Entries({**part, "model_type": kind}, defaults)
-    found = _Found(inner)
-    found.refused += _reasons(config, inner, family)
+    result = _Found(inner)
+    result.refused += _reasons(config, inner, family)
     left_out = [remark] if remark else []
     row: Row = {"model": name, "attention_type": family["attention_type"] or ""}
     for column, keys in _columns_of("layer", "experts", "latent").items():
-        value = found.first(keys)
+        value = result.first(keys)
         if _is_number(value) and value >= 1:
             row[column] = value
     if _layers_of(row) > _MOST_LAYERS:
         raise InputError(Fault(source or name, f"has {_layers_of(row):,} layers; {_MOST_LAYERS:,} are the most"))
     for column, keys, words in _same():
-        other = found.number(*keys)
+        other = result.number(*keys)
         if other and other != row.get(column):
-            found.refused.append(words)
-    _experts(row, found, family)
+            result.refused.append(words)
+    _experts(row, result, family)
     if family["attention_type"] != "MLA" and "kv_lora_rank" in row and not family["attention_type"]:
         row["attention_type"] = "MLA"
     latent = row["attention_type"] == "MLA" or (row["attention_type"] == "sparse" and "kv_lora_rank" in row)
@@ -138,29 +138,29 @@ def model_row(config: Mapping[str, Any], name: str, source: str, counted: bool |
             row.pop(column, None)
     if latent:
         row.pop("head_size", None)
-    _words(row, found, family)
+    _words(row, result, family)
     if family["attention_type"] == "sparse":
-        _sparse(row, found, family["remark"])
+        _sparse(row, result, family["remark"])
     elif family["attention_type"] not in ("linear", "hybrid"):
-        _layers(row, found, family["layers"])
+        _layers(row, result, family["layers"])
     if not row["attention_type"]:
         heads, groups = row.get("num_attention_heads"), row.get("num_query_groups")
         row["attention_type"] = "MHA" if groups in (None, heads) else "MQA" if groups == 1 else "GQA"
-    unread = sorted(inner.unread(not assumed)) if not found.refused else []
-    if assumed and not found.refused:
+    unread = sorted(inner.unread(not assumed)) if not result.refused else []
+    if assumed and not result.refused:
         if unread:
-            found.refused.append(f"{assumed}, and entries are not read: {', '.join(unread)}")
+            result.refused.append(f"{assumed}, and entries are not read: {', '.join(unread)}")
         elif counted is None:
-            found.refused.append(f"{assumed}; give --parameters or its weights, which may agree with a Llama's count")
+            result.refused.append(f"{assumed}; give --parameters or its weights, which may agree with a Llama's count")
         elif not counted:
-            found.refused.append(f"{assumed}, and its parameters are not those of a Llama of its shape")
+            result.refused.append(f"{assumed}, and its parameters are not those of a Llama of its shape")
         else:
             left_out.append(f"{assumed}: taken as Llama (gated feed-forward layer, RMSNorm, rotary positions)")
-    if found.refused and row["attention_type"] not in ("sparse", "linear", "hybrid"):
+    if result.refused and row["attention_type"] not in ("sparse", "linear", "hybrid"):
         row["attention_type"] = "hybrid"
-    if found.refused and row["attention_type"] == "hybrid":
+    if result.refused and row["attention_type"] == "hybrid":
         row["attention_pattern"] = "not expressed"
-    refused = "; ".join(dict.fromkeys(found.refused))
+    refused = "; ".join(dict.fromkeys(result.refused))
     _needed(row, name, source, refused)
     left_out += [f"entries that may change its layers are not read: {', '.join(unread)}"] if unread else []
     left_out += _towers(config, part)
@@ -207,20 +207,20 @@ def _thinking_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return part if part and isinstance(part, Mapping) else config
 
 
-def _experts(row: Row, found: _Found, family: Mapping[str, str]) -> None:
+def _experts(row: Row, result: _Found, family: Mapping[str, str]) -> None:
     """Columns of a mixture of experts; none of them in a dense model."""
-    config = found.config
+    config = result.config
     width = row.get("ffn_hidden_size")
     if row.get("num_experts") in (None, 0, 1) or config.off():
         for column in _columns_of("experts"):
             row.pop(column, None)
-        row.setdefault("ffn_hidden_size", _stated_width(row, found))
+        row.setdefault("ffn_hidden_size", _stated_width(row, result))
         return
     if family["expert_width"] and "moe_ffn_hidden_size" not in row:
-        row["moe_ffn_hidden_size"] = found.number(family["expert_width"]) or None
+        row["moe_ffn_hidden_size"] = result.number(family["expert_width"]) or None
     expert = row.get("moe_ffn_hidden_size")
     row["ffn_hidden_size"] = width or expert
-    shared = found.number(
+    shared = result.number(
         "moe_shared_expert_intermediate_size",
         "shared_expert_intermediate_size",
         "shared_intermediate_size",
@@ -229,29 +229,29 @@ def _experts(row: Row, found: _Found, family: Mapping[str, str]) -> None:
     if shared and isinstance(expert, int):
         row["num_shared_experts"] = shared // expert
         if shared % expert:
-            found.refused.append(f"a shared expert of width {shared} beside experts of width {expert}")
+            result.refused.append(f"a shared expert of width {shared} beside experts of width {expert}")
     elif not shared:
         named = ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts")
-        row["num_shared_experts"] = found.number(*named)
+        row["num_shared_experts"] = result.number(*named)
     if config.get("model_type") == "llama4_text":
         row["num_shared_experts"] = 1
     if config["model_type"] in ("qwen2_moe", "qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text") and shared:
         row["shared_expert_gate"] = "yes"
-    row["moe_latent_size"] = found.number("moe_latent_size") or None
-    _mixture_layers(row, found)
+    row["moe_latent_size"] = result.number("moe_latent_size") or None
+    _mixture_layers(row, result)
 
 
-def _stated_width(row: Mapping[str, object], found: _Found) -> object:
+def _stated_width(row: Mapping[str, object], result: _Found) -> object:
     """Width of a feed-forward layer that the configuration gives as a ratio, or leaves at four times the hidden one."""
     hidden = row.get("hidden_size")
-    ratio = found.first(("expansion_ratio", "ffn_ratio", "intermediate_multiple_size"))
+    ratio = result.first(("expansion_ratio", "ffn_ratio", "intermediate_multiple_size"))
     return int(hidden * (ratio if _is_number(ratio) else 4)) if isinstance(hidden, int) else None
 
 
-def _mixture_layers(row: Row, found: _Found) -> None:
+def _mixture_layers(row: Row, result: _Found) -> None:
     """Which layers are mixtures of experts: after some dense ones, or one in so many."""
-    config, layers = found.config, _layers_of(row)
-    step = found.number("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval") or 1
+    config, layers = result.config, _layers_of(row)
+    step = result.number("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval") or 1
     listed = config.get("moe_layer_freq")
     types = config.get("mlp_layer_types")
     dense = [int(layer) for layer in _listed(config.get("mlp_only_layers")) if _is_number(layer)]
@@ -262,7 +262,7 @@ def _mixture_layers(row: Row, found: _Found) -> None:
     elif isinstance(listed, int) and listed > 1:
         step = listed
     if dense and dense != list(range(len(dense))):
-        found.refused.append(f"dense layers among mixtures of experts: {', '.join(map(str, dense[:6]))}")
+        result.refused.append(f"dense layers among mixtures of experts: {', '.join(map(str, dense[:6]))}")
     if dense:
         row["first_dense_layers"] = len(dense)
     if step > 1:
@@ -272,14 +272,14 @@ def _mixture_layers(row: Row, found: _Found) -> None:
             row.pop("first_dense_layers")
     last = config.get("moe_layer_end_index")
     if _is_number(last) and last >= 0 and last < layers - 1:
-        found.refused.append("dense layers after mixtures of experts")
+        result.refused.append("dense layers after mixtures of experts")
     if not layers:
         row.pop("first_dense_layers", None)
 
 
-def _words(row: Row, found: _Found, family: Mapping[str, str]) -> None:
+def _words(row: Row, result: _Found, family: Mapping[str, str]) -> None:
     """Choices and flags: what the configuration states, else what the code of its model type does."""
-    config = found.config
+    config = result.config
     bias = family["linear_bias"]
     stated = config.get("attention_bias", config.get("qkv_bias", config.get("use_qkv_bias", config.get("bias"))))
     if config.get("use_bias") or config.get("mlp_bias"):
@@ -304,30 +304,30 @@ def _words(row: Row, found: _Found, family: Mapping[str, str]) -> None:
         row["num_query_groups"] = 1 if shared else None
 
 
-def _layers(row: Row, found: _Found, usual: str) -> None:
+def _layers(row: Row, result: _Found, usual: str) -> None:
     """Which layers attend to how much: windows, chunks, linear layers, state spaces."""
-    config, layers = found.config, _layers_of(row)
+    config, layers = result.config, _layers_of(row)
     pattern = config.get("hybrid_override_pattern")
     blocks = [str(word) for word in _listed(config.get("layers_block_type") or config.get("layer_types"))]
     if isinstance(pattern, str) or {"moe", "mlp"} & {*blocks}:
-        _state_space(row, found, pattern if isinstance(pattern, str) else blocks)
+        _state_space(row, result, pattern if isinstance(pattern, str) else blocks)
         return
     if config.get("attn_output_gate"):
         row["attention_output_gate"] = "yes"
-    types = _layer_types(found, layers, usual)
+    types = _layer_types(result, layers, usual)
     linear, sliding = types.count("linear_attention"), types.count("sliding_attention")
     chunked, full = types.count("chunked_attention"), sum(types.count(word) for word in _FULL)
     other = sorted({word for word in types if word not in ("linear_attention", "sliding_attention", *_FULL)})
-    window = found.number("attention_chunk_size") if chunked else found.number(*_WINDOWS)
+    window = result.number("attention_chunk_size") if chunked else result.number(*_WINDOWS)
     if set(other) - {"chunked_attention"} or (linear and sliding) or (chunked and sliding):
-        found.refused.append(f"layers of the kinds {', '.join(sorted(set(types)))}")
+        result.refused.append(f"layers of the kinds {', '.join(sorted(set(types)))}")
     elif linear:
         row |= {"attention_type": "hybrid", "attention_pattern": f"{_ratio(linear, full)} full"}
         row["attention_pattern"] = str(row["attention_pattern"]).replace(" :", " linear (gated delta net) :", 1)
-        row |= {column: found.number(*keys) for column, keys in _columns_of("linear").items()}
+        row |= {column: result.number(*keys) for column, keys in _columns_of("linear").items()}
         row["linear_state_size"] = 4
     elif (sliding or chunked) and not window:
-        found.refused.append("layers with a window that is not stated")
+        result.refused.append("layers with a window that is not stated")
     elif sliding and not full:
         row["sliding_window"] = window
     elif sliding or chunked:
@@ -335,16 +335,18 @@ def _layers(row: Row, found: _Found, usual: str) -> None:
         row["attention_pattern"] = f"{_ratio(sliding or chunked, full)} full".replace(" :", f" {word} {window} :", 1)
 
 
-def _sparse(row: Row, found: _Found, remark: str) -> None:
+def _sparse(row: Row, result: _Found, remark: str) -> None:
     """Index of sparse attention, and which layers select entries or see compressed ones."""
-    config, layers = found.config, _layers_of(row)
+    config, layers = result.config, _layers_of(row)
     blocks = config.get("sparse_attention_config") or {}
     inner = _Found(Entries(blocks if isinstance(blocks, Mapping) else {}, {}))
     types = [str(word) for word in _listed(config.get("layer_types"))[:layers]]
-    row |= {column: inner.number(*keys) or found.number(*keys) or None for column, keys in _columns_of("index").items()}
-    block = inner.number("sparse_block_size") or found.number("index_block_size")
+    row |= {
+        column: inner.number(*keys) or result.number(*keys) or None for column, keys in _columns_of("index").items()
+    }
+    block = inner.number("sparse_block_size") or result.number("index_block_size")
     if block:  # blocks of tokens are selected, keys of the index are in 16 bits
-        chosen = inner.number("sparse_topk_blocks") or found.number("index_topk_blocks")
+        chosen = inner.number("sparse_topk_blocks") or result.number("index_topk_blocks")
         row |= {"index_top_k": block * chosen, "index_block_size": block, "index_key_size": 2}
     ratios, mixed = config.get("compress_ratios"), inner.config.get("sparse_attention_freq")
     shared = config.get("indexer_types")
@@ -359,23 +361,23 @@ def _sparse(row: Row, found: _Found, remark: str) -> None:
     elif mixed is None and types and not {*types} - {*_INDEXED, *_FULL}:
         mixed = [int(word in _INDEXED) for word in types]
         if block and not any(mixed):
-            found.refused.append("an index of sparse attention without a layer that has it")
+            result.refused.append("an index of sparse attention without a layer that has it")
     elif mixed is None and types:
-        found.refused.append(f"layers of the kinds {', '.join(sorted(set(types)))}")
+        result.refused.append(f"layers of the kinds {', '.join(sorted(set(types)))}")
     if isinstance(ratios, list):
         counted = [ratios[:layers].count(ratio) for ratio in sorted(set(ratios[:layers]))]
         kinds = dict(zip(sorted(set(ratios[:layers])), counted, strict=True))
         near, *far = (kinds.pop(0, 0), *sorted(kinds))
         words = [f"{near} sliding"] if near else []
         words += [f"{kinds[ratio]} {word} {ratio}" for word, ratio in zip(_SPARSE_KINDS, far, strict=False)]
-        row |= {"attention_pattern": " : ".join(words), "sliding_window": found.number("sliding_window") or None}
+        row |= {"attention_pattern": " : ".join(words), "sliding_window": result.number("sliding_window") or None}
         if len(far) > len(_SPARSE_KINDS):
-            found.refused.append(f"caches compressed by {', '.join(map(str, far))}")
+            result.refused.append(f"caches compressed by {', '.join(map(str, far))}")
     elif isinstance(mixed, list) and not all(mixed):
         row["attention_pattern"] = f"{mixed.count(0)} full : {len(mixed) - mixed.count(0)} selected"
-    row |= {column: found.number(*keys) or None for column, keys in _columns_of("output").items()}
+    row |= {column: result.number(*keys) or None for column, keys in _columns_of("output").items()}
     if not (row.get("index_num_heads") and row.get("index_head_size") and row.get("index_top_k")):
-        found.refused.append(remark)
+        result.refused.append(remark)
 
 
 def _or(value: Any, usual: int) -> int:
@@ -394,13 +396,13 @@ def _ratio(near: int, far: int) -> str:
     return f"{each} : 1" if each else f"{near // common} : {far // common}"
 
 
-def _layer_types(found: _Found, layers: int, usual: str) -> list[str]:
-    """Kind of each layer, stated or following from an interval; all full where nothing says otherwise.
+def _layer_types(result: _Found, layers: int, usual: str) -> list[str]:
+    """Kind of each layer, stated or following from an interval; all full if nothing says otherwise.
 
     ``usual``: what the code of the model type does: ``sliding 4`` every fourth layer full, ``sliding 4 first`` from the
-    first on, ``full`` all of them before max_window_layers, blank all with the window where one is stated.
+    first on, ``full`` all of them before max_window_layers, blank all with the window if one is stated.
     """
-    config = found.config
+    config = result.config
     types = _listed(config.get("layer_types")) or _listed(config.get("attention_layers"))
     if types:
         words = {"global": "full_attention", "local": "sliding_attention"}  # gpt_neo
@@ -428,7 +430,7 @@ def _every(value: Any, usual: int) -> int:
     return max(int(value), 1) if isinstance(value, str) or _is_number(value) else usual
 
 
-def _state_space(row: Row, found: _Found, pattern: Sequence[str]) -> None:
+def _state_space(row: Row, result: _Found, pattern: Sequence[str]) -> None:
     """Mamba-2, attention and feed-forward layers, each a layer of its own (Nemotron-H)."""
     words = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
     words |= {"linear_attention": "mamba", "full_attention": "attention"}
@@ -437,13 +439,13 @@ def _state_space(row: Row, found: _Found, pattern: Sequence[str]) -> None:
     mixed, dense = kinds.count("moe"), kinds.count("mlp")
     row |= {"attention_type": "hybrid", "num_layers": len(kinds)}
     if mixed and dense:
-        found.refused.append("dense feed-forward layers beside mixtures of experts in a hybrid of Mamba-2")
+        result.refused.append("dense feed-forward layers beside mixtures of experts in a hybrid of Mamba-2")
         return
     if not mixed:
         for column in (*_columns_of("experts"), "num_shared_experts"):
             row.pop(column, None)
     row["attention_pattern"] = f"{mamba} Mamba-2 : {full} full : {mixed + dense} feed-forward"
-    row |= {column: found.number(*keys) for column, keys in _columns_of("linear").items()}
+    row |= {column: result.number(*keys) for column, keys in _columns_of("linear").items()}
     row["linear_state_size"] = 4
 
 
@@ -500,8 +502,8 @@ def _towers(config: Mapping[str, Any], language: Mapping[str, Any]) -> list[str]
     for key, words in (("vision_config", "vision tower"), ("audio_config", "audio tower")):
         part = _thinking_part(config).get(key)
         if isinstance(part, Mapping) and part:
-            found = _Found(Entries(part, {}))
-            depth, width = found.number("num_hidden_layers", "depth", "layers"), found.number("hidden_size", "width")
+            result = _Found(Entries(part, {}))
+            depth, width = result.number("num_hidden_layers", "depth", "layers"), result.number("hidden_size", "width")
             shape = f" ({depth} layers, width {width})" if depth and width else ""
             said.append(f"{words}{shape} is not counted: the language model alone")
     narrow = language.get("quantization_config")

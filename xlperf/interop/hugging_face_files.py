@@ -21,8 +21,8 @@ def read_config(path: str | os.PathLike[str]) -> tuple[dict[str, Any], float | N
     """Read a configuration, and count the weights where they or their index lie beside it.
 
     ``path``: config.json, or a folder that holds one. A file of another name has no weights beside it. Returns the
-    configuration, the number of weights (None where nothing tells it), and where that was read. Raises InputError where
-    there is no such file, or it is no JSON object; where a folder holds an adapter alone.
+    configuration, the number of weights (None if nothing tells it), and where that was read. Raises InputError where
+    there is no such file, or it is no JSON object; if a folder holds an adapter alone.
     """
     file = Path(path)
     if file.is_dir():
@@ -38,7 +38,7 @@ def _json(file: Path) -> dict[str, Any]:
     try:
         if file.stat().st_size > _LARGEST:
             raise InputError(Fault(str(file), "is too large for a configuration"))
-        found = json.loads(file.read_text(encoding="utf-8-sig"))
+        result = json.loads(file.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         problem = "there is no such file; a config.json or a folder that holds one is meant"
         raise InputError(Fault(str(file), problem)) from None
@@ -47,9 +47,9 @@ def _json(file: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         at = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
         raise InputError(Fault(str(file), f"is no JSON{at}; the config.json of a model is meant")) from None
-    if not isinstance(found, dict):
+    if not isinstance(result, dict):
         raise InputError(Fault(str(file), "is no JSON object; the config.json of a model is meant"))
-    return found
+    return result
 
 
 def _weights(folder: Path, config: Mapping[str, Any]) -> tuple[float | None, str]:

@@ -47,7 +47,7 @@ _SWITCHES = ("is_moe", "use_moe", "enable_moe")
 
 
 class ModelType(NamedTuple):
-    """A type of model: its name, columns that its code decides, defaults of its entries; a remark where it is assumed.
+    """A type of model: its name, columns that its code decides, defaults of its entries; a remark if it is assumed.
 
     ``assumed``: why the model is taken as Llama, "" for a known type. ``remark``: how a known type was found.
     """
@@ -126,11 +126,11 @@ def _classes() -> dict[str, dict[str, str]]:
 @cache
 def _by_architecture() -> dict[str, str]:
     """Model types by the names of their classes, without the task that these end with."""
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for kind, row in _classes().items():
         if row["architecture"]:
-            found.setdefault(_stem(row["architecture"]), row["language_part"] or kind)
-    return found
+            by_name.setdefault(_stem(row["architecture"]), row["language_part"] or kind)
+    return by_name
 
 
 def _stem(architecture: str) -> str:
@@ -155,7 +155,7 @@ def defaults_of(kind: str) -> Mapping[str, Any]:
 
 
 def tied_by_parts(config: Mapping[str, Any]) -> bool | None:
-    """Whether a model with parts ties its embeddings, as far as its own entries say: None where its text part does.
+    """Whether a model with parts ties its embeddings, as far as its own entries say: None if its text part does.
 
     Transformers from release 5 on reads the entry of the whole and has a default for it; before, the text part decides.
     """
@@ -181,8 +181,8 @@ def model_type(config: Mapping[str, Any], part: Mapping[str, Any]) -> ModelType:
         kind = "minimax_m2"  # the type that its first configurations have
     if kind not in known:
         classes = [str(name) for source in (part, config) for name in _names(source.get("architectures"))]
-        found = [_by_architecture().get(_stem(name), "") for name in classes]
-        kind = next((name for name in found if name in known), "")
+        results = [_by_architecture().get(_stem(name), "") for name in classes]
+        kind = next((name for name in results if name in known), "")
         kind = "rwkv" if any(word.casefold().startswith("rwkv") for word in (stated, *classes)) else kind
         remark = f'model type "{stated}" is not known: taken as {kind} by its architectures' if kind else ""
     if kind:

@@ -57,7 +57,7 @@ MOST_SHOWN = 120
 """Settings of a message, and characters of each, at the most. [-]"""
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _SHORT = re.compile(r"-[A-Za-z]|[A-Z_][A-Z0-9_]*=")
-"""Options of other commands on the same line, and variables: not listed where they are not known."""
+"""Options of other commands on the same line, and variables: not listed if they are not known."""
 _ZERO = frozenset({"zero_stage", "zero_group_size", "offload_activations", "tensor_parallel"})
 """Columns that a DeepSpeed configuration decides where another stack refers to it."""
 _LAUNCHERS = frozenset({"@nodes", "@accelerators_per_node"})
@@ -69,19 +69,19 @@ Groups = Sequence[Sequence[Sequence[Setting]]]
 @cache
 def _variables(kind: str) -> Mapping[str, tuple[Flag, ...]]:
     """Variables of the environment that mean a column whatever script reads them."""
-    found: dict[str, list[Flag]] = {}
+    result: dict[str, list[Flag]] = {}
     for row in rows("interop/launch_variables.csv"):
         for name in row["variable"].split() if row["kind"] == kind else ():
             flag = Flag("", "environment", kind, name, row["column"], row["value"], row["argument"])
-            found.setdefault(name, []).append(flag)
-    return {name: tuple(own) for name, own in found.items()}
+            result.setdefault(name, []).append(flag)
+    return {name: tuple(own) for name, own in result.items()}
 
 
 @cache
 def _still_variables() -> tuple[str, ...]:
     """Patterns of variables that alter neither time nor memory: paths, addresses, settings of libraries."""
-    found = rows("interop/launch_variables.csv")
-    return tuple(name for row in found if not row["column"] for name in row["variable"].split())
+    result = rows("interop/launch_variables.csv")
+    return tuple(name for row in result if not row["column"] for name in row["variable"].split())
 
 
 @cache
@@ -171,20 +171,20 @@ def _arguments(known: Sequence[Flag], stated: Mapping[str, str], written: Sequen
 
 def _stated(plan: Table) -> Stated:
     """What a plan states, as a sheet would have it."""
-    found = {}
+    result = {}
     for column in plan.schema.by_name.values():
         if column.name not in plan:
             continue
         value = plan[column.name][0]
         if column.name in plan.auto and plan.auto[column.name][0]:
-            found[column.name] = "auto"
+            result[column.name] = "auto"
         elif column.is_text:
-            found |= {column.name: str(value)} if value else {}
+            result |= {column.name: str(value)} if value else {}
         elif value == value:
             number = float(value) / unit_of(column).factor
             words = {1.0: "yes", 0.0: "no"} if column.kind == "flag" else {}
-            found[column.name] = words.get(float(value), f"{number:.15g}")
-    return found
+            result[column.name] = words.get(float(value), f"{number:.15g}")
+    return result
 
 
 class Launch(NamedTuple):
@@ -318,16 +318,16 @@ def _recognised(text: str, groups: Groups, stack: str, given: Mapping[str, str],
     config = config_of(text, given)
     if any(one.name.startswith("-") or ".-" in one.name for group in groups[0] for one in group):
         config = Config("", [])  # commands inside YAML are read as commands
-    found = stack or claimed(text, config, groups[0], name)
-    if not found and config.kind:
+    result = stack or claimed(text, config, groups[0], name)
+    if not result and config.kind:
         remedy = f"--for names one; read are {readable()}"
         raise InputError(Fault(name, f"is a configuration ({config.kind}) that no stack recognises; {remedy}"))
-    if found == "serving":
+    if result == "serving":
         serving = [own for own in stacks() if flags(own)[0].kind == "inference"]
         return max(serving, key=lambda own: _fit(groups, own)), groups
-    if config.kind and (found not in stacks() or config.kind == "python"):
+    if config.kind and (result not in stacks() or config.kind == "python"):
         groups = [[config.settings]]
-    return found, groups
+    return result, groups
 
 
 def _referenced(values: Stated, beside: Path | None) -> list[str]:
@@ -347,12 +347,12 @@ def _referenced(values: Stated, beside: Path | None) -> list[str]:
         return []
     if config.kind != "json":
         return []
-    found = told_by([[config.settings]], "deepspeed")
+    result = told_by([[config.settings]], "deepspeed")
     values.pop("@deepspeed")
-    values |= {key: value for key, value in found.values.items() if key in _ZERO and value != "auto"}
-    if found.values.get("@offload", "none") != "none":
-        values["offload_optimizer"] = found.values.get("@ratio", "1")
-    return [f"{words} ({inside.name})" for words in found.unknown if moves(words)]
+    values |= {key: value for key, value in result.values.items() if key in _ZERO and value != "auto"}
+    if result.values.get("@offload", "none") != "none":
+        values["offload_optimizer"] = result.values.get("@ratio", "1")
+    return [f"{words} ({inside.name})" for words in result.unknown if moves(words)]
 
 
 def _remarks(stack: str, plan: Stated, values: Stated, columns: Mapping[str, str]) -> list[str]:
@@ -400,14 +400,14 @@ def _fit(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> float:
     """Score of how well flags match a stack: known columns count most, unknown flags against it."""
     known = by_name(stack)
     variables = _variables(flags(stack)[0].kind)
-    found = 0.0
+    result = 0.0
     for setting in (one for text in groups for group in text for one in group):
         if setting.name[0] == "$":
-            found += 0.5 * (setting.name[1:].upper() in variables)
+            result += 0.5 * (setting.name[1:].upper() in variables)
             continue
         own = candidates_of(known, setting.name)
-        found += (1.0 + any(flag.column for flag in own)) if own else -0.1
-    return found
+        result += (1.0 + any(flag.column for flag in own)) if own else -0.1
+    return result
 
 
 class Told(NamedTuple):
@@ -438,11 +438,11 @@ def told_by(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> Told:
     for group in (group for text in groups for group in text):
         starts = [one.arguments for one in group if one.name == COMMAND]
         script = next(filter(None, map(handed_to, starts)), "")
-        found = [(one, candidates_of(known, one.name, exact)) for one in group if one.name[0] != "$"]
+        results = [(one, candidates_of(known, one.name, exact)) for one in group if one.name[0] != "$"]
         handed = [(one, variables.get(one.name[1:].upper(), ())) for one in group if one.name[0] == "$"]
         handed = [(one, own) for one, own in handed if one.name != COMMAND]
         degrees = sum(flag.column[:1] not in ("", "@") for _, own in handed for flag in own[:1])
-        if not any(own for _, own in found) and not (script and degrees):
+        if not any(own for _, own in results) and not (script and degrees):
             sourced = script and starts[0][0] in ("source", ".")
             (told.scripts if sourced else told.started).extend([script] if script else [])
             continue
@@ -452,7 +452,7 @@ def told_by(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> Told:
         told.values.update({f"@sign {sign}": "yes" for sign in _signs(group)})
         for one, own in handed:
             _take(told, around, one, own, script if one.argument and _counts(one) else "")
-        for setting, own in found:
+        for setting, own in results:
             if own or not _SHORT.fullmatch(setting.name):
                 _take(told, told.values, setting, own, "")
     return told._replace(values={**around, **told.values})

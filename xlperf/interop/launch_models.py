@@ -71,10 +71,10 @@ def contradicted(told: Mapping[str, str], model: str, models: Table) -> str:
 
     ``told``: as :func:`described_models` takes it. ``model``: a name of the table.
     """
-    found = np.flatnonzero(models.text("model") == model)
-    if not len(found):
+    values = np.flatnonzero(models.text("model") == model)
+    if not len(values):
         return ""
-    row = int(found[0])
+    row = int(values[0])
     stated = _stated(told, False)
     wrong = [name for name, value in stated.items() if not _agrees(name, value, told, models)[row]]
     return ", ".join(
@@ -105,10 +105,10 @@ def _stated(told: Mapping[str, str], whole: bool) -> dict[str, float]:
 
 def _switches(stated: Mapping[str, float]) -> dict[str, float]:
     """What Megatron-LM does without its switches: no gate, no latent attention, keys and values for every head."""
-    found = {"gated_mlp": 0.0, "kv_lora_rank": 0.0}
+    by_name = {"gated_mlp": 0.0, "kv_lora_rank": 0.0}
     if "num_attention_heads" in stated:
-        found["num_query_groups"] = stated["num_attention_heads"]
-    return {name: value for name, value in found.items() if name not in stated}
+        by_name["num_query_groups"] = stated["num_attention_heads"]
+    return {name: value for name, value in by_name.items() if name not in stated}
 
 
 def _values(name: str, models: Table) -> np.ndarray:
@@ -146,12 +146,12 @@ def _agrees(name: str, value: float, told: Mapping[str, str], models: Table) -> 
 def _spelled(models: Table) -> dict[str, str]:
     """Names by their spellings: whole, then without words that leave the shape as it is if they are one model's."""
     names = [str(name) for name in models.text("model").tolist()]
-    found = {_joined(spelling): names[row] for row, spelling in aliases(models)}
-    found |= {_joined(name): name for name in names}
+    by_name = {_joined(spelling): names[row] for row, spelling in aliases(models)}
+    by_name |= {_joined(name): name for name in names}
     for name in names:
         for cut in _without_variants(name)[1:]:
-            found.setdefault(cut, name)
-    return found
+            by_name.setdefault(cut, name)
+    return by_name
 
 
 def _joined(text: str) -> str:

@@ -1,6 +1,6 @@
-"""What the settings of a training or serving stack mean for a plan where several of them decide a column, and back.
+"""What the settings of a training or serving stack mean for a plan if several of them decide a column, and back.
 
-What a stack does where a flag is not given stands in ``launch_defaults.csv``, beside what a blank column means here.
+What a stack does if a flag is not given stands in ``launch_defaults.csv``, beside what a blank column means here.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _CAPTURED = tuple(float(size) for size in (1, 2, 4, 8, 16, 32, 64, 128, *range(2
 
 @cache
 def stack_defaults(stack: str) -> tuple[tuple[str, str, str], ...]:
-    """Column, what blank means in a plan, and what the stack does without its flag, where the two differ."""
-    found = rows("interop/launch_defaults.csv")
-    return tuple((row["column"], row["blank"], row["without"]) for row in found if row["stack"] == stack)
+    """Column, what blank means in a plan, and what the stack does without its flag, if the two differ."""
+    result = rows("interop/launch_defaults.csv")
+    return tuple((row["column"], row["blank"], row["without"]) for row in result if row["stack"] == stack)
 
 
 def wrapper_defaults(told: Mapping[str, str], stack: str) -> tuple[str, dict[str, str]]:
@@ -59,8 +59,8 @@ def wrapper_defaults(told: Mapping[str, str], stack: str) -> tuple[str, dict[str
     """
     for row in rows("interop/launch_wrappers.csv"):
         if row["stack"] == stack and any(f"@sign {sign}" in told for sign in row["sign"].split("|")):
-            found = [one for one in rows("interop/launch_wrappers.csv") if one["wrapper"] == row["wrapper"]]
-            return row["wrapper"], {one["column"]: one["value"] for one in found if _holds(one["if"], told)}
+            results = [one for one in rows("interop/launch_wrappers.csv") if one["wrapper"] == row["wrapper"]]
+            return row["wrapper"], {one["column"]: one["value"] for one in results if _holds(one["if"], told)}
     return "", {}
 
 
@@ -120,56 +120,56 @@ def _words(columns: Mapping[str, str]) -> str:
 
 def stack_of(stack: str, stated: Mapping[str, str]) -> Stated:
     """The reverse of :func:`plan_of` for flags that follow from several columns; other columns stay as they are."""
-    found = dict(stated)
+    result = dict(stated)
     for column, blank, without in stack_defaults(stack):
         needed = column not in _SHARED or _number(stated, "tensor_parallel", 1.0) > 1.0
-        if column not in found and needed and blank not in ("", without):
-            found[column] = blank
-    if not _overlaps(stack, found):
-        found.pop("tensor_overlap", None)
+        if column not in result and needed and blank not in ("", without):
+            result[column] = blank
+    if not _overlaps(stack, result):
+        result.pop("tensor_overlap", None)
     replicas = _number(stated, "data_parallel_attention", 1.0)
     tensor = _number(stated, "tensor_parallel", 1.0)
-    if stack == "megatron" and found.get("precision", "").startswith(("fp8", "mxfp8")):
-        found |= {"@fp8": "hybrid", "@fp8_recipe": found["precision"], "precision": "bf16"}
+    if stack == "megatron" and result.get("precision", "").startswith(("fp8", "mxfp8")):
+        result |= {"@fp8": "hybrid", "@fp8_recipe": result["precision"], "precision": "bf16"}
     if stack == "vllm":
-        found["@tensor"] = _text(tensor / replicas)
+        result["@tensor"] = _text(tensor / replicas)
         if replicas > 1.0:
-            found["@data"] = _text(replicas)
+            result["@data"] = _text(replicas)
         if _number(stated, "expert_parallel", 1.0) > 1.0:
-            found["@experts"] = "yes"
+            result["@experts"] = "yes"
     elif stack in ("sglang", "trtllm"):
-        found["@tensor"] = _text(tensor)
+        result["@tensor"] = _text(tensor)
         if replicas > 1.0:
-            found |= {"@attention": "yes"} | ({"@data": _text(replicas)} if stack == "sglang" else {})
+            result |= {"@attention": "yes"} | ({"@data": _text(replicas)} if stack == "sglang" else {})
     if stack == "sglang":
-        if replicas > 1.0 and "prefill_tokens" in found:
-            found["prefill_tokens"] = _text(_number(stated, "prefill_tokens") * replicas)
+        if replicas > 1.0 and "prefill_tokens" in result:
+            result["prefill_tokens"] = _text(_number(stated, "prefill_tokens") * replicas)
         if _number(stated, "state_slots") == 1.0:
-            found["@prefixes"] = "no"
-            found.pop("state_slots")
+            result["@prefixes"] = "no"
+            result.pop("state_slots")
     if stack == "trtllm" and "graph_tokens" in stated:
         most = _number(stated, "graph_tokens")
-        found["@pieces"] = "yes" if most > 0.0 else "no"
+        result["@pieces"] = "yes" if most > 0.0 else "no"
         if most > 0.0:
             sizes = [size for size in _CAPTURED if size < most]
-            found["@captured"] = f"[{','.join(_text(size) for size in [*sizes, most])}]"
+            result["@captured"] = f"[{','.join(_text(size) for size in [*sizes, most])}]"
     if stack in ("vllm", "sglang") and stated.get("precision") in ("bf16", "fp16", "fp32"):
-        found["@dtype"] = stated["precision"]
+        result["@dtype"] = stated["precision"]
     if stack in ("vllm", "sglang", "trtllm"):
         if "model" in stated:
-            found["@model"] = stated["model"]
+            result["@model"] = stated["model"]
         if "max_running_batch" in stated:
-            found["@running"] = _text(_number(stated, "max_running_batch") / _limited_alone(stack, replicas))
+            result["@running"] = _text(_number(stated, "max_running_batch") / _limited_alone(stack, replicas))
         elif "batch_size" in stated:
-            found["@running"] = stated["batch_size"]
-    return found
+            result["@running"] = stated["batch_size"]
+    return result
 
 
-def _overlaps(stack: str, found: Mapping[str, str]) -> bool:
+def _overlaps(stack: str, items: Mapping[str, str]) -> bool:
     """Whether a stack overlaps tensor-parallel communication: not without what its own check asks for."""
     needed = {"megatron": "sequence_parallel", "torchtitan": "compiled"}.get(stack, "")
-    tensor = _number(found, "tensor_parallel", 1.0) > 1.0
-    return tensor and found.get(needed, "yes") == "yes" if needed else True
+    tensor = _number(items, "tensor_parallel", 1.0) > 1.0
+    return tensor and items.get(needed, "yes") == "yes" if needed else True
 
 
 def _limited_alone(stack: str, replicas: float) -> float:
@@ -224,7 +224,7 @@ def _pieces(layout: str) -> float:
     (32.0, 0.0)
     """
     text = layout.strip("'\"")[:1000]
-    repeated = re.sub(r"\(([^()]*)\)\*(\d{1,3})", lambda found: found[1] * int(found[2]), text)
+    repeated = re.sub(r"\(([^()]*)\)\*(\d{1,3})", lambda result: result[1] * int(result[2]), text)
     return float(repeated.count("|") + 1) if text else 0.0
 
 
@@ -305,7 +305,7 @@ def _trtllm(plan: Stated, told: Mapping[str, str]) -> None:
 
 
 def _captured(plan: Stated, told: Mapping[str, str]) -> None:
-    """Sizes in a list say no more than the largest one where that is not given by itself."""
+    """Sizes in a list say no more than the largest one if that is not given by itself."""
     if "@captured" in told and plan.get("graphs") != "no":
         plan.setdefault("graph_tokens", _text(_largest(told, 0.0)))
 
@@ -359,12 +359,12 @@ def _model(
             notes.append(f"model {plan['model']} is given, but the file states {wrong}")
         return {} if "model" in plan or not names else {"model": names[0]}
     weak = [told[name] for name in ("@named", "@checkpoint") if told.get(name)]
-    found = named_model(names, models) or (named_model(weak, models) if not names else "")
+    result = named_model(names, models) or (named_model(weak, models) if not names else "")
     fitting, nearest = described_models(told, models, stack == "megatron" and "@logged" not in told)
-    if found and (wrong := contradicted(told, found, models)):
+    if result and (wrong := contradicted(told, result, models)):
         return {LACKS: f"the file names {(names or weak)[0]}, but states {wrong}"}
-    if found:
-        return {"model": found}
+    if result:
+        return {"model": result}
     if fitting:
         weakly = named_model(weak, models)
         if len(fitting) > 1:

@@ -128,8 +128,8 @@ class Shell:
         if assigned is not None and _is_assignment(assigned.group(4)):
             scope, name, added, value = assigned.groups()
             words = self.words(value[1:-1]) if value.startswith("(") else [self.filled(_unquoted(value))]
-            found = " ".join(word if " " not in word or value[0] != "(" else _kept(word) for word in words)
-            self._assign(name, f"{self.variables.get(name, '')} {found}" if added else found, scope or "")
+            result = " ".join(word if " " not in word or value[0] != "(" else _kept(word) for word in words)
+            self._assign(name, f"{self.variables.get(name, '')} {result}" if added else result, scope or "")
             return
         words = self.words(statement)
         scope = words.pop(0) if words and words[0] in ("export", "local", "readonly", "env") else ""
@@ -168,11 +168,11 @@ class Shell:
             words = shlex.split(text, comments=False)
         except ValueError:  # a quote that is not closed
             words = text.replace('"', " ").replace("'", " ").split()
-        found: list[str] = []
+        names: list[str] = []
         for word in words:
             several = " " in word.strip() and re.match(r"\s*--?[A-Za-z]", word)
-            found += word.split() if several else [word]
-        return found
+            names += word.split() if several else [word]
+        return names
 
     def filled(self, text: str, unknown: bool = True) -> str:
         """A text with its variables; those not known stay, or are empty."""
@@ -205,17 +205,17 @@ class Shell:
 
     def _substituted(self, pattern: re.Pattern[str], value: Callable[[re.Match[str]], str], text: str) -> str:
         """A text with values put in; as much of it as variables may make."""
-        found, place = [], 0
+        result, place = [], 0
         for match in pattern.finditer(text):
             inserted = value(match)
             if inserted != match.group():
                 self._spend(len(inserted) + 1)
-            found += [text[place : match.start()], inserted]
+            result += [text[place : match.start()], inserted]
             place = match.end()
-        return "".join([*found, text[place:]])
+        return "".join([*result, text[place:]])
 
     def number(self, text: str) -> float | None:
-        """Value of an arithmetic expression; None where a variable is not known or there is more than numbers."""
+        """Value of an arithmetic expression; None if a variable is not known or there is more than numbers."""
         if len(text) > _MOST_PATTERN:
             return None
         chosen = re.fullmatch(r"([^?]+)\?([^:?]+):([^:?]+)", text)
@@ -232,16 +232,16 @@ class Shell:
             return None
 
     def holds(self, condition: str) -> bool:
-        """Whether a test holds; False where it is of files or commands."""
+        """Whether a test holds; False if it is of files or commands."""
         text = re.sub(r";\s*then\s*$", "", condition.strip())
         arithmetic = re.fullmatch(r"\(\((.*)\)\)", text)
         if arithmetic:
             return bool(self.number(self.filled(arithmetic.group(1))))
-        found = False
+        result = False
         for either in re.split(r"\|\|", re.sub(r"\]\]?\s*(&&|\|\|)\s*\[\[?", r"\1", text)):
             tests = [self._test(one) for one in re.split(r"&&", either)]
-            found = found or all(tests)
-        return found
+            result = result or all(tests)
+        return result
 
     def _test(self, text: str) -> bool:
         text = self.filled(text, unknown=False)[:MOST_VALUE].strip()
@@ -275,9 +275,9 @@ def _value(node: ast.expr) -> float:
         return -_value(node.operand)
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
         one, other = _value(node.left), _value(node.comparators[0])
-        found = {ast.Eq: one == other, ast.NotEq: one != other, ast.Gt: one > other, ast.GtE: one >= other,
+        by_name = {ast.Eq: one == other, ast.NotEq: one != other, ast.Gt: one > other, ast.GtE: one >= other,
                  ast.Lt: one < other, ast.LtE: one <= other}  # fmt: skip
-        return float(found[type(node.ops[0])])
+        return float(by_name[type(node.ops[0])])
     if isinstance(node, ast.BinOp):
         one, other = _value(node.left), _value(node.right)
         if isinstance(node.op, ast.Add):

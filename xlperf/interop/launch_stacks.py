@@ -37,9 +37,9 @@ def readable() -> str:
 
 
 def claimed(text: str, config: Config, groups: Iterable[Sequence[Setting]], name: str) -> str:
-    """The first stack whose evidence is in a file; "" where no stack has any, ``serving`` for an engine.
+    """The first stack whose evidence is in a file; "" if no stack has any, ``serving`` for an engine.
 
-    ``text``: the file. ``config``: its settings where it is a configuration file. ``groups``: settings of its
+    ``text``: the file. ``config``: its settings if it is a configuration file. ``groups``: settings of its
     commands. ``name``: what the file is called. Raises InputError where the stack is known and not read.
     """
     settings = config.settings or [one for group in groups for one in group]
@@ -57,8 +57,8 @@ def claimed(text: str, config: Config, groups: Iterable[Sequence[Setting]], name
 @cache
 def software_of(stack: str) -> tuple[str, str]:
     """Software of the calibration for a stack that is read only, and how far it was measured; "" for another."""
-    found = (row for row in rows("interop/launch_stacks.csv") if row["stack"] == stack)
-    return next(((row["software"], row["remark"]) for row in found), ("", ""))
+    result = (row for row in rows("interop/launch_stacks.csv") if row["stack"] == stack)
+    return next(((row["software"], row["remark"]) for row in result), ("", ""))
 
 
 def _holds(evidence: str, names: frozenset[str], options: frozenset[str], text: str) -> bool:
@@ -67,24 +67,24 @@ def _holds(evidence: str, names: frozenset[str], options: frozenset[str], text: 
     for part in evidence.split():
         key = plain(part)
         if part.startswith("-"):
-            found = key in options
+            result = key in options
         elif part.startswith("*."):
             end = key[2:].removesuffix(".*")
             inside = part.endswith(".*")
-            found = any(f".{end}." in f".{one}." and (inside or one.endswith(end)) for one in names if end in one)
+            result = any(f".{end}." in f".{one}." and (inside or one.endswith(end)) for one in names if end in one)
         elif part.endswith(".*"):
-            found = any(one.startswith(key[:-1]) for one in names)
+            result = any(one.startswith(key[:-1]) for one in names)
         else:
-            found = key in names
-        if not found:
+            result = key in names
+        if not result:
             return False
     return True
 
 
 @cache
 def _patterns() -> tuple[tuple[str, re.Pattern[str], tuple[str, ...]], ...]:
-    found = rows("interop/launch_words.csv")
-    return tuple((row["verdict"], re.compile(row["pattern"]), tuple(row["neutral"].split())) for row in found)
+    result = rows("interop/launch_words.csv")
+    return tuple((row["verdict"], re.compile(row["pattern"]), tuple(row["neutral"].split())) for row in result)
 
 
 def switched_off(settings: Iterable[Setting]) -> frozenset[str]:
@@ -101,13 +101,13 @@ def verdict(setting: Setting, off: frozenset[str] = frozenset()) -> str:
     ('moves', 'harmless')
     """
     name = plain(setting.name)[-LONGEST_NAME:]
-    for found, pattern, neutral in _patterns():
+    for result, pattern, neutral in _patterns():
         if pattern.search(name):
-            if found != "moves":
-                return found
+            if result != "moves":
+                return result
             argument = " ".join(setting.arguments).casefold()
             over = (name[: end.start()] for end in re.finditer(r"[.-]", name))
-            return "harmless" if (argument or "true") in neutral or any(one in off for one in over) else found
+            return "harmless" if (argument or "true") in neutral or any(one in off for one in over) else result
     return "harmless" if setting.argument.casefold() in _NOTHING else ""
 
 
@@ -131,26 +131,26 @@ def _setting_of(words: str) -> Setting:
 
 
 def placed(words: str, text: str) -> str:
-    """A setting as it is written, with its line in the text where it is found."""
+    """A setting as it is written, with its line in the text if it is found."""
     line = _line_of(text, _setting_of(words).name) if "\n" in text.strip() else 0
     return f"{words} (line {line})" if line else words
 
 
 def _line_of(text: str, key: str) -> int:
-    """Line of a key, 0 where it is not found: that of the last part of its path after those of the others in turn."""
+    """Line of a key, 0 if it is not found: that of the last part of its path after those of the others in turn."""
     lines = text[:MOST_SEARCHED].splitlines()[:MOST_LINES]
     place = 0
     for part in [key] if key.startswith("-") else key.split(".")[-3:]:
         pattern = re.compile(rf"(?:^|\W){re.escape(part.strip('-'))}(?!\w)")
-        found = next((row for row in range(place, len(lines)) if pattern.search(lines[row][:LONGEST_LINE])), -1)
-        if found < 0:
+        result = next((row for row in range(place, len(lines)) if pattern.search(lines[row][:LONGEST_LINE])), -1)
+        if result < 0:
             return 0
-        place = found
+        place = result
     return place + 1
 
 
 def own_model(stack: str, quantities: Mapping[str, str], models: Table | None, name: str) -> str:
-    """Model of the catalog that a stack's own name for it means, "" where the table does not say.
+    """Model of the catalog that a stack's own name for it means, "" if the table does not say.
 
     Raises InputError where the stack's model is known to be none of the catalog.
     """
@@ -179,20 +179,20 @@ def _letters(text: str) -> str:
 def _by_letters(models: Table) -> dict[str, str]:
     """Models by their spellings without any punctuation: those of one model alone."""
     names = [str(one) for one in models.text("model").tolist()]
-    found: dict[str, set[str]] = {}
+    words: dict[str, set[str]] = {}
     for spelling, model in [*((one, one) for one in names), *((one, names[row]) for row, one in aliases(models))]:
-        found.setdefault(_letters(spelling), set()).add(model)
-    return {letters: next(iter(own)) for letters, own in found.items() if len(own) == 1}
+        words.setdefault(_letters(spelling), set()).add(model)
+    return {letters: next(iter(own)) for letters, own in words.items() if len(own) == 1}
 
 
 _ON, _OFF = ("true", "yes", "1", "on"), ("false", "no", "0", "off")
 
 
 class Flag(NamedTuple):
-    """A flag of a stack: ``value`` and ``argument`` are "" where the argument is the value of the column.
+    """A flag of a stack: ``value`` and ``argument`` are "" if the argument is the value of the column.
 
     ``column`` is a column of the plan, a quantity of the stack that starts with ``@``, or "" for a flag that alters
-    neither time nor memory; ``argument`` is ``*`` where all words that follow belong to the flag.
+    neither time nor memory; ``argument`` is ``*`` if all words that follow belong to the flag.
     """
 
     stack: str
@@ -232,10 +232,10 @@ def read_stacks() -> tuple[str, ...]:
 @cache
 def by_name(stack: str) -> Mapping[str, tuple[Flag, ...]]:
     """Flags of a stack by their names, without regard to case and dashes."""
-    found: dict[str, list[Flag]] = {}
+    result: dict[str, list[Flag]] = {}
     for flag in flags(stack):
-        found.setdefault(plain(flag.flag), []).append(flag)
-    return {name: tuple(own) for name, own in found.items()}
+        result.setdefault(plain(flag.flag), []).append(flag)
+    return {name: tuple(own) for name, own in result.items()}
 
 
 def candidates_of(known: Mapping[str, tuple[Flag, ...]], name: str, exact: bool = False) -> tuple[Flag, ...]:
@@ -244,24 +244,24 @@ def candidates_of(known: Mapping[str, tuple[Flag, ...]], name: str, exact: bool 
     ``known``: flags by name. ``name``: as it is written. ``exact``: not by the end of its path.
     """
     whole = plain(name)
-    found = known.get(whole)
-    if found is not None:
-        return found
+    result = known.get(whole)
+    if result is not None:
+        return result
     parts = whole.split(".", DEEPEST)
     for start in range(1, 1 if exact else len(parts)):
         end = ".".join(parts[start:])
-        found = known.get(end.lstrip("-")) if "-" in end or start < len(parts) - 1 else None
-        if found is not None:
-            return found
+        result = known.get(end.lstrip("-")) if "-" in end or start < len(parts) - 1 else None
+        if result is not None:
+            return result
     for end_ in range(len(parts) - 1, 0, -1):
-        found = known.get(".".join([*parts[:end_], "*"]))
-        if found is not None:
-            return found
+        result = known.get(".".join([*parts[:end_], "*"]))
+        if result is not None:
+            return result
     return ()
 
 
 def value_of(candidates: Sequence[Flag], setting: Setting) -> Stated | None:
-    """Columns and quantities that a setting states, none where it alters nothing, None where its value is not known.
+    """Columns and quantities that a setting states, none where it alters nothing, None if its value is not known.
 
     ``candidates``: flags of its name. ``setting``: as it is written.
     """

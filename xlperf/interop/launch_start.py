@@ -43,12 +43,12 @@ OPTIONS = "options.yaml"
 DRAFTER = "$DRAFT_MODEL"
 """Variable for the checkpoint that drafts tokens of a model without modules of its own for them."""
 PREFILL_TOKENS = 8192.0
-"""Tokens of a pass of the prefill where a plan states none. [-]"""
+"""Tokens of a pass of the prefill if a plan states none. [-]"""
 WRITTEN = {
     "nemo": ("NeMo 2",), "vllm": ("vLLM", "vllm bench"), "sglang": ("SGLang", "sglang.bench"),
     "trtllm": ("TensorRT-LLM", "benchmark_serving"),
 }  # fmt: skip
-"""Beginnings of the versions whose flags are written together, where a stack has flags of several programs."""
+"""Beginnings of the versions whose flags are written together, if a stack has flags of several programs."""
 
 
 class Shape(NamedTuple):
@@ -58,7 +58,7 @@ class Shape(NamedTuple):
     per_server: float
 
     def number(self, name: str) -> float:
-        """A column of the model, NaN where it is blank. [-]"""
+        """A column of the model, NaN if it is blank. [-]"""
         return float(self.model.get(name, math.nan))
 
     def has(self, name: str) -> bool:
@@ -80,18 +80,18 @@ def filled(stated: Mapping[str, str], shape: Shape, kind: str) -> dict[str, str]
     ``stated``: columns as a sheet has them. ``kind``: of the plan. Returns the same and, of training plans, sequence
     length, micro batch and global batch.
     """
-    found = dict(stated)
+    result = dict(stated)
     if kind != "training":
-        return found
+        return result
     longest = shape.number("max_sequence_length")
-    found.setdefault("sequence_length", _text(min(DEFAULT_LENGTH, longest if longest == longest else DEFAULT_LENGTH)))
-    found.setdefault("micro_batch_size", "1")
-    if "global_batch_size" not in found and "num_accelerators" in found:
-        stages = _number(found, "pipeline_parallel")
-        each = stages * _number(found, "tensor_parallel") * _number(found, "context_parallel")
-        copies = _number(found, "data_parallel", _number(found, "num_accelerators") / each)
-        found["global_batch_size"] = _text(copies * _number(found, "micro_batch_size") * MICRO_BATCHES * stages)
-    return found
+    result.setdefault("sequence_length", _text(min(DEFAULT_LENGTH, longest if longest == longest else DEFAULT_LENGTH)))
+    result.setdefault("micro_batch_size", "1")
+    if "global_batch_size" not in result and "num_accelerators" in result:
+        stages = _number(result, "pipeline_parallel")
+        each = stages * _number(result, "tensor_parallel") * _number(result, "context_parallel")
+        copies = _number(result, "data_parallel", _number(result, "num_accelerators") / each)
+        result["global_batch_size"] = _text(copies * _number(result, "micro_batch_size") * MICRO_BATCHES * stages)
+    return result
 
 
 def started_values(stack: str, stated: Mapping[str, str], values: Mapping[str, str], shape: Shape) -> dict[str, str]:
@@ -99,30 +99,30 @@ def started_values(stack: str, stated: Mapping[str, str], values: Mapping[str, s
 
     ``stated``: columns of the plan. ``values``: quantities of the stack that they mean.
     """
-    found = dict(values)
+    result = dict(values)
     if stack == "megatron":
         for name in ("dispatch_nodes", "train_mtp", *(["virtual_pipeline"] if uneven(stated, shape) else [])):
-            found.pop(name, None)
+            result.pop(name, None)
         if stated.get("zero_stage") == "0":
-            found.pop("zero_stage")
+            result.pop("zero_stage")
         for name in () if shape.has("num_experts") else ("expert_parallel", "expert_tensor_parallel"):
-            found.pop(name, None)
+            result.pop(name, None)
     model = stated.get("model", "")
     if stack == "nemo" and uneven(stated, shape):
-        found.pop("virtual_pipeline", None)
-    if "@model" in found:
-        found["@model"] = repositories().get(model, model)
+        result.pop("virtual_pipeline", None)
+    if "@model" in result:
+        result["@model"] = repositories().get(model, model)
         if native_format(model) or stated.get("precision", "")[:3] in ("fp4", "int"):
-            found.pop("precision", None)  # the checkpoint says it
+            result.pop("precision", None)  # the checkpoint says it
         if stack == "vllm":
-            found.pop("@model")
+            result.pop("@model")
     if stack == "trtllm" and stated.get("kv_precision") in ("bf16", "fp16"):
-        found.pop("kv_precision")  # its options have FP8, FP4 and auto
+        result.pop("kv_precision")  # its options have FP8, FP4 and auto
     if stack == "trtllm" and not shape.has("num_mtp_layers"):
-        found.pop("draft_tokens", None)
+        result.pop("draft_tokens", None)
     if stack == "torchtitan" and stated.get("precision") == "fp8-current":
-        found["@converters"] = "quantize.linear.float8"
-    return found
+        result["@converters"] = "quantize.linear.float8"
+    return result
 
 
 @cache
@@ -238,7 +238,7 @@ def _trtllm(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
 
 
 def _named(stack: str, model: str) -> str:
-    """A stack's own name of a model, "" where it has none."""
+    """A stack's own name of a model, "" if it has none."""
     known = (row for row in rows("interop/launch_models.csv") if row["stack"] == stack and row["written"] != "no")
     return next((row["name"] for row in known if row["model"] == model), "")
 
@@ -386,16 +386,16 @@ def script(stack: str, lines: Sequence[tuple[str, str]], stated: Mapping[str, st
     """
     args = [line for version, line in lines if not version.startswith(BENCHES) and ": " not in line.split("'")[0]]
     if stack in _TRAINERS:
-        found = []
+        results = []
         if stack == "megatron" and "--use-megatron-fsdp" not in args:
-            found.append("export CUDA_DEVICE_MAX_CONNECTIONS=1")
+            results.append("export CUDA_DEVICE_MAX_CONNECTIONS=1")
         servers, each = _servers(stated, shape)
         machine = f"--nnodes {servers} --nproc_per_node {each}"
         if stack == "nemo":
             machine = f" --factory {_named(stack, stated.get('model', '')) or '$RECIPE'}"
         if stack in _OWN_NAMES and not _named(stack, stated.get("model", "")):
-            found.append(f"# {_OWN_NAMES[stack].format(model=stated.get('model', 'this model'))}")
-        return [*found, *_command(_TRAINERS[stack].format(machine=machine), args)]
+            results.append(f"# {_OWN_NAMES[stack].format(model=stated.get('model', 'this model'))}")
+        return [*results, *_command(_TRAINERS[stack].format(machine=machine), args)]
     server, client = _SERVERS[stack]
     options = [line for _, line in lines if line not in args and ": " in line.split("'")[0]]
     if options:

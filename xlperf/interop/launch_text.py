@@ -95,15 +95,15 @@ def settings_of(
             pass
     if _is_yaml(text):
         return [list(islice(_yaml(text, given or {}, commands, nested), MOST_SETTINGS))]
-    found = []
+    results = []
     shell = Shell(given or {})
     for command in shell.commands(text):
         if isinstance(command, Call):
-            found.append(list(_of_call(command, commands)))
+            results.append(list(_of_call(command, commands)))
         elif nested < _NESTED and command.strip():
             inside = settings_of(command, shell.variables, commands, nested + 1)
-            found += [group for group in inside if len(group) > 1 or (group and group[0].name.endswith(":"))]
-    return found
+            results += [group for group in inside if len(group) > 1 or (group and group[0].name.endswith(":"))]
+    return results
 
 
 def handed_to(words: Sequence[str]) -> str:
@@ -146,19 +146,19 @@ def _of_call(call: Call, commands: Sequence[str]) -> Iterator[Setting]:
 
 
 def logged_settings(text: str) -> list[Setting]:
-    """Settings that a log states at its start, or that the JSON of a benchmark states; none where it is neither.
+    """Settings that a log states at its start, or that the JSON of a benchmark states; none if it is neither.
 
     ``text``: megatron-LM's list of arguments; the engine arguments that vLLM and SGLang print; lines that
     :func:`xlperf.interop.log_text.log_lines` reads; JSON.
     """
     logged = log_lines(text)
-    found = [(name, value.strip()) for name, value in _DUMPED.findall(text)]
-    if len(found) < FEWEST_DUMPED:
+    results = [(name, value.strip()) for name, value in _DUMPED.findall(text)]
+    if len(results) < FEWEST_DUMPED:
         starts = [text.find(one) + len(one) for one in _ENGINES if one in text]
         lines = [text[start : start + MOST_ENGINE].partition("\n")[0] for start in starts]
-        found = [pair for line in lines for pair in _PAIR.findall(line)]
-    if found:
-        stated = {name: value.strip("'\"") for name, value in found if not _TYPED.search(value)}
+        results = [pair for line in lines for pair in _PAIR.findall(line)]
+    if results:
+        stated = {name: value.strip("'\"") for name, value in results if not _TYPED.search(value)}
         if stated.get("group_query_attention") == "False":
             stated.pop("num_query_groups", None)
         if stated.get("num_experts") in ("None", "0"):
@@ -221,7 +221,7 @@ def _ends(word: str) -> bool:
 
 
 def _with_json(name: str, arguments: tuple[str, ...]) -> Iterator[Setting]:
-    """A setting, and those inside where its argument is a JSON object."""
+    """A setting, and those inside if its argument is a JSON object."""
     yield Setting(name, arguments)
     if arguments and arguments[0].startswith("{"):
         try:
@@ -259,10 +259,10 @@ def _yaml(text: str, given: Mapping[str, str], commands: Sequence[str], nested: 
 def _referred(name: str, value: str, values: Mapping[str, str]) -> str:
     """A value, or the one of the key that it refers to, as ``${model.seq_length}`` or ``${.seq_length}``."""
     for _ in range(_NESTED):
-        found = _REFERENCE.fullmatch(value)
-        if found is None:
+        match = _REFERENCE.fullmatch(value)
+        if match is None:
             break
-        points, path = found.groups()
+        points, path = match.groups()
         above = name.removesuffix(":").split(".")[: -len(points)] if points else []
         name = f"{'.'.join([*above, path])}:"
         if name not in values:

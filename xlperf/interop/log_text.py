@@ -46,7 +46,7 @@ _COUNTED = {
 class LogLines(NamedTuple):
     """Settings of a log by the names of the flags of its stack, and facts by the columns that they state.
 
-    ``stack``: "" where a benchmark does not name its engine, or where the text is no log.
+    ``stack``: "" if a benchmark does not name its engine, or where the text is no log.
     """
 
     stack: str
@@ -56,9 +56,9 @@ class LogLines(NamedTuple):
 
 @cache
 def _patterns() -> tuple[tuple[frozenset[str], re.Pattern[str], str, str], ...]:
-    found = rows("interop/log_settings.csv")
+    result = rows("interop/log_settings.csv")
     return tuple(
-        (frozenset(row["stack"].split()), re.compile(row["pattern"]), row["setting"], row["value"]) for row in found
+        (frozenset(row["stack"].split()), re.compile(row["pattern"]), row["setting"], row["value"]) for row in result
     )
 
 

@@ -162,7 +162,7 @@ def _warm_up(steps: np.ndarray, count: int) -> int:
 
 
 def blocks(path: Path) -> Iterator[bytes]:
-    """Parts of a file that end at the end of a line, or at a comma where there are no lines.
+    """Parts of a file that end at the end of a line, or at a comma if there are no lines.
 
     ``path``: any file; memory does not grow with it.
     """
@@ -215,8 +215,8 @@ class Profile(NamedTuple):
 
 @cache
 def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    found = rows("catalog/kernel_classes.csv")
-    return tuple((row["class"], re.compile(row["pattern"], re.IGNORECASE)) for row in found)
+    result = rows("catalog/kernel_classes.csv")
+    return tuple((row["class"], re.compile(row["pattern"], re.IGNORECASE)) for row in result)
 
 
 @cache
@@ -278,7 +278,7 @@ def _covered(start: Array, length: Array) -> float:
 def _summary(source: Path, steps: int) -> Profile:
     """A summary by class: ``class,time (ms)`` lines, or a JSON object of class and milliseconds."""
     text = source.read_bytes()[:MOST_SUMMARY].decode(errors="replace")
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     try:
         stated = json.loads(text)
         pairs = list(stated.items()) if isinstance(stated, dict) else []
@@ -292,12 +292,12 @@ def _summary(source: Path, steps: int) -> Profile:
         except (TypeError, ValueError):
             continue
         if plain in names and 0.0 <= time < float("inf"):
-            found[plain] = found.get(plain, 0.0) + _MS * time / steps
-    if not found:
+            result[plain] = result.get(plain, 0.0) + _MS * time / steps
+    if not result:
         wanted = ", ".join(name for name, _ in _patterns())
         raise InputError(Fault(source.name, f"is no trace with kernels, nor a summary by class ({wanted}; ms)"))
-    exposed = found.pop("exposed", found.get(COMMUNICATION, 0.0))
-    return Profile(found, exposed, steps)
+    exposed = result.pop("exposed", result.get(COMMUNICATION, 0.0))
+    return Profile(result, exposed, steps)
 
 
 _WHOLE = ("non-default args: {", "ServerArgs(")

@@ -68,17 +68,17 @@ def _condition(text: str) -> Condition:
 @cache
 def stack_rules(kind: str, stack: str) -> tuple[StackRule, ...]:
     """Rules of a stack for plans of a kind, in the order in which they are said."""
-    found = []
+    results = []
     for row in rows("interop/stack_rules.csv"):
         if row["kind"] == kind and stack in row["stacks"].split():
             when = tuple(map(_condition, row["when"].split(" and "))) if row["when"] else ()
             subject = quantity(row["subject"])
-            found.append(StackRule(stack, row["rule"], subject, row["operand"], when, row["says"], row["source"]))
-    return tuple(found)
+            results.append(StackRule(stack, row["rule"], subject, row["operand"], when, row["says"], row["source"]))
+    return tuple(results)
 
 
 def stack_of_software(software: str) -> str:
-    """Stack whose rules a software of plans keeps, whatever its release; "" where none are known.
+    """Stack whose rules a software of plans keeps, whatever its release; "" if none are known.
 
     >>> stack_of_software("vllm-0.8"), stack_of_software("nemo-bridge"), stack_of_software("in-house")
     ('vllm', 'nemo', '')

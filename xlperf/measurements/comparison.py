@@ -60,7 +60,7 @@ class Record:
     """One published value and what xlperf says of it, both in the unit of the published column.
 
     ``quantity`` is what the value measures; ``primary`` marks the one by which the row's accuracy is quoted in that
-    quantity. ``relative_error`` is |predicted time / measured time - 1|, rates turned into times; NaN where there is
+    quantity. ``relative_error`` is |predicted time / measured time - 1|, rates turned into times; NaN if there is
     no prediction, and ``reason`` then says why.
     """
 
@@ -86,7 +86,7 @@ class Record:
 
     @property
     def in_band(self) -> bool:
-        """Whether the measured value lies in the 80 % band; False where there is none."""
+        """Whether the measured value lies in the 80 % band; False if there is none."""
         return self.low <= self.measured <= self.high
 
 
@@ -120,28 +120,28 @@ def metrics_of(published: Published, row: int) -> list[tuple[str, str, bool]]:
     In the order of the columns' rank.
     """
     given = {name for name, values in published.number.items() if not math.isnan(values[row])}
-    found = []
+    results = []
     if published.kind == "training":
         kind = published.text["metric_kind"][row]
         if not kind.startswith("memory"):
             first = next((name for name in _TRAINING_ORDER if name in given), None)
             if first is not None:
-                found.append((first, LAYER_TIME if kind == "layer_time" else STEP_TIME, True))
+                results.append((first, LAYER_TIME if kind == "layer_time" else STEP_TIME, True))
         if "peak_mem_gb" in given:
-            found.append(("peak_mem_gb", MEMORY, True))
-        return found
+            results.append(("peak_mem_gb", MEMORY, True))
+        return results
     per_gpu = {"tokens_per_s_per_gpu"} if "tokens_per_s" in given else set()
     times = [name for name in _INFERENCE_ORDER if name in given and name not in per_gpu]
     if len(times) > 1:
         times = [name for name in times if name != "mfu_pct"]
-    found += [(name, TIME_PER_TOKEN, position == 0) for position, name in enumerate(times)]
+    results += [(name, TIME_PER_TOKEN, position == 0) for position, name in enumerate(times)]
     if "ttft_ms" in given:
-        found.append(("ttft_ms", FIRST_TOKEN, True))
-    return found
+        results.append(("ttft_ms", FIRST_TOKEN, True))
+    return results
 
 
 def predicted(plans: PublishedPlans, progress: Callable[[int], None] | None = None) -> Table:
-    """Results of published rows as plans; a table without columns where no row is a plan.
+    """Results of published rows as plans; a table without columns if no row is a plan.
 
     ``plans``: published rows as plans. ``progress``: called with the number of rows of each block that is done.
     """
@@ -389,11 +389,11 @@ def power_plans(published: Published, catalog: Catalog) -> PublishedPlans:
     """
     rows, refused = served_rows(published)
     kept = [row for row, why in enumerate(refused) if not why]
-    found = inference_plans(rows.take(kept), catalog)
+    result = inference_plans(rows.take(kept), catalog)
     reasons, notes = (np.array(values, dtype=object) for values in (refused, [""] * len(rows)))
-    reasons[kept], notes[kept] = found.reasons, found.notes
-    index = np.array(kept, dtype=np.int64)[found.index]
-    return replace(found, published=published, index=index, reasons=reasons, notes=notes)
+    reasons[kept], notes[kept] = result.reasons, result.notes
+    index = np.array(kept, dtype=np.int64)[result.index]
+    return replace(result, published=published, index=index, reasons=reasons, notes=notes)
 
 
 def power_records(published: Published, catalog: Catalog) -> list[Record]:
@@ -401,16 +401,16 @@ def power_records(published: Published, catalog: Catalog) -> list[Record]:
 
     ``published``: rows of kind ``power``.
     """
-    plans, found = power_plans(published, catalog), {name: np.full(len(published), math.nan) for name in QUANTITIES}
+    plans, result = power_plans(published, catalog), {name: np.full(len(published), math.nan) for name in QUANTITIES}
     if len(plans.plans):
         results = evaluate(plans.plans, plans.catalog)
         rate = published.number["tokens_per_s"][plans.index]
-        found[AT_MEASURED_RATE][plans.index] = power_at_rates(plans.plans, plans.catalog, rate)
+        result[AT_MEASURED_RATE][plans.index] = power_at_rates(plans.plans, plans.catalog, rate)
         for name, quantity in zip((WATTS, JOULES), QUANTITIES[1:], strict=True):
-            found[quantity][plans.index] = results.number(_POWER_RESULTS[name])
+            result[quantity][plans.index] = results.number(_POWER_RESULTS[name])
     columns = dict(zip(QUANTITIES, (WATTS, WATTS, JOULES), strict=True))
     return [
-        _record(plans, row, quantity, columns[quantity], float(found[quantity][row]))
+        _record(plans, row, quantity, columns[quantity], float(result[quantity][row]))
         for row in range(len(published))
         for quantity in QUANTITIES
         if not math.isnan(published.number[columns[quantity]][row])

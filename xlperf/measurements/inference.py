@@ -34,7 +34,7 @@ _FOUR_BITS = ("gpt-oss",)
 _TOKENS_AT_ONCE = re.compile(r"(?P<thousands>\d+)K tokens per GPU")
 _TOKENS_OF_A_PASS = 16384.0
 _BATCH_OF_MAXIMUM = 4096.0
-"""Requests offered where the source says "maximum throughput" and not how many: the cache decides how many run."""
+"""Requests offered if the source says "maximum throughput" and not how many: the cache decides how many run."""
 _WEIGHTS_ONLY = "weights"
 """Word of a printed precision that only weights are stored in."""
 _TUNED_SHARE = 0.95
@@ -229,7 +229,7 @@ def _production(number: dict[str, float], text: dict[str, str], said: list[str])
 
 
 def _workers(text: dict[str, str], number: dict[str, float], mixture: bool, said: list[str]) -> None:
-    """Copies of the attention layers or of the whole engine where a row prints requests and the batch of one copy.
+    """Copies of the attention layers or of the whole engine if a row prints requests and the batch of one copy.
 
     In the rows that print all three, the requests in flight are the batch times the copies of the attention layers
     times the engines. A mixture on as many ranks as there are batches has the copies in the ranks of one engine.
@@ -248,7 +248,7 @@ def _workers(text: dict[str, str], number: dict[str, float], mixture: bool, said
 
 
 def _experts(text: dict[str, str], number: dict[str, float], engine: str, said: list[str]) -> None:
-    """Mapping of the experts where a row gives only the ranks: as the source's commands have it.
+    """Mapping of the experts if a row gives only the ranks: as the source's commands have it.
 
     A script that chooses by itself what a dump does not record is believed before the dump.
     """
@@ -261,8 +261,8 @@ def _experts(text: dict[str, str], number: dict[str, float], engine: str, said: 
         return
     if not math.isnan(number["ep"]) or text["dp_attn"]:
         return
-    found, why = _default(engine, text, "data_parallel_attention")
-    if found == "ranks":
+    result, why = _default(engine, text, "data_parallel_attention")
+    if result == "ranks":
         number["ep"] = number["tp"]
         text["dp_attn"] = f"{number['tp']:g}"
         said.append(f"experts and copies of the attention layers on all {number['tp']:g} ranks ({why})")
@@ -303,7 +303,7 @@ def _narrow_weights(plan: dict[str, object], said: list[str], narrow: set[str]) 
 def _scheduler(
     plan: dict[str, object], text: dict[str, str], models: ModelNames, memory: float, said: list[str]
 ) -> None:
-    """Limits of the scheduler where a benchmark sets them by itself: requests of a rank, tokens of a pass."""
+    """Limits of the scheduler if a benchmark sets them by itself: requests of a rank, tokens of a pass."""
     limits, why = _default(str(plan["software"]), text, "scheduler_limits")
     requests = plan.get("concurrency")
     if not limits or plan["mode"] != "continuous" or not isinstance(requests, float):
@@ -369,24 +369,24 @@ def _replicas(printed: str, tensor_parallel: float) -> float:
 
 
 def _precision(text: dict[str, str], said: list[str]) -> str:
-    found = precision_choice(text["precision"])
-    if found:
-        return found
+    result = precision_choice(text["precision"])
+    if result:
+        return result
     if text["precision"]:
         raise Refusal(f'precision "{text["precision"]}" is not modelled')
     named = _OWN_PRECISION.search(text["model_name"]) or _OWN_PRECISION.search(text["model"])
-    found = precision_choice(named["precision"]) if named else "bf16"
-    said.append(f"precision not stated: {found} ({'in the name of the model' if named else 'as published'})")
-    return found
+    result = precision_choice(named["precision"]) if named else "bf16"
+    said.append(f"precision not stated: {result} ({'in the name of the model' if named else 'as published'})")
+    return result
 
 
 def _kv_precision(text: dict[str, str]) -> str:
     if not text["kv_precision"]:
         return ""
-    found = precision_choice(text["kv_precision"])
-    if not found:
+    result = precision_choice(text["kv_precision"])
+    if not result:
         raise Refusal(f'kv_precision "{text["kv_precision"]}" is not modelled')
-    return found
+    return result
 
 
 def _mode(plan: dict[str, object], text: dict[str, str], number: dict[str, float], said: list[str]) -> None:
@@ -451,8 +451,8 @@ def _pools(plan: dict[str, object], notes: str) -> float:
     Raises Refusal when the workers of the pools are not stated.
     """
     pools: dict[str, dict[str, float]] = {"prefill": {}, "decode": {}}
-    for found in _POOLS.finditer(notes):
-        pools[found["pool"]][found["name"]] = float(found["value"])
+    for result in _POOLS.finditer(notes):
+        pools[result["pool"]][result["name"]] = float(result["value"])
     sizes = {}
     for pool, values in pools.items():
         if "num_workers" not in values or "tp_size" not in values:

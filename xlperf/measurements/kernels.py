@@ -147,10 +147,10 @@ def read_kernels(path: str | Path) -> list[dict[str, str]]:
     ``path``: workbook, as ``validation.xlsx``. Raises InputError when there is no such sheet, or a cell holds an error
     or an unsaved formula.
     """
-    found = sheet_rows(Path(path), "kernels", "row_id")
-    if found is None:
+    result = sheet_rows(Path(path), "kernels", "row_id")
+    if result is None:
         raise InputError(Fault(Path(path).name, "has no sheet kernels with a column row_id"))
-    header, rows, _ = found
+    header, rows, _ = result
     return [dict(zip(header, row, strict=True)) for row in rows]
 
 
@@ -302,7 +302,7 @@ def _physical(rows: KernelRows) -> tuple[list[int], dict[str, str]]:
 def _from_memory(rows: KernelRows) -> tuple[list[int], dict[str, str]]:
     """Products whose inputs came from the main memory.
 
-    Repeated runs find their inputs in a large cache. Where that is seen, as products that take less time than their
+    Repeated runs find their inputs in a large cache. If that is seen, as products that take less time than their
     bytes need, those in the same precision on that machine that fit the cache and would feel the memory go as well.
     """
     given = rows.arguments
@@ -351,10 +351,10 @@ def _parse(row: Row) -> _Parsed:
     }.get(kind)
     if parse is None:
         raise _Omitted(f"no equation stands for rows of kind {kind}")
-    found = parse(row)
-    if not found.time > 0.0 or not all(math.isfinite(value) for value in found.arguments.values()):
+    result = parse(row)
+    if not result.time > 0.0 or not all(math.isfinite(value) for value in result.arguments.values()):
         raise _Omitted("the row lacks a size or a time")
-    return found
+    return result
 
 
 def _parsed(
@@ -479,9 +479,9 @@ def _vector(row: Row) -> _Parsed:
     traffic, rate = _number(row, "bytes"), _number(row, "gbps_algbw")
     if traffic > 0.0 and rate > 0.0:
         return _parsed(row, "vector", "bf16", traffic / (rate * factor("GB/s")), {"traffic": traffic, "flop": 0.0})
-    found = re.search(rf"raw row: ((?:{_NUMBER}, )+)({_NUMBER})", _text(row, "notes"))
-    if found is None:
+    match = re.search(rf"raw row: ((?:{_NUMBER}, )+)({_NUMBER})", _text(row, "notes"))
+    if match is None:
         raise _Omitted("no size and throughput in the notes")
-    elements = math.prod(float(part) for part in found[1].split(",") if part.strip())
-    time = elements / (float(found[2]) * factor("G"))
+    elements = math.prod(float(part) for part in match[1].split(",") if part.strip())
+    time = elements / (float(match[2]) * factor("G"))
     return _parsed(row, "vector", _precision(row), time, {"traffic": 4.0 * elements, "flop": 0.0})

@@ -56,8 +56,8 @@ class Published:
     """Published rows of one kind, column by column.
 
     - ``kind``: ``training`` or ``inference``.
-    - ``text``: every column of the kind as text, "" where blank.
-    - ``number``: number and flag columns as float64, NaN where blank.
+    - ``text``: every column of the kind as text, "" if blank.
+    - ``number``: number and flag columns as float64, NaN if blank.
     - ``place``: ``place(row, column)`` says where a value stands.
     """
 
@@ -89,7 +89,7 @@ class PublishedPlans:
     - ``plans``: plans of the rows that state enough; their models may be names that only ``catalog`` knows.
     - ``index``: row of ``published`` of each plan [-].
     - ``reference``: plan that a ratio is to be taken with, -1 for none [-].
-    - ``reasons``: why a row is not a plan, "" where it is; one per row of ``published``.
+    - ``reasons``: why a row is not a plan, "" if it is; one per row of ``published``.
     - ``notes``: what was assumed; one per row of ``published``.
     - ``catalog``: the given catalog with models of the printed shapes added.
     """
@@ -133,19 +133,19 @@ def _from_csv(path: Path) -> Published:
 
 
 def _from_workbook(path: Path) -> list[Published]:
-    found = []
+    results = []
     for kind in KINDS:
         sheet = sheet_rows(path, kind, "row_id")
         if sheet is not None:
             header, rows, place = sheet
-            found.append(published_rows(header, rows, place))
-    if not found:
+            results.append(published_rows(header, rows, place))
+    if not results:
         raise InputError(Fault(path.name, "has neither a sheet training nor a sheet inference with a column row_id"))
-    return found
+    return results
 
 
 def read_power(path: str | Path) -> list[Published]:
-    """Rows of measured power of a workbook: of its sheet ``power``; none where it has no such sheet, or of a CSV file.
+    """Rows of measured power of a workbook: of its sheet ``power``; none if it has no such sheet, or of a CSV file.
 
     ``path``: workbook. Raises InputError with every fault.
     """
@@ -324,7 +324,7 @@ class ModelNames:
         return self._variant(base, shape, size, length)
 
     def number(self, name: str, column: str) -> float:
-        """A number of a model that :meth:`name` gave; NaN where it is blank."""
+        """A number of a model that :meth:`name` gave; NaN if it is blank."""
         made = next((model for model in self._new if model["model"] == name), None)
         if made is not None:
             return _number(made, column)
@@ -406,8 +406,8 @@ def _full(name: str) -> str:
     >>> _full("Llama3-70B-l12"), _full("Llama3.1-405B-proxy"), _full("GPT-8B")
     ('Llama3-70B', 'Llama3.1-405B', '')
     """
-    found = _REDUCED.match(name)
-    return found["base"] if found else ""
+    match = _REDUCED.match(name)
+    return match["base"] if match else ""
 
 
 @cache
@@ -457,22 +457,22 @@ def _parameters(model: Mapping[str, object], tied: float, width: float) -> float
 
 def _agrees(model: Mapping[str, object], parameters: float) -> bool:
     """Whether a model has the stated parameters within 1 %; one with open ends does not."""
-    found = _parameters(model, _number(model, "tied_embeddings"), _number(model, "ffn_hidden_size"))
-    return abs(found / parameters - 1.0) < _SIZE_TOLERANCE
+    result = _parameters(model, _number(model, "tied_embeddings"), _number(model, "ffn_hidden_size"))
+    return abs(result / parameters - 1.0) < _SIZE_TOLERANCE
 
 
 def _derive(model: dict[str, object], parameters: float) -> str:
-    """Set the feed-forward width, and tied embeddings where they are open, from the stated parameters.
+    """Set the feed-forward width, and tied embeddings if they are open, from the stated parameters.
 
-    The width is a multiple of 1,024; where none comes within 1 % the model stays as it is.
+    The width is a multiple of 1,024; if none comes within 1 % the model stays as it is.
     """
     tied = _number(model, "tied_embeddings")
     choices = []
     for choice in [0.0, 1.0] if math.isnan(tied) else [tied]:
         slope = _parameters(model, choice, _WIDTH_STEP) - _parameters(model, choice, 0.0)
         steps = max(1.0, float(round((parameters - _parameters(model, choice, 0.0)) / slope)))
-        found = _parameters(model, choice, steps * _WIDTH_STEP)
-        choices.append((abs(found / parameters - 1.0), choice, steps * _WIDTH_STEP))
+        result = _parameters(model, choice, steps * _WIDTH_STEP)
+        choices.append((abs(result / parameters - 1.0), choice, steps * _WIDTH_STEP))
     error, tied, width = min(choices)
     if error > _SIZE_TOLERANCE:
         return ""

@@ -39,13 +39,13 @@ class Rule:
     reference: str
 
     def number(self, text: Mapping[str, str]) -> str | None:
-        """The number that a pattern finds in a row, "" where none asks for one; None where the line does not fit."""
+        """The number that a pattern finds in a row, "" if none asks for one; None if the line does not fit."""
         number = ""
         for name, pattern in self.patterns:
-            found = pattern.match(text[name].casefold())
-            if found is None:
+            match = pattern.match(text[name].casefold())
+            if match is None:
                 return None
-            number = found.groupdict().get("n") or number
+            number = match.groupdict().get("n") or number
         either = not self.rows or any(all(_holds(text, *one) for one in conditions) for conditions in self.rows)
         return number if either else None
 
@@ -63,7 +63,7 @@ def default_of(kind: str, text: Mapping[str, str], setting: str) -> tuple[str, s
     ``kind``: training or inference. ``text``: the row as printed; ``software``: its stack or serving engine as plans
     name it. ``setting``: a column of plans, also of some of its rows (``recompute of full``), or ``num_layers`` (of
     the model), ``length_share`` (mean of the lengths over the stated ones), ``run_waves`` (requests of a run over those
-    in flight), ``draft_tokens_copies`` (tokens drafted where the attention layers have copies), ``expert_mapping``
+    in flight), ``draft_tokens_copies`` (tokens drafted if the attention layers have copies), ``expert_mapping``
     (what a script spreads over all ranks by itself: experts, ``ranks``, or copies of the attention layers too,
     ``copies``), ``batch_wait_steps`` (steps that a prompt waits for a full pass), ``scheduler_limits`` (of requests and
     tokens). Returns value, "" for none, and reference.
@@ -85,7 +85,7 @@ def read_rules(lines: Iterable[Mapping[str, str]]) -> Mapping[str, Mapping[str, 
 
     Raises InputError with every fault: a column that is no column, a setting that no plan has, a value that is none.
     """
-    found: dict[str, dict[str, tuple[Rule, ...]]] = {kind: {} for kind in KINDS}
+    by_name: dict[str, dict[str, tuple[Rule, ...]]] = {kind: {} for kind in KINDS}
     faults: list[Fault] = []
     for number, line in enumerate(lines, 2):
         try:
@@ -94,10 +94,10 @@ def read_rules(lines: Iterable[Mapping[str, str]]) -> Mapping[str, Mapping[str, 
             faults.append(Fault(f"{FILE} [line {number}]", str(wrong)))
             continue
         for setting in rule.settings:
-            found[line["table"]][setting] = (*found[line["table"]].get(setting, ()), rule)
+            by_name[line["table"]][setting] = (*by_name[line["table"]].get(setting, ()), rule)
     if faults:
         raise InputError(faults)
-    return found
+    return by_name
 
 
 def _rule(line: Mapping[str, str]) -> Rule:
@@ -151,11 +151,11 @@ def _condition(kind: str, name: str, wanted: str) -> Condition:
         raise ValueError(f'row names "{name}", which is no column of {kind} rows')
     if sort == "text":
         return name, _pattern(wanted)
-    found = _RANGE.fullmatch(wanted)
-    if found is None or not any(found.groups()):
+    match = _RANGE.fullmatch(wanted)
+    if match is None or not any(match.groups()):
         raise ValueError(f'row wants {name} to be "{wanted}"; enter a number or a range such as 1..8')
-    low = float(found["low"] or "-inf")
-    return name, (low, low if found["high"] is None else float(found["high"] or math.inf))
+    low = float(match["low"] or "-inf")
+    return name, (low, low if match["high"] is None else float(match["high"] or math.inf))
 
 
 class Refusal(Exception):
@@ -170,7 +170,7 @@ def stated_settings(kind: str, printed: str) -> dict[str, object]:
     >>> stated_settings("training", "master_weights=none; offload activations=1; compiled=yes")
     {'master_weights': 'none', 'offload_activations': 1.0, 'compiled': 1.0}
 
-    ``kind``: training or inference. ``printed``: ``name=value``, separated by semicolons. Raises Refusal where a name
+    ``kind``: training or inference. ``printed``: ``name=value``, separated by semicolons. Raises Refusal if a name
     is no column of such plans, a column is given twice, or its value is no number or none of its choices.
     """
     columns = {column.name: column for column in table_schema(kind).columns}

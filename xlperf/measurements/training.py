@@ -134,8 +134,8 @@ def nemo_release(source: str) -> str:
     >>> nemo_release("docs [26.04.01 NeMo Container]"), nemo_release("grok1/README.md (v25.05)"), nemo_release("sec 4")
     ('26.04.01', '25.05', '')
     """
-    found = _RELEASE.search(source)
-    return found[0] if found else ""
+    match = _RELEASE.search(source)
+    return match[0] if match else ""
 
 
 def nemo_stack(source: str) -> str:
@@ -163,7 +163,7 @@ def recipe_choice(printed: str) -> str:
 def training_plans(published: Published, catalog: Catalog) -> PublishedPlans:
     """Turn published training rows into plans.
 
-    Where a row does not state recomputation, sequence parallelism, interleave, micro-batch or attention kernel, the
+    If a row does not state recomputation, sequence parallelism, interleave, micro-batch or attention kernel, the
     documented default of its software is taken (``published_defaults.csv``) and the note says so.
 
     ``published``: rows of kind ``training``. Returns rows of kind ``memory_ratio`` have a second plan to compare with:
@@ -372,9 +372,9 @@ def _degrees(plan: dict[str, object], published: Published, row: int) -> None:
             raise Refusal(f"the {words} is not stated")
 
 
-def _choice(text: dict[str, str], column: str, found: str, where: Mapping[str, str], said: list[str]) -> str:
-    if found:
-        return found
+def _choice(text: dict[str, str], column: str, result: str, where: Mapping[str, str], said: list[str]) -> str:
+    if result:
+        return result
     if text[column]:
         raise Refusal(f'{column} "{text[column]}" is not modelled')
     value, reference = _default(where, column)

@@ -41,7 +41,7 @@ def recipe_settings(plan: Mapping[str, object], workers: tuple[float, float]) ->
     named = ("software", "gpu", "precision")
     counts = dict(zip(("prefill_workers", "decode_workers"), workers, strict=True))
     own = counts | {name: float(str(plan[column])) for name, column in _SAME.items()}
-    found = [
+    results = [
         recipe
         for recipe in _recipes()
         if tuple(recipe[name] for name in named) == stated
@@ -50,9 +50,9 @@ def recipe_settings(plan: Mapping[str, object], workers: tuple[float, float]) ->
     ]
     values: dict[str, tuple[float, str]] = {}
     for name in SETTINGS:
-        said = {recipe[name] for recipe in found}
+        said = {recipe[name] for recipe in results}
         if len(said) == 1 and (value := said.pop()):
-            values[name] = float(value), f"NVIDIA srt-slurm, recipes/{found[0]['reference']}"
+            values[name] = float(value), f"NVIDIA srt-slurm, recipes/{results[0]['reference']}"
     return values
 
 
@@ -123,7 +123,7 @@ def prefill_utilization(plans: PublishedPlans) -> Array:
 
     .. math:: u = \frac{b}{t - (o - 1) W / (n B)} \cdot \frac{2 P i + 2 i^2 h l}{n F}
 
-    with the attention of l layers of width h. NaN where a figure is not stated.
+    with the attention of l layers of width h. NaN if a figure is not stated.
     """
     table, catalog, number = plans.plans, plans.catalog, plans.published.number
     models = catalog.rows("models", table.text("model"), table, "model")

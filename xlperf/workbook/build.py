@@ -94,19 +94,19 @@ def live_results(tables: Mapping[str, Table]) -> dict[str, dict[str, list[Any]]]
     A cell for each row: a number in the schema's unit, text, flag or CellError.
     """
     catalog = _catalog(tables)
-    found = {}
+    by_name = {}
     for kind, names in LIVE_RESULTS.items():
         if kind in tables and len(tables[kind]):
             columns = table_schema(kind).columns
             block: list[list[Any]] = [[column.header for column in columns], *data_rows(tables[kind], columns)]
-            found[kind] = _cells(block, names, catalog, kind)
-    if "servers" in found:
+            by_name[kind] = _cells(block, names, catalog, kind)
+    if "servers" in by_name:
         numbers = [tables["servers"].number(name).tolist() for name in ASKED]
         for row, given in enumerate(zip(*numbers, strict=True)):
             if all(value != value for value in given):
                 for name in (own for own in LIVE_RESULTS["servers"] if own.endswith(PLANNED)):
-                    found["servers"][name][row] = ""
-    return found
+                    by_name["servers"][name][row] = ""
+    return by_name
 
 
 def card_results(tables: Mapping[str, Table]) -> dict[str, dict[str, Any]]:

@@ -148,7 +148,7 @@ def read_parts(path: str | Path) -> dict[str, Cells]:
     """
     from xlperf.measurements.published import published_columns
 
-    found: dict[str, Cells] = {}
+    by_name: dict[str, Cells] = {}
     faults: list[Fault] = []
     with Reader(path) as book:
         for part in PARTS:
@@ -172,10 +172,10 @@ def read_parts(path: str | Path) -> dict[str, Cells]:
             missing = [name for name in published_columns().get(part.sheet, ()) if name not in header]
             blank = [None] * len(missing)
             kept = [[*row, *blank] for row in rows if not all(map(is_blank, row))]
-            found[part.sheet] = [[*header, *missing], *kept]
+            by_name[part.sheet] = [[*header, *missing], *kept]
     if faults:
         raise InputError(faults)
-    return found
+    return by_name
 
 
 def is_validation(path: str | Path) -> bool:
@@ -280,11 +280,11 @@ def _front(book: Workbook, parts: Mapping[str, Cells]) -> None:
 def _groups(cells: Cells) -> list[tuple[str, int, list[str]]]:
     header = cells[0]
     group, source = header.index("group"), header.index("source_id")
-    found: dict[str, tuple[int, set[str]]] = {}
+    names: dict[str, tuple[int, set[str]]] = {}
     for row in cells[1:]:
-        count, sources = found.get(str(row[group]), (0, set()))
-        found[str(row[group])] = count + 1, sources | {str(row[source])}
-    return [(name, count, sorted(sources)) for name, (count, sources) in sorted(found.items())]
+        count, sources = names.get(str(row[group]), (0, set()))
+        names[str(row[group])] = count + 1, sources | {str(row[source])}
+    return [(name, count, sorted(sources)) for name, (count, sources) in sorted(names.items())]
 
 
 def _meanings(part: Part) -> Mapping[str, str]:

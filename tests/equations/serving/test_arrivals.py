@@ -206,7 +206,7 @@ def test_columns_of_the_engine_change_what_they_say(catalog: Catalog) -> None:
 @pytest.mark.parametrize(
     ("row", "sentence"),
     [
-        ({"prefill_first": "yes"}, "prefill first says something of a run only; set run requests"),
+        ({"prefill_first": "yes"}, "prefill first applies to a run only; set run requests"),
         ({"mode": "disaggregated", "num_accelerators": 16, "polling_steps": 30}, "polling steps needs mode continuous"),
         ({"mode": "static", "concurrency": "", "batch_size": 4, "gathering_steps": 9}, "gathering steps needs mode"),
     ],

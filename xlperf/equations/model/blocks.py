@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, beside, ceil_div, divide, ones, side_by_side, some
+from xlperf.base.arrays import Array, ceil_div, divide, ones, side_by_side, some
 from xlperf.equations.model.model import Architecture, Model
 
 
@@ -42,13 +42,12 @@ class Gemms(NamedTuple):
 class Shard:
     """A model on one of ``ranks`` tensor-parallel ranks, (rows,): whole heads, a copy of one where there are too few.
 
-    ``even`` splits heads into equal parts instead; ``expert_ranks`` ranks share each expert.
+    ``expert_ranks`` ranks share each expert.
     """
 
     model: Model
     ranks: Array
     expert_ranks: Array | float = 1.0
-    even: bool = False
 
     @cached_property
     def _shapes(self) -> dict[int, tuple[Array, Array]]:
@@ -64,7 +63,7 @@ class Shard:
 
     def split(self, heads: Array) -> Array:
         """Heads of a rank. [-]"""
-        return np.asarray(heads / self.ranks) if self.even else ceil_div(heads, self.ranks)
+        return ceil_div(heads, self.ranks)
 
     @cached_property
     def heads(self) -> Array:
@@ -79,7 +78,7 @@ class Shard:
     @cached_property
     def output_groups(self) -> Array:
         """Groups of heads with an output projection of their own, or the part of one. [-]"""
-        return np.maximum(self.split(self.model.output_groups), 0.0 if self.even else 1.0)
+        return np.maximum(self.split(self.model.output_groups), 1.0)
 
     @cached_property
     def index_heads(self) -> Array:
@@ -178,11 +177,36 @@ def _positive(size: Callable[[Model], Array]) -> Callable[[Model], Array]:
     return lambda model: np.where(size(model) > 0.0, 1.0, 0.0)
 
 
-_HAS_QUERY_RANK = _positive(lambda model: model.q_lora_rank)
+def _queries(model: Model, shard: Shard) -> Array:
+    return np.asarray(shard.heads * model.qk_head_size)
 
 
-def _nope(model: Model) -> Array:
+def _values(model: Model, shard: Shard) -> Array:
+    return np.asarray(shard.heads * model.v_head_size)
+
+
+def _heads(model: Model, shard: Shard) -> Array:
+    return shard.heads
+
+
+def _query_rank(model: Model, shard: Shard) -> Array:
+    return np.maximum(shard.query_rank, 1.0)
+
+
+def _key_rank(model: Model, shard: Shard) -> Array:
+    return model.kv_lora_rank
+
+
+def _nope(model: Model, shard: Shard) -> Array:
     return np.asarray(model.qk_head_size - model.qk_rope_head_size)
+
+
+def _none(model: Model, shard: Shard) -> Array:
+    return np.zeros_like(shard.heads)
+
+
+def _output_rank(model: Model, shard: Shard) -> Array:
+    return np.maximum(model.output_lora_rank, 1.0)
 
 
 def _qkv(model: Model, shard: Shard) -> Array:
@@ -193,31 +217,21 @@ def _qkv(model: Model, shard: Shard) -> Array:
 PLAIN = Block(
     "attention",
     (
-        Operator("qkv", _qkv, _hidden, lambda m, s: (s.heads + 2.0 * s.groups) * m.head_size),
-        Operator(
-            "attention output",
-            _hidden,
-            lambda m, s: s.heads * m.head_size,
-            lambda m, s: s.heads * m.v_head_size,
-        ),
+        Operator("qkv", _qkv, _hidden, _qkv),
+        Operator("attention output", _hidden, lambda m, s: s.heads * m.head_size, _values),
     ),
 )
-LATENT = Block(
+LATENT = Block(  # the expansion of keys and values is folded into queries and outputs when decoding: absorbed
     "attention",
     (
         Operator(
             "query compression",
-            lambda m, s: s.query_rank,
+            _query_rank,
             _hidden,
             lambda m, s: 2.0 * m.q_lora_rank,  # before and after its norm
-            exists=_HAS_QUERY_RANK,
+            exists=_positive(lambda m: m.q_lora_rank),
         ),
-        Operator(
-            "query expansion",
-            lambda m, s: s.heads * m.qk_head_size,
-            lambda m, s: s.query_rank,
-            lambda m, s: s.heads * m.qk_head_size,
-        ),
+        Operator("query expansion", _queries, _query_rank, _queries),
         Operator(
             "key and value compression",
             lambda m, s: m.kv_lora_rank + m.qk_rope_head_size,
@@ -226,63 +240,37 @@ LATENT = Block(
         ),
         Operator(
             "key and value expansion",
-            lambda m, s: s.heads * (_nope(m) + m.v_head_size),
-            lambda m, s: m.kv_lora_rank,
+            lambda m, s: s.heads * (_nope(m, s) + m.v_head_size),
+            _key_rank,
             lambda m, s: s.heads * (m.qk_head_size + m.v_head_size),
             rows="context",
-            wide=True,  # folded into queries and outputs when decoding
+            wide=True,
             absorbed=False,
         ),
+        Operator("query absorption", _key_rank, _nope, batch=_heads, held=_none, wide=True, absorbed=True),
         Operator(
-            "query absorption",
-            lambda m, s: m.kv_lora_rank,
-            lambda m, s: _nope(m),
-            batch=lambda m, s: s.heads,
-            held=lambda m, s: 0.0 * s.heads,  # weights of the expansion
-            wide=True,
-            absorbed=True,
+            "value expansion", lambda m, s: m.v_head_size, _key_rank, batch=_heads, held=_none, wide=True, absorbed=True
         ),
-        Operator(
-            "value expansion",
-            lambda m, s: m.v_head_size,
-            lambda m, s: m.kv_lora_rank,
-            batch=lambda m, s: s.heads,
-            held=lambda m, s: 0.0 * s.heads,
-            wide=True,
-            absorbed=True,
-        ),
-        Operator(
-            "attention output",
-            _hidden,
-            lambda m, s: s.heads * m.v_head_size,
-            lambda m, s: s.heads * m.v_head_size,
-        ),
+        Operator("attention output", _hidden, _values, _values),
     ),
 )
 SHARED_VECTOR = Block(  # all heads read one vector per token that is key and value (DeepSeek-V4)
     "attention",
     (
-        Operator(
-            "query compression", lambda m, s: np.maximum(m.q_lora_rank, 1.0), _hidden, lambda m, s: 2.0 * m.q_lora_rank
-        ),
-        Operator(
-            "query expansion",
-            lambda m, s: s.heads * m.head_size,
-            lambda m, s: np.maximum(m.q_lora_rank, 1.0),
-            lambda m, s: s.heads * m.v_head_size,
-        ),
+        Operator("query compression", _query_rank, _hidden, lambda m, s: 2.0 * m.q_lora_rank),
+        Operator("query expansion", lambda m, s: s.heads * m.head_size, _query_rank, _values),
         Operator("key and value", lambda m, s: m.head_size, _hidden, lambda m, s: m.head_size),
         Operator(
             "output compression",
-            lambda m, s: np.maximum(m.output_lora_rank, 1.0),
+            _output_rank,
             lambda m, s: s.heads * m.head_size / s.output_groups,
-            lambda m, s: s.heads * m.v_head_size,
+            _values,
             batch=lambda m, s: s.output_groups,
         ),
         Operator(
             "attention output",
             _hidden,
-            lambda m, s: s.output_groups * np.maximum(m.output_lora_rank, 1.0),
+            lambda m, s: s.output_groups * _output_rank(m, s),
             lambda m, s: s.output_groups * m.output_lora_rank,
         ),
     ),
@@ -299,7 +287,7 @@ INDEX = Block(  # of sparse attention; layers that compress their cache pool it 
         Operator(
             "index query",
             lambda m, s: np.maximum(s.index_heads, 1.0) * np.maximum(m.index_size, 1.0),
-            lambda m, s: s.query_rank,
+            _query_rank,
             layers=_indexed,
         ),
         Operator(
@@ -371,10 +359,7 @@ MLP = Block("mlp", _feed_forward("mlp", lambda m: m.hidden_size, lambda m, s: m.
 EXPERTS = Block(
     "moe",
     _feed_forward(
-        "experts",
-        lambda m: m.expert_hidden_size,
-        lambda m, s: m.expert_ffn_hidden_size / s.expert_ranks,
-        "per_expert",
+        "experts", lambda m: m.expert_hidden_size, lambda m, s: m.expert_ffn_hidden_size / s.expert_ranks, "per_expert"
     ),
 )
 SHARED_EXPERT = Block(
@@ -400,29 +385,22 @@ ROUTER = Block(
     ),
     wide=True,
 )
+
+
+def _latent_size(model: Model, shard: Shard) -> Array:
+    return np.maximum(model.moe_latent_size, 1.0)
+
+
 _LATENT_EXPERTS = _positive(lambda m: m.moe_latent_size)
 LATENT_SPACE = Block(  # of routed experts (Nemotron 3 Super); every rank holds both matrices whole
     "moe",
     (
-        Operator(
-            "expert compression",
-            lambda m, s: np.maximum(m.moe_latent_size, 1.0),
-            _hidden,
-            rows="routed",
-            exists=_LATENT_EXPERTS,
-        ),
-        Operator(
-            "expert expansion",
-            _hidden,
-            lambda m, s: np.maximum(m.moe_latent_size, 1.0),
-            rows="routed",
-            exists=_LATENT_EXPERTS,
-        ),
+        Operator("expert compression", _latent_size, _hidden, rows="routed", exists=_LATENT_EXPERTS),
+        Operator("expert expansion", _hidden, _latent_size, rows="routed", exists=_LATENT_EXPERTS),
     ),
 )
 MTP = Block(  # hidden state and embedding, side by side, to the hidden size
-    "mtp",
-    (Operator("mtp projection", lambda m, s: m.hidden_size / s.ranks, lambda m, s: 2.0 * m.hidden_size),),
+    "mtp", (Operator("mtp projection", lambda m, s: m.hidden_size / s.ranks, lambda m, s: 2.0 * m.hidden_size),)
 )
 FEED_FORWARD = (MLP, EXPERTS, SHARED_EXPERT)
 """Blocks that an expert pool computes; the attention pool has all others."""
@@ -514,25 +492,3 @@ def attention_of(model: Model, formula: Callable[[Block], Array]) -> Array:
         if some(mask):
             result = np.where(mask > 0.0, formula(block), result)
     return result
-
-
-def backward_gemms(forward: Gemms) -> Gemms:
-    """Products of the backward pass: input gradients (m, k, n), then weight gradients (k, n, m)."""
-    return Gemms(
-        _gradient_names(forward.names),
-        beside(forward.m, forward.k),
-        beside(forward.k, forward.n),
-        beside(forward.n, forward.m),
-        beside(forward.batch, forward.batch),
-    )
-
-
-@lru_cache(maxsize=64)
-def _gradient_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f"{name} {side}" for side in ("input gradient", "weight gradient") for name in names)
-
-
-def concatenated(*groups: Gemms) -> Gemms:
-    """Groups of products joined along the axis of operators."""
-    names = tuple(name for group in groups for name in group.names)
-    return Gemms(names, *(beside(*values) for values in zip(*(group[1:] for group in groups), strict=True)))

@@ -134,8 +134,8 @@ def largest_of(number: Array) -> Array:
     """
     count = np.maximum(number, 1.0)
     below = power(_MIDDLE_OF_LARGEST, 1.0 / count)
-    found = _LAMBDA_SCALE * (power(below, _LAMBDA) - power(1.0 - below, _LAMBDA))
-    return np.where(count <= 1.0, 0.0, found)
+    mean_largest = _LAMBDA_SCALE * (power(below, _LAMBDA) - power(1.0 - below, _LAMBDA))
+    return np.where(count <= 1.0, 0.0, mean_largest)
 
 
 def preference_variance(num_experts: Array, top_k: Array, held: Array, favoured_share: Numeric) -> Array:

@@ -1,4 +1,4 @@
-"""Memory-bound kernels of a trained layer, forward and backward, and products of attention without weights.
+"""Backward products, products of attention without weights, and memory-bound kernels of a trained layer.
 
 Shapes are (rows, operators): one row per plan, one column per operator. Tokens are those of one pass on one rank. Of
 each kernel's tensors a table gives the passes forward and backward; biases have gradients alone.
@@ -6,11 +6,12 @@ each kernel's tensors a table gives the passes forward and backward; biases have
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, side_by_side
+from xlperf.base.arrays import Array, Numeric, array, beside, side_by_side
 from xlperf.equations.model.blocks import Gemms, Shard
 from xlperf.equations.model.model import Model
 
@@ -28,6 +29,28 @@ class Between(NamedTuple):
     stream: Array  # elements of the residual stream on a rank [-]
     element_size: Array  # bytes of an activation [B]
     mask_size: Numeric  # bytes of an element of a dropout mask [B]
+
+
+def backward_gemms(forward: Gemms) -> Gemms:
+    """Products of the backward pass: input gradients (m, k, n), then weight gradients (k, n, m)."""
+    return Gemms(
+        _gradient_names(forward.names),
+        beside(forward.m, forward.k),
+        beside(forward.k, forward.n),
+        beside(forward.n, forward.m),
+        beside(forward.batch, forward.batch),
+    )
+
+
+@lru_cache(maxsize=64)
+def _gradient_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{name} {side}" for side in ("input gradient", "weight gradient") for name in names)
+
+
+def concatenated(*groups: Gemms) -> Gemms:
+    """Groups of products joined along the axis of operators."""
+    names = tuple(name for group in groups for name in group.names)
+    return Gemms(names, *(beside(*values) for values in zip(*(group[1:] for group in groups), strict=True)))
 
 
 def attention_gemms(shard: Shard, batch_size: Array, sequence_length: Array) -> Gemms:

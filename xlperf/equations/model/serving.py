@@ -14,18 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, divide, side_by_side, some
-from xlperf.equations.model.blocks import (
-    EXPERTS,
-    FEED_FORWARD,
-    Gemms,
-    Shard,
-    Tokens,
-    concatenated,
-    layer_blocks,
-    products,
-)
+from xlperf.equations.model.blocks import EXPERTS, FEED_FORWARD, Gemms, Shard, Tokens, layer_blocks, products
 from xlperf.equations.model.experts import Popularity, activated_experts, busiest_rank_load, preference_variance
 from xlperf.equations.model.model import Architecture, Model, linear_share, local_share
+from xlperf.equations.model.operators import concatenated
 from xlperf.equations.model.sparse_attention import sparse_shares, stream_passes
 
 PREFILL, DECODING = 0, 1

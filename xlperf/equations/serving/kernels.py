@@ -245,16 +245,16 @@ def _prefill_attention(deployment: Deployment, batching: Batching) -> list[tuple
         keys = np.where(chunked > 0.0, window, window * (1.0 - window / (2.0 * prompt)))
         cut = prompts * np.maximum(own / window, 1.0)
         shapes.append((cut, np.minimum(own, window), keys, chunked, np.ones_like(prompt)))
-    found = []
+    kinds = []
     for batch, queries, keys, causal, more in shapes:
         shape = batch, heads, groups, queries, keys, head_size, causal, size
         time = attention_time(deployment.attention_device, deployment.kernels["attention"], *shape)
         flop = core_attention_flop(batch, heads, head_size, visible_pairs(queries, keys, causal) / passes) * more
         traffic = 2.0 * (batch * head_size) * ((heads * queries + groups * keys) * size / passes)
-        found.append((flop, traffic, time / passes * more))
+        kinds.append((flop, traffic, time / passes * more))
     if deployment.architecture.sparse_attention:
-        found += prefill_sparse(deployment, batching, found[0])
-    return found
+        kinds += prefill_sparse(deployment, batching, kinds[0])
+    return kinds
 
 
 def _decode_attention(deployment: Deployment, sequences: Array) -> list[tuple[Array, Array, Array]]:
@@ -291,7 +291,7 @@ def _decode_attention(deployment: Deployment, sequences: Array) -> list[tuple[Ar
         # Beyond its first chunk a token sees half of one on average.
         reach = np.where(model.chunked[:, None] > 0.0, 0.5, 1.0) * model.window[:, None]
         contexts.append(np.where(contexts[0] <= model.window[:, None], contexts[0], reach))
-    size, found = plan.kv_size[:, None], []
+    size, kinds = plan.kv_size[:, None], []
     for context in contexts:
         context = context / plan.context_parallel[:, None]
         called = deployment.attention_device, kernels[family], sequences[:, None], multiplied, read_heads
@@ -303,14 +303,14 @@ def _decode_attention(deployment: Deployment, sequences: Array) -> list[tuple[Ar
         middle = 0.5 * (context[:, :1] + context[:, 1:])
         flop = core_attention_flop(sequences[:, None], computed, read_size, middle)
         traffic = 2.0 * (sequences[:, None] * read_size) * (read_heads * middle * size)
-        found.append((flop, traffic, 0.5 * (time[:, :1] + time[:, 1:])))
+        kinds.append((flop, traffic, 0.5 * (time[:, :1] + time[:, 1:])))
     if deployment.architecture.sparse_attention:
         one = multiplied / drafted
         if deployment.architecture.one_vector:  # tiles of the matrix units hold the heads of one token
             part = 1.0 - 0.5 * model.qk_rope_head_size[:, None] / read_size
             one = np.maximum(heads, kernels[family]["tile_rows"]) * part
-        found += decode_sparse(deployment, sequences, contexts[0], (one, read_heads, read_size))
-    return found
+        kinds += decode_sparse(deployment, sequences, contexts[0], (one, read_heads, read_size))
+    return kinds
 
 
 def attention_kernels(
@@ -329,21 +329,21 @@ def attention_kernels(
     """
     architecture = deployment.architecture
     sequences = np.ceil(batching.sequences / deployment.plan.data_parallel_attention)
-    found: list[tuple[Array, Array, Array]] = []
+    kinds: list[tuple[Array, Array, Array]] = []
     if PREFILL in phases:
-        found += _prefill_attention(deployment, batching)
+        kinds += _prefill_attention(deployment, batching)
         if architecture.linear_attention:
-            found.append(_prefill_scan(deployment, batching))
+            kinds.append(_prefill_scan(deployment, batching))
     if DECODING in phases:
-        found += _decode_attention(deployment, sequences)
+        kinds += _decode_attention(deployment, sequences)
         if architecture.linear_attention:
-            found.append(_decode_recurrence(deployment, sequences))
+            kinds.append(_decode_recurrence(deployment, sequences))
     local = ("local attention",) if architecture.local_attention else ()
     linear = ("linear attention",) if architecture.linear_attention else ()
     sparse = ATTENTION_KINDS if architecture.sparse_attention else ()
     calls = attention_calls(deployment.model, architecture, phases)
     flop, traffic, time, calls = (
-        by_phase(values, len(phases)) for values in (*(beside(*values) for values in zip(*found, strict=True)), calls)
+        by_phase(values, len(phases)) for values in (*(beside(*values) for values in zip(*kinds, strict=True)), calls)
     )
     names = ("attention", *local, *sparse, *linear)
     return KernelTimes(names, 0, traffic, time, of_part(names, calls, deployment.plan)), flop
@@ -447,7 +447,7 @@ def decode_sparse(deployment: Deployment, sequences: Array, contexts: Array, sha
 
     scored = contexts / model.selected_ratio[:, None]
     selected = attended(np.minimum(scored, model.index_top_k[:, None]) + near)
-    found = [_index(deployment, queries[:, 0], scored[:, side], sequences * scored[:, side]) for side in range(2)]
-    flop, traffic, time = (0.5 * (low + high) for low, high in zip(*found, strict=True))
+    ends = [_index(deployment, queries[:, 0], scored[:, side], sequences * scored[:, side]) for side in range(2)]
+    flop, traffic, time = (0.5 * (low + high) for low, high in zip(*ends, strict=True))
     compressed = attended(contexts / model.compressed_ratio[:, None] + near)
     return [selected, (flop, traffic, time), compressed]

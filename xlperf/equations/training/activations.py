@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ones, some
-from xlperf.equations.model.blocks import EXPERTS, LINEAR, MLP, SHARED_EXPERT, Shard, attention_of, saved_elements
+from xlperf.equations.model.blocks import EXPERTS, LINEAR, MLP, SHARED_EXPERT, attention_of, saved_elements
 from xlperf.equations.plan.records import WORD, AdapterModules, ContextMethod, Recompute
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.kernels import CORES, LAYER_PLACES
@@ -80,32 +80,36 @@ class LayerActivations(NamedTuple):
 
 
 class _Inputs(NamedTuple):
-    """Bytes of one layer in the inputs of products, (rows,). [B]"""
+    """Inputs of the products of one layer, (rows,)."""
 
     attention: Array
     dense: Array
     mixture: Array
 
 
-def _freed_inputs(setting: Setting) -> _Inputs:
-    """Inputs of frozen products without adapters, which no weight gradient needs. [B]"""
+def _feed_forward_inputs(setting: Setting) -> tuple[Array, Array]:
+    """Elements that products of a dense feed-forward layer and of a mixture read, without recomputed ones. [-]"""
     model, plan = setting.model, setting.plan
-    element, tensor = plan.element_size, plan.tensor_parallel
-    stream = plan.tokens * model.hidden_size * element / np.where(plan.sequence_parallel > 0, tensor, 1.0)
-    frozen = np.where(plan.frozen, 1.0, 0.0)
-    alone = np.where(plan.adapter_modules == AdapterModules.ALL, 0.0, frozen)
-    norm, activation = (1.0 - plan.again(name) for name in ("norm", "activation"))
-    again = (1.0 - plan.again("products")) * (1.0 - plan.again("mlp"))
-    dense = alone * again * (norm * stream + activation * plan.tokens * model.ffn_hidden_size / tensor * element)
+    norm, activation, products = (1.0 - plan.again(name) for name in ("norm", "activation", "products"))
+    stream = norm * plan.tokens * model.hidden_size / _stream_ranks(plan)
+    inner = activation * plan.tokens / plan.tensor_parallel
+    dense = products * (1.0 - plan.again("mlp")) * (stream + inner * model.ffn_hidden_size)
     if not setting.architecture.experts:
-        return _Inputs(0.0 * dense, dense, dense)
+        return dense, dense
     _, copies, _ = setting.routed
     width = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
-    received = copies * (model.expert_hidden_size + activation * width) * element
-    shared = norm * stream + activation * plan.tokens * model.shared_ffn_hidden_size / tensor * element
-    shared = np.where(model.shared_ffn_hidden_size > 0, shared, 0.0)
-    again = (1.0 - plan.again("products")) * (1.0 - plan.again("moe"))
-    return _Inputs(0.0 * dense, dense, frozen * again * (received + shared))
+    received = copies * (model.expert_hidden_size + activation * width)
+    shared = np.where(model.shared_ffn_hidden_size > 0, stream + inner * model.shared_ffn_hidden_size, 0.0)
+    return dense, products * (1.0 - plan.again("moe")) * (received + shared)
+
+
+def _freed_inputs(setting: Setting) -> _Inputs:
+    """Bytes of the inputs of frozen products without adapters, which no weight gradient needs. [B]"""
+    plan = setting.plan
+    dense, mixture = _feed_forward_inputs(setting)
+    frozen = np.where(plan.frozen, plan.element_size, 0.0)
+    alone = np.where(plan.adapter_modules == AdapterModules.ALL, 0.0, frozen)
+    return _Inputs(0.0 * dense, alone * dense, (frozen if setting.architecture.experts else alone) * mixture)
 
 
 class _Mixers(NamedTuple):
@@ -140,24 +144,15 @@ def _narrow_inputs(setting: Setting, mixers: _Mixers) -> _Inputs | None:
     model, plan = setting.model, setting.plan
     if not some(plan.keeps_copies):
         return None
-    tensor, narrow = plan.tensor_parallel, plan.product_size
     share = np.where(plan.keeps_copies & ~plan.frozen, 1.0 - plan.wide_layers / model.num_layers, 0.0)
-    saved = share * (narrow - plan.element_size)
-    stream = plan.tokens * model.hidden_size / np.where(plan.sequence_parallel > 0, tensor, 1.0)
-    norm, activation, products = (1.0 - plan.again(name) for name in ("norm", "activation", "products"))
-    output = plan.tokens * model.num_attention_heads * model.v_head_size / tensor
-    beside = np.where(plan.stores_fp8, 0.0, share * narrow)
-    attention = products * (norm * saved * mixers.each * stream + beside * mixers.attention * output)
-    inner = plan.tokens * model.ffn_hidden_size / tensor
-    dense = products * (1.0 - plan.again("mlp")) * saved * (norm * stream + activation * inner)
-    if not setting.architecture.experts:
-        return _Inputs(attention, dense, dense)
-    _, copies, _ = setting.routed
-    width = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
-    received = copies * (model.expert_hidden_size + activation * width)
-    shared = norm * stream + activation * plan.tokens * model.shared_ffn_hidden_size / tensor
-    shared = np.where(model.shared_ffn_hidden_size > 0, shared, 0.0)
-    return _Inputs(attention, dense, products * (1.0 - plan.again("moe")) * saved * (received + shared))
+    change = share * (plan.product_size - plan.element_size)
+    norm, products = (1.0 - plan.again(name) for name in ("norm", "products"))
+    stream = plan.tokens * model.hidden_size / _stream_ranks(plan)
+    output = plan.tokens * model.num_attention_heads * model.v_head_size / plan.tensor_parallel
+    beside = np.where(plan.stores_fp8, 0.0, share * plan.product_size)
+    attention = products * (norm * change * mixers.each * stream + beside * mixers.attention * output)
+    dense, mixture = _feed_forward_inputs(setting)
+    return _Inputs(attention, change * dense, change * mixture)
 
 
 def _stream_ranks(plan: TrainingPlan) -> Array:
@@ -183,7 +178,7 @@ class _Widths(NamedTuple):
 
 def _widths(setting: Setting) -> _Widths:
     model, plan = setting.model, setting.plan
-    shard = Shard(model, plan.tensor_parallel, even=True)
+    shard = setting.shard
     scores = (1.0 - plan.flash_attention) * setting.heads * plan.tokens * plan.sequence_length
     output = shard.heads * model.v_head_size
     expanded = shard.heads * (2.0 * model.qk_head_size + model.v_head_size)
@@ -208,8 +203,7 @@ def _unfused(setting: Setting) -> _Unfused | None:
     unfused = np.where(np.isnan(plan.compiled), 0.0, 1.0 - plan.compiled)
     if not some(unfused > 0.0):
         return None
-    ranks = np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
-    vectors = np.where(model.layer_norm > 0, 0.0, unfused) * plan.tokens * model.hidden_size / ranks
+    vectors = np.where(model.layer_norm > 0, 0.0, unfused) * plan.tokens * model.hidden_size / _stream_ranks(plan)
     return _Unfused(vectors * np.maximum(WORD, plan.element_size), unfused * model.gated_mlp * plan.element_size)
 
 
@@ -220,7 +214,7 @@ def _gathered_inputs(setting: Setting) -> Array:
     return np.where(split, setting.stream_size * (1.0 - 1.0 / plan.tensor_parallel), 0.0)
 
 
-class _Kept(NamedTuple):
+class _Saved(NamedTuple):
     """Saved activations of the blocks of a layer, (rows,). [B]"""
 
     attention: Array
@@ -232,7 +226,7 @@ class _Kept(NamedTuple):
     before_size: Array  # bytes of an element that an activation function reads [B]
 
 
-def _kept_attention(setting: Setting, mixers: _Mixers, widths: _Widths) -> Array:
+def _saved_attention(setting: Setting, mixers: _Mixers, widths: _Widths) -> Array:
     """Bytes that the attention block of a layer saves, mean over the kinds of layers, (rows,). [B]"""
     model, plan = setting.model, setting.plan
     attention = _block(setting, widths.projected + widths.output) + _score_size(setting) * widths.scores
@@ -243,7 +237,7 @@ def _kept_attention(setting: Setting, mixers: _Mixers, widths: _Widths) -> Array
     if some(exchanged):  # the output is saved on both sides of the exchange
         attention = attention + np.where(exchanged, plan.tokens * widths.output * plan.element_size, 0.0)
     if setting.architecture.linear_attention:
-        linear = _block(setting, saved_elements(LINEAR, Shard(model, plan.tensor_parallel, even=True)))
+        linear = _block(setting, saved_elements(LINEAR, setting.shard))
         attention = mixers.attention * attention + np.where(mixers.linear > 0.0, mixers.linear * linear, 0.0)
     return attention
 
@@ -254,11 +248,11 @@ def _score_size(setting: Setting) -> Array:
     return np.asarray(setting.plan.element_size * (1.0 + dropout) + dropout * MASK)
 
 
-def _kept(setting: Setting, mixers: _Mixers, widths: _Widths) -> _Kept:
+def _saved_by_blocks(setting: Setting, mixers: _Mixers, widths: _Widths) -> _Saved:
     """Bytes that blocks save without recomputation."""
     model, plan = setting.model, setting.plan
-    element, shard = plan.element_size, Shard(model, plan.tensor_parallel, plan.expert_tensor_parallel)
-    attention = _kept_attention(setting, mixers, widths)
+    element, shard = plan.element_size, setting.shard
+    attention = _saved_attention(setting, mixers, widths)
     dense = mixture = _block(setting, saved_elements(MLP, shard))
     inner = expert_inner = plan.tokens * model.ffn_hidden_size / plan.tensor_parallel
     if setting.architecture.experts:
@@ -292,14 +286,14 @@ def _kept(setting: Setting, mixers: _Mixers, widths: _Widths) -> _Kept:
         up = (1.0 + model.gated_mlp) * (element - before_size)
         attention = attention - mixers.attention * plan.tokens * widths.output * (element - output_size)
         dense, mixture = dense - up * inner, mixture - up * expert_inner
-    return _Kept(attention, dense, mixture, inner, expert_inner, output_size, before_size)
+    return _Saved(attention, dense, mixture, inner, expert_inner, output_size, before_size)
 
 
-def _kept_again(setting: Setting, mixers: _Mixers, widths: _Widths, kept: _Kept, stream: Array) -> _Kept:
+def _after_recomputation(setting: Setting, mixers: _Mixers, widths: _Widths, saved: _Saved, stream: Array) -> _Saved:
     """Bytes that blocks save if some modules are recomputed."""
     model, plan = setting.model, setting.plan
     element = plan.element_size
-    attention, dense, mixture, inner, expert_inner, output_size, before_size = kept
+    attention, dense, mixture, inner, expert_inner, output_size, before_size = saved
     if some(widths.scores):
         again = plan.again("core_attention") * (mixers.attention * _score_size(setting) * widths.scores)
         attention = attention - np.where(plan.recompute == Recompute.SELECTIVE, again, 0.0)
@@ -316,7 +310,7 @@ def _kept_again(setting: Setting, mixers: _Mixers, widths: _Widths, kept: _Kept,
         mixture = np.where(again_moe > 0, stream, mixture - norm * stream - activation * expert_inner * element)
         inputs, outputs = mixers.attention * widths.projected, mixers.attention * widths.output * output_size
         if setting.architecture.linear_attention:
-            shard = Shard(model, plan.tensor_parallel, even=True)
+            shard = setting.shard
             inputs = inputs + mixers.linear * (saved_elements(LINEAR, shard) - shard.linear_values)
             outputs = outputs + mixers.linear * shard.linear_values * element
         output = mixers.each * stream + plan.tokens * outputs
@@ -326,7 +320,7 @@ def _kept_again(setting: Setting, mixers: _Mixers, widths: _Widths, kept: _Kept,
         attention = np.where(products, output + half, attention)
         dense = np.where(products, up * inner, dense)
         mixture = np.where(products & ~(again_moe > 0), up * expert_inner, mixture)
-    return kept._replace(attention=attention, dense=dense, mixture=mixture)
+    return saved._replace(attention=attention, dense=dense, mixture=mixture)
 
 
 def layer_activations(setting: Setting) -> LayerActivations:
@@ -339,19 +333,18 @@ def layer_activations(setting: Setting) -> LayerActivations:
     [32000000.0]
     """
     plan, mixers, widths = setting.plan, _mixers(setting), _widths(setting)
-    kept = _kept(setting, mixers, widths)
+    saved = _saved_by_blocks(setting, mixers, widths)
     unfused = 1.0 + setting.constants["training_memory"]["activation_share"][:, 0]
 
-    def layers(blocks: _Kept) -> tuple[Array, Array]:
+    def layers(blocks: _Saved) -> tuple[Array, Array]:
         return unfused * (blocks.attention + blocks.dense), unfused * (blocks.attention + blocks.mixture)
 
-    whole = layers(kept)
+    whole = layers(saved)
     if not some(plan.recompute > 0):
         return LayerActivations(*whole, *whole)
-    ranks = np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
-    stream = plan.tokens * setting.model.hidden_size * plan.element_size / ranks
+    stream = setting.stream_size / _stream_ranks(plan)
     full = plan.recompute == Recompute.FULL
-    less = layers(_kept_again(setting, mixers, widths, kept, stream))
+    less = layers(_after_recomputation(setting, mixers, widths, saved, stream))
     dense, mixture = (np.where(full, mixers.layers * stream, size) for size in less)
     return LayerActivations(dense, mixture, *whole)
 

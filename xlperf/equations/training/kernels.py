@@ -18,24 +18,15 @@ from xlperf.base.arrays import Array, ceil_div, divide, ones, side_by_side, some
 from xlperf.equations.hardware.attention import attention_time
 from xlperf.equations.hardware.gemm import gemm_time, product_traffic
 from xlperf.equations.hardware.roofline import linear_attention_time, transfer_time, vector_time
-from xlperf.equations.model.blocks import (
-    MTP,
-    SHARED_EXPERT,
-    Block,
-    Gemms,
-    Tokens,
-    backward_gemms,
-    concatenated,
-    expanded,
-    layer_blocks,
-    products,
-)
+from xlperf.equations.model.blocks import MTP, SHARED_EXPERT, Block, Gemms, Tokens, expanded, layer_blocks, products
 from xlperf.equations.model.linear_attention import chunked_scan, scan_gradient
 from xlperf.equations.model.operators import (
     Between,
     Vectors,
     attention_gemms,
     attention_vectors,
+    backward_gemms,
+    concatenated,
     expert_bias_vectors,
     linear_vectors,
     mlp_vectors,
@@ -317,17 +308,17 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
     backward = np.where(rows, shard, 1.0) * np.where(taken_narrow, fused, read)
     backward = gradients * (backward + np.where(rows & (shard < 1.0), written, layouts) * size)
     forward, backward = forward + weights, backward + again * trained * inputs * (read + size) + weights
-    found, start = [], 0
+    casts, start = [], 0
     for place, own in narrow.forward:
         cut = slice(start, start + len(own.names))
-        found.append(("forward", place, "casts", total(forward[:, cut])))
-        found.append(("backward", place, "casts of gradients", total(backward[:, cut])))
+        casts.append(("forward", place, "casts", total(forward[:, cut])))
+        casts.append(("backward", place, "casts of gradients", total(backward[:, cut])))
         start = cut.stop
-    moved = np.maximum(share * side_by_side(*(traffic for *_, traffic in found)), 0.0)
+    moved = np.maximum(share * side_by_side(*(traffic for *_, traffic in casts)), 0.0)
     time = vector_time(setting.device, setting.constants["vector"], moved, 0.0)
     calls = np.where(moved > 0.0, 1.0, 0.0)
     parts = []
-    for column, (phase, place, name, _) in enumerate(found):
+    for column, (phase, place, name, _) in enumerate(casts):
         cut = slice(column, column + 1)
         names = (f"{place} {name}",)
         parts.append(Part(phase, "vector", names, place, calls[:, cut], time[:, cut], None, moved[:, cut], wide=True))
@@ -399,12 +390,10 @@ def _feed_forward_kernels(setting: Setting, backward: bool) -> Iterator[tuple[st
         yield "moe", expert_bias_vectors(model, biased * copies, ffn, plan.element_size, WORD, backward)
 
 
-def _linear_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, Vectors]]:
+def _other_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, Vectors]]:
+    """Kernels of linear attention and of MTP modules."""
     if setting.architecture.linear_attention:
         yield "linear", linear_vectors(setting.shard, setting.plan.tokens, _between(setting), backward)
-
-
-def _mtp_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, Vectors]]:
     if some(setting.plan.mtp_layers):
         yield "mtp", mtp_vectors(setting.model, _between(setting), backward)
 
@@ -442,7 +431,7 @@ def _outside_layers(setting: Setting) -> Iterator[tuple[str, str, Vectors]]:
     yield "backward", "head", Vectors(("cross-entropy gradient",), (vocab * gradient)[:, None])
 
 
-_LAYER_KERNELS = (_stream_mixing, _attention_kernels, _feed_forward_kernels, _linear_kernels, _mtp_kernels)
+_LAYER_KERNELS = (_stream_mixing, _attention_kernels, _feed_forward_kernels, _other_kernels)
 """Memory-bound kernels of layers and MTP modules in one direction, with their place."""
 
 
@@ -484,13 +473,13 @@ def _ending(names: tuple[str, ...], word: str) -> np.ndarray:
 def _attention_places(names: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...], slice | list[int]], ...]:
     """Places of the vector kernels of attention, core or projections, with the names and columns of each."""
     core = _starting(names, "softmax", "attention dropout")
-    found = []
+    places = []
     for place, chosen in (("attention", ~core), ("core", core)):
         index = np.flatnonzero(chosen).tolist()
         whole = slice(index[0], index[-1] + 1)
         columns = whole if len(index) == whole.stop - whole.start else index
-        found.append((place, tuple(names[position] for position in index), columns))
-    return tuple(found)
+        places.append((place, tuple(names[position] for position in index), columns))
+    return tuple(places)
 
 
 def kernel_parts(setting: Setting) -> list[Part]:

@@ -22,12 +22,7 @@ _MTP_STREAMS = 5.0
 
 
 def logits_size(
-    num_logits: Numeric,
-    element_size: Numeric,
-    word_size: Numeric,
-    fused: Numeric,
-    plain: Numeric,
-    split: Numeric = 0.0,
+    num_logits: Numeric, element_size: Numeric, word_size: Numeric, fused: Numeric, plain: Numeric, split: Numeric = 0.0
 ) -> Array:
     r"""Bytes of the logits and their gradients at the peak of the cross-entropy.
 
@@ -128,27 +123,27 @@ def _in_flight(plan: TrainingPlan, single: np.ndarray) -> Array:
     step = np.where(chunks > 1.0, 1.0 / chunks, 1.0)
     second = np.where(plan.gpipe > 0, batches, np.maximum(np.minimum(batches, first - step), 1.0))
     last = np.where(plan.gpipe > 0, batches, np.minimum(batches, ((chunks - 1.0) * stages + 1.0) / chunks))
-    found = side_by_side(first, second, np.where(single, first, last))
-    return np.where(plan.dualpipe[:, None], np.minimum(batches, stages + 1.0)[:, None], found)
+    in_flight = side_by_side(first, second, np.where(single, first, last))
+    return np.where(plan.dualpipe[:, None], np.minimum(batches, stages + 1.0)[:, None], in_flight)
 
 
-def _kept(plan: TrainingPlan, size: LayerActivations, contents: StageContents) -> tuple[Array, Array]:
+def _saved(plan: TrainingPlan, size: LayerActivations, contents: StageContents) -> tuple[Array, Array]:
     """Bytes that the layers of each stage save per micro-batch, and those of layers during recomputation, (rows, 3)."""
     layers, mixtures, plains = contents.layers, contents.mixtures, contents.dense
     dense, mixture, dense_whole, mixture_whole = (values[:, None] for values in size)
-    kept = plains * dense + mixtures * mixture
+    saved = plains * dense + mixtures * mixture
     if not some(plan.recompute > 0):
-        return kept, np.zeros(kept.shape)
+        return saved, np.zeros(saved.shape)
     share = np.where(plan.recompute[:, None] > 0, np.minimum(plan.recompute_layers[:, None] / layers, 1.0), 1.0)
     plain = plains * dense_whole + mixtures * mixture_whole
     group = np.where(plan.recompute == Recompute.FULL, plan.recompute_group, 1.0)[:, None]
     one, least = np.where(mixtures > 0, mixture_whole, dense_whole), np.where(mixtures > 0, mixture, dense)
-    return share * kept / group + (1.0 - share) * plain, np.minimum(group, layers) * one - least
+    return share * saved / group + (1.0 - share) * plain, np.minimum(group, layers) * one - least
 
 
 def kept_activations(setting: Setting) -> Array:
     """Activations of one micro-batch that the layers of each stage save for the backward pass, (rows, 3). [B]"""
-    return _kept(setting.plan, layer_activations(setting), setting.contents.mirrored(setting.plan.dualpipe))[0]
+    return _saved(setting.plan, layer_activations(setting), setting.contents.mirrored(setting.plan.dualpipe))[0]
 
 
 def _logits(setting: Setting) -> Array:
@@ -175,21 +170,21 @@ def _activations(setting: Setting, contents: StageContents, modules: Array) -> t
     model, plan = setting.model, setting.plan
     single = plan.pipeline_parallel < 2
     in_flight = _in_flight(plan, single)
-    kept, working = _kept(plan, layer_activations(setting), contents)
-    layer_kept = in_flight * kept
-    buffers = np.minimum(_BUFFERED_LAYERS * kept / np.maximum(contents.layers, 1.0), layer_kept)
-    layer_kept = layer_kept - plan.offload_activations[:, None] * (layer_kept - buffers)
+    saved, working = _saved(plan, layer_activations(setting), contents)
+    saved_layers = in_flight * saved
+    buffers = np.minimum(_BUFFERED_LAYERS * saved / np.maximum(contents.layers, 1.0), saved_layers)
+    saved_layers = saved_layers - plan.offload_activations[:, None] * (saved_layers - buffers)
     tensor_ranks = np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
     whole_stream = plan.tokens * model.hidden_size * plan.element_size
     stream = whole_stream / tensor_ranks
-    layer_kept = layer_kept + in_flight * modules * (_MTP_STREAMS * stream)[:, None]
+    saved_layers = saved_layers + in_flight * modules * (_MTP_STREAMS * stream)[:, None]
     gathered = np.where(tensor_ranks > 1.0, whole_stream, 0.0)
     loss = (1.0 + plan.mtp_layers) * _logits(setting) + 2.0 * stream + whole_stream + gathered
     mask = model.dropout * MASK * whole_stream / plan.element_size / tensor_ranks * in_flight[:, 0]
     pair = 2.0 * gathered  # the gathered input of a block and its gradient
     extra = side_by_side(mask + np.where(single, loss, pair), pair, loss)
-    last = working + kept / np.maximum(contents.layers, 1.0)
-    return layer_kept, layer_kept + np.maximum(working, extra), last
+    last = working + saved / np.maximum(contents.layers, 1.0)
+    return saved_layers, saved_layers + np.maximum(working, extra), last
 
 
 def _sharded(setting: Setting, size: Array, since: float, dense: Array, experts: Array) -> Array:
@@ -301,7 +296,7 @@ def memory_of(setting: Setting) -> dict[str, Array]:
     contents = contents.mirrored(plan.dualpipe)
     parameters = stage_parameters(setting.model, plan, held, contents)
 
-    layer_activations_kept, activations, last = _activations(setting, contents, modules)
+    activations_of_layers, activations, last = _activations(setting, contents, modules)
     weights, optimizer = _weights(setting, contents, parameters), _optimizer_state(setting, parameters)
     gradients, passing = _gradients(setting, parameters, heads)
     if some(plan.regathers):
@@ -315,7 +310,7 @@ def memory_of(setting: Setting) -> dict[str, Array]:
         own_stream = freed & ((plan.zero_stage > 1) & (plan.zero_shards > 1))[:, None]
         apart = np.where(own_stream, np.where(ends, np.maximum(before - last - passing, 0.0), gradients), 0.0)
         gradients = np.where(freed & ~ends, 0.0, gradients)
-        layer_activations_kept = np.where(ends, np.minimum(layer_activations_kept, last), layer_activations_kept)
+        activations_of_layers = np.where(ends, np.minimum(activations_of_layers, last), activations_of_layers)
         activations = np.where(freed, np.where(ends, last + passing, before), activations + passing)
     else:
         activations = activations + passing
@@ -336,7 +331,7 @@ def memory_of(setting: Setting) -> dict[str, Array]:
         "memory_gradients": gradients[rows, worst],
         "memory_optimizer": optimizer[rows, worst],
         "memory_activations": activations[rows, worst],
-        "memory_layer_activations": layer_activations_kept[rows, worst],
+        "memory_layer_activations": activations_of_layers[rows, worst],
         "memory_reserved": (
             memory
             + apart[rows, worst]

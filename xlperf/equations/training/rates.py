@@ -19,11 +19,11 @@ from xlperf.equations.model.parameters import (
     whole_model,
 )
 from xlperf.equations.model.sparse_attention import index_flop, sparse_keys
+from xlperf.equations.plan.dimensions import MESSAGE_PARTS
 from xlperf.equations.plan.records import Recompute
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.adapters import model_adapters
 from xlperf.equations.training.setting import Setting
-from xlperf.equations.training.step import MESSAGE_PARTS
 
 UPPER_TAIL = 0.1
 """Share of the runs that lie above an 80 % band. [-]"""
@@ -69,7 +69,7 @@ def slow_run_ratio(num_machines: Numeric, slow_share: Numeric, slowdown: Numeric
 def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Array) -> Array:
     """Recomputed FLOP per token, averaged over the layers of a full stage, (rows,). [FLOP]"""
     model, plan = setting.model, setting.plan
-    found = plan.again("core_attention") * scores
+    repeated = plan.again("core_attention") * scores
     left_out = 1.0 - setting.constants["training_calls"]["last_product"][:, 0]
     left_out = 2.0 * left_out * model.num_dense_layers * model.ffn_hidden_size * model.hidden_size
     if some(plan.more_modules):
@@ -78,10 +78,10 @@ def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Ar
         again = plan.again("mlp") * model.num_dense_layers * dense + plan.again("moe") * model.num_moe_layers * mixture
         output = model.num_attention_heads * model.v_head_size * model.hidden_size
         again = again + plan.again("attention_output") * model.num_attention_layers * output
-        found = found + 2.0 * again - plan.again("mlp") * left_out
-        found = np.where(plan.again("products") > 0, 0.5 * (forward - scores), found)
-    found = np.where(plan.recompute == Recompute.FULL, forward - left_out, found)
-    return np.asarray(np.minimum(plan.recompute_layers / layers, 1.0) * found)
+        repeated = repeated + 2.0 * again - plan.again("mlp") * left_out
+        repeated = np.where(plan.again("products") > 0, 0.5 * (forward - scores), repeated)
+    repeated = np.where(plan.recompute == Recompute.FULL, forward - left_out, repeated)
+    return np.asarray(np.minimum(plan.recompute_layers / layers, 1.0) * repeated)
 
 
 def _flop_per_token(setting: Setting) -> tuple[Array, Array, Array]:

@@ -161,7 +161,7 @@ def _beside_others(data: Any, cells: Mapping[str, str], others: list[str], live:
 def _axes(sheet: Any, live: Live) -> dict[str, list[str]]:
     """The yellow cells with the values that the chips of the table have, by entry, below the first screen."""
     heading(sheet, "B35", "Chips around this one: the values to combine, all else as in the form", "R", live)
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for row, (name, values) in enumerate(AXES.items(), start=36):
         column = table_schema("chip").by_name[name]
         put(sheet, f"B{row}", column.header, "label", live=live)
@@ -173,8 +173,8 @@ def _axes(sheet: Any, live: Live) -> dict[str, list[str]]:
             if validation is not None:
                 validation.add(f"{letter}{row}")
                 sheet.add_data_validation(validation)
-            found.setdefault(name, []).append(f"'{sheet.title}'!${letter}${row}")
-    return found
+            names.setdefault(name, []).append(f"'{sheet.title}'!${letter}${row}")
+    return names
 
 
 def _chips(
@@ -286,10 +286,10 @@ def _charts(sheet: Any, data: Any, live: Live) -> None:
 
 def _number() -> int:
     """Chips of the table. [-]"""
-    found = 1
+    result = 1
     for values in AXES.values():
-        found *= len(values)
-    return found
+        result *= len(values)
+    return result
 
 
 def _worth(sheet: Any, data: Any, live: Live) -> None:

@@ -32,7 +32,7 @@ from xlperf.workbook.front.plan_card import TIME, letters_from, pulled_cell
 from xlperf.workbook.style import INK, NAVY, RULE
 
 FIRST_CHOICE = ("Llama-3 70B, 64 H100, bf16", "Llama-3 70B, 64 B200, bf16")
-"""What is compared first, where the workbook has these plans."""
+"""What is compared first, if the workbook has these plans."""
 SHOWN = 17
 """Settings that differ, at the most. [-]"""
 _SPARE = 20
@@ -122,7 +122,7 @@ def _names(data: Any, live: Live) -> int:
 
 
 def _numbers(data: Any, kind: str, chosen: Sequence[str], live: Live) -> dict[str, Pair]:
-    """Inputs and results of both plans, where they are of this kind; the cells of each by name."""
+    """Inputs and results of both plans, if they are of this kind; the cells of each by name."""
     first_head, first, second_head, second, differs = letters_from(_BLOCK[kind], 5)
     heads, values = (first_head, second_head), (first, second)
     data[f"{first_head}1"].value = f"{kind}: both plans"
@@ -134,7 +134,7 @@ def _numbers(data: Any, kind: str, chosen: Sequence[str], live: Live) -> dict[st
     data[f"{differs}1"].value = "differ so far"
     live.put(data[f"{differs}2"], 0)
     place = f"'{data.title}'!"
-    found = {"row": (f"{place}{rows[first]}", f"{place}{rows[second]}")}
+    by_name = {"row": (f"{place}{rows[first]}", f"{place}{rows[second]}")}
     inputs = [column for column in sheet_columns(kind) if not column.is_result]
     for row, column in enumerate(inputs, start=3):
         for head, letter in zip(heads, values, strict=True):
@@ -156,8 +156,8 @@ def _numbers(data: Any, kind: str, chosen: Sequence[str], live: Live) -> dict[st
             live.put(data[f"{head}{row}"], column.header)
             card = f"${head}$3:${letter}${last}"
             live.put(data[f"{letter}{row}"], f'=IF({rows[letter]}=0,"",XLPERF_{function}({card},catalog))')
-        found[column.name] = (f"{place}${first}${row}", f"{place}${second}${row}")
-    return found
+        by_name[column.name] = (f"{place}${first}${row}", f"{place}${second}${row}")
+    return by_name
 
 
 def _chosen(data: Any, at: Mapping[str, Mapping[str, Pair]], live: Live) -> dict[str, Pair]:
@@ -172,14 +172,14 @@ def _chosen(data: Any, at: Mapping[str, Mapping[str, Pair]], live: Live) -> dict
         "energy": ("energy of a token (J)", "energy_per_token", "energy_per_token"),
         "reason": ("reason", "reason", "reason"),
     }
-    found = {}
+    by_name = {}
     for row, (name, (words, training, inference)) in enumerate(names.items(), start=3):
         live.put(data[f"K{row}"], words)
         for which, letter in enumerate("LM"):
             pair = at["training"][training][which], at["inference"][inference][which]
             live.put(data[f"{letter}{row}"], f'=IF($L$2="","",IF($L$2="training",{pair[0]},{pair[1]}))')
-        found[name] = (f"'{data.title}'!$L${row}", f"'{data.title}'!$M${row}")
-    return found
+        by_name[name] = (f"'{data.title}'!$L${row}", f"'{data.title}'!$M${row}")
+    return by_name
 
 
 def _parts(data: Any, at: Mapping[str, Mapping[str, Pair]], r: Mapping[str, Pair], live: Live) -> None:
@@ -262,7 +262,7 @@ def _answers(sheet: Any, data: Any, chosen: Sequence[str], r: Mapping[str, Pair]
     at = f"MATCH(MAX({sizes}),{sizes},0)"
     most = f'INDEX({names},{at})&" ("&TEXT(INDEX({sizes},{at}),"0.000")&" ms of an accelerator per token "'
     way = f'IF(INDEX({changes},{at})<0,"less)","more)")'
-    found = (
+    result = (
         f'{chosen[1]}&" yields "&TEXT({other}/{rate},"0.00")&"× the tokens per accelerator of "&{chosen[0]}'
         f'&"; the largest part: "&{most}&{way}&"."'
     )
@@ -271,7 +271,7 @@ def _answers(sheet: Any, data: Any, chosen: Sequence[str], r: Mapping[str, Pair]
     named = sheet.parent.defined_names[ALL_PLANS].attr_text
     lost = [f'IF(COUNTIF({named},{cell})=0,"no plan is named """&{cell}&"""; ","")' for cell in chosen]
     wrong = f'"No answer: "&IF({kind}="",{lost[0]}&{lost[1]}&"choose two plans of one sheet",{no[0]}&{no[1]})'
-    answer(sheet, f"=IF(AND(ISNUMBER({rate}),ISNUMBER({other})),{found},{wrong})", live)
+    answer(sheet, f"=IF(AND(ISNUMBER({rate}),ISNUMBER({other})),{result},{wrong})", live)
     per = f'IF({kind}="training","s a step","ms a token")'
 
     def held_against(name: str, code: str, unit: str = "") -> str:

@@ -59,9 +59,9 @@ class Live:
         cell.value, cell.data_type = value, "f"
         if self.catalog is None:
             return
-        found = self.value_of(value[1:], cell.parent.title)
-        self.values[cell.parent.title, cell.coordinate] = found
-        self.formulas.values.setdefault(cell.parent.title, {})[cell.coordinate] = 0.0 if found is None else found
+        result = self.value_of(value[1:], cell.parent.title)
+        self.values[cell.parent.title, cell.coordinate] = result
+        self.formulas.values.setdefault(cell.parent.title, {})[cell.coordinate] = 0.0 if result is None else result
 
     def text(self, cell: Any, words: str | None) -> None:
         """Set a cell to a text, which stays one whatever it starts with."""
@@ -107,11 +107,11 @@ def worded(words: str, cells: Mapping[str, str]) -> str:
     'A1&": "&TEXT(B1,"0.0")&" s"'
     """
     parts, end = [], 0
-    for found in _PLACE.finditer(words):
-        parts += [f'"{words[end : found.start()]}"'] if found.start() > end else []
-        cell = cells[found[1]]
-        parts.append(f'TEXT({cell},"{found[2]}")' if found[2] else cell)
-        end = found.end()
+    for result in _PLACE.finditer(words):
+        parts += [f'"{words[end : result.start()]}"'] if result.start() > end else []
+        cell = cells[result[1]]
+        parts.append(f'TEXT({cell},"{result[2]}")' if result[2] else cell)
+        end = result.end()
     return "&".join([*parts, f'"{words[end:]}"'] if words[end:] else parts)
 
 
@@ -133,9 +133,9 @@ class _Parser:
         self.at = 0
 
     def parsed(self) -> Any:
-        found = self.comparison()
+        result = self.comparison()
         assert self.at == len(self.tokens), f"cannot read the formula behind {self.tokens[: self.at]}"
-        return found
+        return result
 
     def peek(self) -> str:
         return self.tokens[self.at][1] if self.at < len(self.tokens) and self.tokens[self.at][0] == "mark" else ""
@@ -182,9 +182,9 @@ class _Parser:
         if text == "-":
             return -_number(_one(self.operand()))
         assert text == "(", text
-        found = self.comparison()
+        result = self.comparison()
         assert self.taken()[1] == ")"
-        return found
+        return result
 
     def call(self, name: str) -> Any:
         starts = self.spans()
@@ -202,15 +202,15 @@ class _Parser:
     def spans(self) -> list[tuple[int, int]]:
         """Tokens of each argument of a call; the parser goes behind it."""
         self.at += 1
-        deep, first, found = 1, self.at, []
+        deep, first, result = 1, self.at, []
         while deep:
             kind, text = self.taken()
             if kind == "mark":
                 deep += (text == "(") - (text == ")")
                 if deep == 0 or (deep == 1 and text == ","):
-                    found.append((first, self.at - 1))
+                    result.append((first, self.at - 1))
                     first = self.at
-        return found
+        return result
 
     def part(self, span: tuple[int, int]) -> Any:
         own = _Parser(self.live, "", self.sheet)
@@ -221,10 +221,10 @@ class _Parser:
 def _scanned(formula: str) -> Iterator[tuple[str, str]]:
     at = 0
     while at < len(formula):
-        found = _TOKENS.match(formula, at)
-        assert found is not None and found.lastgroup, f"cannot read {formula[at:]}"
-        yield found.lastgroup, found[found.lastgroup]
-        at = found.end()
+        match = _TOKENS.match(formula, at)
+        assert match is not None and match.lastgroup, f"cannot read {formula[at:]}"
+        yield match.lastgroup, match[match.lastgroup]
+        at = match.end()
 
 
 def _one(value: Any) -> Any:
@@ -290,10 +290,10 @@ def _shown(number: Any, code: Any) -> str:
 
 
 def _flat(values: Sequence[Any]) -> list[Any]:
-    found: list[Any] = []
+    results: list[Any] = []
     for value in values:
-        found += _flat(value) if isinstance(value, list) else [value]
-    return found
+        results += _flat(value) if isinstance(value, list) else [value]
+    return results
 
 
 def _numbers(*values: Any) -> list[float]:
@@ -332,9 +332,9 @@ def _counted(arguments: Sequence[Any]) -> float:
     """Rows whose numbers keep every criterion, such as ``<=5``; a cell without a number keeps none."""
     kept: list[bool] = []
     for area, criterion in zip(arguments[::2], arguments[1::2], strict=True):
-        found = re.fullmatch(r"(<=|>=|<|>)(.+)", _words(_one(criterion)))
-        assert found is not None, criterion
-        compare, bound = _OPERATIONS[found[1]], float(found[2])
+        match = re.fullmatch(r"(<=|>=|<|>)(.+)", _words(_one(criterion)))
+        assert match is not None, criterion
+        compare, bound = _OPERATIONS[match[1]], float(match[2])
         own = [isinstance(one, float | int) and bool(compare(one, bound)) for one in _flat(area)]
         kept = [one and other for one, other in zip(kept or [True] * len(own), own, strict=True)]
     return float(sum(kept))

@@ -39,7 +39,7 @@ from xlperf.workbook.front.formulas import Live, worded
 from xlperf.workbook.style import BAD_FILL, BAD_INK, INK, INPUT_INK, MUTED, NAVY, RULE, number_format
 
 FACE = "Calibri"
-"""Its widths equal those of Carlito, which stands for it where it is not installed."""
+"""Its widths equal those of Carlito, which stands for it if it is not installed."""
 CARD, TINT = "F4F6F8", "E8F1F8"
 BLUE, SKY, GREEN, AMBER, ORANGE, GREY = "0072B2", "56B4E9", "009E73", "E69F00", "D55E00", "C3CBD3"
 SHEETS = ("Serve", "Train", "Build a chip", "Compare")
@@ -220,15 +220,15 @@ def given(cell: str) -> str:
 
 def results(data: Any, kind: str, area: str, live: Live) -> dict[str, str]:
     """Every result of a form in columns A and B, from row 3 of the sheet of its numbers; the cell of each."""
-    found = {}
+    by_name = {}
     data["A1"].value = f"{kind}: every result, and what charts are drawn from"
     for row, column in enumerate(results_of(kind).columns, start=3):
         data[f"A{row}"].value = column.header
         words = column.name.replace("_", " ")
         asked = f'XLPERF_{kind.upper()}({area},"{words}",catalog)'
         live.put(data[f"B{row}"], f'=IFERROR({asked},"")' if column.name == "reason" else f"={asked}")
-        found[column.name] = f"'{data.title}'!$B${row}"
-    return found
+        by_name[column.name] = f"'{data.title}'!$B${row}"
+    return by_name
 
 
 def beside(sheet: Any, kind: str, live: Live, results: Mapping[str, str]) -> None:
@@ -240,13 +240,13 @@ def beside(sheet: Any, kind: str, live: Live, results: Mapping[str, str]) -> Non
 
 
 def answer(sheet: Any, formula: str, live: Live) -> None:
-    """The sentence that answers, red where there is none."""
+    """The sentence that answers, red if there is none."""
     put(sheet, "F5", formula, "answer", last="R6", live=live)
     in_colour(sheet, "F5:R6", 'LEFT($F$5,3)="No "', BAD_INK, BAD_FILL)
 
 
 def in_colour(sheet: Any, area: str, formula: str, colour: str, fill: str = "") -> None:
-    """Show cells bold in a colour where a formula, written for the first of them, is true."""
+    """Show cells bold in a colour if a formula, written for the first of them, is true."""
     look = DifferentialStyle(
         font=Font(bold=True, color=f"FF{colour}"), fill=PatternFill("solid", bgColor=f"FF{fill}") if fill else None
     )
@@ -369,13 +369,13 @@ def _keep_points(series: Any, live: Live) -> None:
         series.cat.numRef, series.cat.strRef = None, StrRef(f=own.f)
         words.append(series.cat.strRef)
     for reference in filter(None, words):
-        found = [row[0] for row in live.area(reference.f.replace("$", ""), "")]
-        shown = [StrVal(idx=at, v=str(value)) for at, value in enumerate(found) if isinstance(value, str)]
-        reference.strCache = StrData(ptCount=len(found), pt=shown)
+        items = [row[0] for row in live.area(reference.f.replace("$", ""), "")]
+        shown = [StrVal(idx=at, v=str(value)) for at, value in enumerate(items) if isinstance(value, str)]
+        reference.strCache = StrData(ptCount=len(items), pt=shown)
     for reference in numbers:
-        found = [row[0] for row in live.area(reference.f.replace("$", ""), "")]
-        points = [NumVal(idx=at, v=repr(float(v))) for at, v in enumerate(found) if isinstance(v, float | int)]
-        reference.numCache = NumData(formatCode="General", ptCount=len(found), pt=points)
+        items = [row[0] for row in live.area(reference.f.replace("$", ""), "")]
+        points = [NumVal(idx=at, v=repr(float(v))) for at, v in enumerate(items) if isinstance(v, float | int)]
+        reference.numCache = NumData(formatCode="General", ptCount=len(items), pt=points)
 
 
 def axis(

@@ -54,7 +54,7 @@ def money_of_training(sheet: Any, r: Mapping[str, str], cells: Mapping[str, str]
 
 
 def _facility(r: Mapping[str, str], cells: Mapping[str, str], fits: str) -> str:
-    """Power of the facility, and what fits in its limit where it has one."""
+    """Power of the facility, and what fits in its limit if it has one."""
     limit = cells["facility_power_limit"]
     within = f'" of "&TEXT({limit},"0.0##")&" MW"&{fits}'
     return f'TEXT({r["power"]},"0.00")&IF(ISNUMBER({limit}),{within}," MW from the grid")'

@@ -101,7 +101,7 @@ _SENTENCE = {
         "cost_per_million_output_tokens_all_in",
     ),
 }
-"""What a card says of a plan, and the cost that it adds where there is one."""
+"""What a card says of a plan, and the cost that it adds if there is one."""
 _PRICED = ", ${{{}:0.00}} per million tokens"
 
 
@@ -135,9 +135,9 @@ def letters_from(first: str, count: int) -> list[str]:
 
 
 def pulled_cell(column: Column, row: str) -> str:
-    """Formula of a cell of a table, in the row that a cell holds: blank where it is blank or the row is 0."""
-    found = f"INDEX({column_reference(column)},{row})"
-    return f'=IF({row}=0,"",IF({found}="","",{found}))'
+    """Formula of a cell of a table, in the row that a cell holds: blank if it is blank or the row is 0."""
+    result = f"INDEX({column_reference(column)},{row})"
+    return f'=IF({row}=0,"",IF({result}="","",{result}))'
 
 
 def plan_numbers(data: Any, kind: str, first: str, chosen: str, live: Live) -> dict[str, str]:
@@ -217,7 +217,7 @@ def _cost_numbers(data: Any, cells: Mapping[str, str], letters: tuple[str, str, 
 
 def _wanted(kind: str) -> set[str]:
     parts: Sequence[Parts] = (TIME[kind], MEMORY[kind])
-    names = {name for own in parts for found in own.values() for name in found}
+    names = {name for own in parts for result in own.values() for name in result}
     return names | set(DATA_SHEETS[kind].results) | {_USED[kind], "memory_capacity", "trust_reason", _RATE}
 
 

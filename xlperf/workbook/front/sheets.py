@@ -121,7 +121,7 @@ def example_tables(tables: Mapping[str, Table]) -> dict[str, Table]:
         networks |= set(plans.text("network"))
     kept = _rows_named(tables["accelerators"], "accelerator", accelerators)
     networks |= set(kept.text("default_network"))
-    found = {
+    by_name = {
         **tables,
         **chosen,
         "models": _rows_named(tables["models"], "model", models),
@@ -130,11 +130,11 @@ def example_tables(tables: Mapping[str, Table]) -> dict[str, Table]:
         "prices": _rows_named(tables["prices"], "price", accelerators),
     }
     if "api_prices" in tables:
-        found["api_prices"] = _rows_named(tables["api_prices"], "model", models)
+        by_name["api_prices"] = _rows_named(tables["api_prices"], "model", models)
     for kind in ("chiplets", "servers"):
         if kind in tables:
-            found[kind] = _rows_named(tables[kind], "accelerator", accelerators).take(np.array([0]))
-    return found
+            by_name[kind] = _rows_named(tables[kind], "accelerator", accelerators).take(np.array([0]))
+    return by_name
 
 
 def _rows_named(table: Table, column: str, names: set[str]) -> Table:

@@ -220,9 +220,9 @@ def _card(
         put(sheet[f"{left}{row}"], column.header, "xlperf key")
         answer: Any = sheet[f"{right}{row}"]
         shown = FLAG_FORMAT if column.kind == "result-flag" else number_format(column)
-        found = results.get(name)
+        result = results.get(name)
         formula = f'=IFERROR({PREFIX}{name.upper()}({area},{CATALOG_NAME}),"{DASH}")'
-        formulas.put(answer, formula, DASH if isinstance(found, CellError) else found, "xlperf computed", shown)
+        formulas.put(answer, formula, DASH if isinstance(result, CellError) else result, "xlperf computed", shown)
         _left(answer)
 
 
@@ -372,5 +372,5 @@ def _arguments() -> list[Argument]:
 
 def _known_in(argument: Argument) -> str:
     """Functions that an argument belongs to, in words."""
-    found: list[Function] = [one for one in functions().values() if argument in one.arguments]
-    return "many functions" if len(found) > 5 else ", ".join(one.name for one in found)
+    results: list[Function] = [one for one in functions().values() if argument in one.arguments]
+    return "many functions" if len(results) > 5 else ", ".join(one.name for one in results)

@@ -1,4 +1,4 @@
-"""The report workbook: plans, results, where time and memory go, and what it all rests on."""
+"""The report workbook: plans, results, if time and memory go, and what it all rests on."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def write_study_report(
 
     plans = [table for table, _ in outcome.plans]
     results = [table for _, table in outcome.plans]
-    workbook = report_workbook(outcome.catalog, plans, results, date=date, study=study.title, found=outcome.findings)
+    workbook = report_workbook(outcome.catalog, plans, results, date=date, study=study.title, findings=outcome.findings)
     study_sheets(workbook, study, inputs, outcome)
     save_workbook(workbook, path, datetime.datetime(date.year, date.month, date.day))
 
@@ -134,9 +134,9 @@ def report_workbook(
     explain: Explain | None = None,
     limits: Limits | None = None,
     uncertain: bool = False,
-    found: Sequence[Finding] = (),
+    findings: Sequence[Finding] = (),
 ) -> Workbook:
-    """A report in memory: the arguments of :func:`write_report`, without a path; ``found`` heads the findings.
+    """A report in memory: the arguments of :func:`write_report`, without a path; ``findings`` come first.
 
     Raises InputError where there are no plans.
     """
@@ -144,7 +144,7 @@ def report_workbook(
     if not groups:
         raise InputError(Fault(catalog.origin, "holds no plans; fill the sheets training or inference"))
     operators = _operators(catalog, groups, explain)
-    report = Report(catalog, groups, operators, date, study, xlperf.__version__, tuple(found))
+    report = Report(catalog, groups, operators, date, study, xlperf.__version__, tuple(findings))
     workbook = load_workbook(resources.template("report.xlsx"))
     add_styles(workbook)
     _properties(workbook, report)
@@ -166,7 +166,7 @@ def report_workbook(
             fill(workbook[name])
     summary_sheet(workbook["summary"], report)
     workbook.defined_names[REPORT_NAME] = DefinedName(REPORT_NAME, attr_text="summary!$A$2")
-    set_paper(workbook, brief=bool(found))
+    set_paper(workbook, brief=bool(findings))
     workbook.active = 0
     return workbook
 

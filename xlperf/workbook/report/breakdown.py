@@ -124,7 +124,7 @@ def _field(group: Plans, rows: np.ndarray, name: str) -> _Field:
 
 
 def _shares(group: Plans, rows: np.ndarray, total: np.ndarray, of: str) -> list[_Field]:
-    """Parts as shares of a total, and the remainder where they do not add up to it."""
+    """Parts as shares of a total, and the remainder if they do not add up to it."""
     fields: list[_Field] = []
     rest = np.ones(len(rows))
     for part in group.time_parts():
@@ -368,7 +368,7 @@ def _charts(sheet: Worksheet, only_first: bool) -> None:
 
 
 def _corner(sheet: Worksheet, anchor: Any) -> tuple[int, float]:
-    """Row of a chart, which stands in column A where it is anchored at a cell, and its distance from the left [cm]."""
+    """Row of a chart, which stands in column A if it is anchored at a cell, and its distance from the left [cm]."""
     if isinstance(anchor, str):
         return int(anchor.lstrip("A")), 0.0
     corner = anchor._from

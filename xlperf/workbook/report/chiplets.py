@@ -79,7 +79,7 @@ def chiplet_sheet(sheet: Worksheet, report: Report, basis: Basis) -> None:
 
 
 def _costs(catalog: Catalog, basis: Basis, area: Any, count: Any, different: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Cost of a module and one-time cost in all [USD] of systems; NaN where a die is beyond the reticle."""
+    """Cost of a module and one-time cost in all [USD] of systems; NaN if a die is beyond the reticle."""
     from xlperf.engine.devices import evaluate_designs
 
     areas, counts, designs = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (area, count, different)))

@@ -153,8 +153,8 @@ def _servers_of(designs: Table, catalog: Catalog) -> tuple[Table, dict[int, str]
     accelerator = catalog.known_rows("accelerators", designs.text("accelerator"))
     rows = first_rows(servers, catalog, accelerator)
     named = [(row, str(name)) for row, name in zip(rows.tolist(), designs.text("chiplet").tolist(), strict=True)]
-    found = [(row, name) for row, name in named if row >= 0]
-    return servers.take([row for row, _ in found]), {place: name for place, (_, name) in enumerate(found)}
+    results = [(row, name) for row, name in named if row >= 0]
+    return servers.take([row for row, _ in results]), {place: name for place, (_, name) in enumerate(results)}
 
 
 def _price_steps(designs: Table, made: Table, row: int) -> list[_Step]:

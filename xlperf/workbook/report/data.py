@@ -69,7 +69,7 @@ class Plans:
         return [column for column in self.results.schema.by_name.values() if column.name in self.results]
 
     def number(self, name: str) -> np.ndarray:
-        """A result in the unit that the reader sees; NaN throughout where it was not computed."""
+        """A result in the unit that the reader sees; NaN throughout if it was not computed."""
         column = self.results.schema.by_name.get(name)
         if column is None or name not in self.results:
             return np.full(len(self), np.nan)
@@ -142,14 +142,14 @@ class Report:
     found: tuple[Finding, ...] = ()
 
     def group(self, kind: str) -> Plans | None:
-        """Plans of one kind, None where there are none."""
+        """Plans of one kind, None if there are none."""
         return next((group for group in self.groups if group.kind == kind and len(group)), None)
 
     def index(self, kind: str, group: Plans) -> np.ndarray:
         """Row of the accelerators or of the models that each plan names."""
         column = {"models": "model", "accelerators": "accelerator"}[kind]
-        found: np.ndarray = self.catalog.rows(kind, group.plans.text(column), group.plans, column)
-        return found
+        result: np.ndarray = self.catalog.rows(kind, group.plans.text(column), group.plans, column)
+        return result
 
     def used(self, kind: str) -> np.ndarray:
         """Rows of a catalog table that the plans use, in the order of the table."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 Limits = Callable[[Table, "Catalog"], tuple[Table, Table]]
-"""Plans at every load, and their results; none where nothing fits."""
+"""Plans at every load, and their results; none if nothing fits."""
 
 MOST_CURVES = 8
 _TOP = 4
@@ -73,12 +73,12 @@ def curves(group: Plans | None, catalog: Catalog, limits: Limits | None = None) 
         pair = (group.models[row], group.accelerators[row])
         if pair not in best or rate[row] > rate[best[pair]]:
             best[pair] = row
-    found = []
+    items = []
     for row in list(dict.fromkeys([*(row for row in good if wanted[row]), *best.values()]))[:MOST_CURVES]:
         plans, results = limits(group.plans.take([row]), catalog)
         if len(plans):
-            found.append(Curve(short(group.names[row], 52), plans, results, group.results.take([row])))
-    return found
+            items.append(Curve(short(group.names[row], 52), plans, results, group.results.take([row])))
+    return items
 
 
 def limits_sheet(sheet: Worksheet, drawn: list[Curve]) -> None:
@@ -164,10 +164,10 @@ def leading_plans(group: Plans) -> list[int]:
     if not len(rows):
         rows = group.where(TOO_LARGE)
     value = np.nan_to_num(group.number(_RANK[group.kind])[rows])
-    found: dict[str, int] = {}
+    by_name: dict[str, int] = {}
     for row in rows[np.argsort(-value, kind="stable")].tolist():
-        found.setdefault(group.accelerators[row], row)
-    return list(found.values())[:_MOST_ROOFLINES]
+        by_name.setdefault(group.accelerators[row], row)
+    return list(by_name.values())[:_MOST_ROOFLINES]
 
 
 @dataclass(frozen=True)
@@ -377,7 +377,7 @@ def _cells(values: Array) -> list[object]:
 
 
 def _deciding(effects: Table, plans: int) -> list[str | None]:
-    """The input with the largest swing of each plan; none where nothing moves its cost."""
+    """The input with the largest swing of each plan; none if nothing moves its cost."""
     each = len(effects) // plans
     inputs, swings = effects["input"][::each], effects["swing"][::each]
     return [str(name) if swing > 0.0 else None for name, swing in zip(inputs, swings, strict=True)]

@@ -28,7 +28,7 @@ _HEADLINES = (
     "step_time", "tpot", "time", "hour_cost", "cost_per_million_tokens", "cost_per_million_output_tokens_all_in",
     "tokens_per_second",
 )  # fmt: skip
-"""Results of plans that a chart shows, the first that a table has, where the command asked for none."""
+"""Results of plans that a chart shows, the first that a table has, if the command asked for none."""
 Rows = Sequence[Sequence[Any]]
 
 
@@ -43,7 +43,7 @@ class Kind:
       tornado; along and up of points.
     - ``within``: only rows that have in this column what the first row has.
     - ``descending``: whether the largest comes first.
-    - ``answer``: what the first row is in words; "" where the lowest and the highest are said.
+    - ``answer``: what the first row is in words; "" if the lowest and the highest are said.
     - ``limit``: column that stacked bars must not pass, drawn as a frame around each.
     """
 
@@ -92,7 +92,7 @@ class Drawing:
     """Numbers of a chart, as its sheet holds them below it.
 
     - ``columns``: what is drawn, one for each list of ``values``.
-    - ``values``: numbers in the unit of their column; None where there is none.
+    - ``values``: numbers in the unit of their column; None if there is none.
     - ``series``: of points and lines the series of each row; empty for bars.
     - ``title``: words of the chart, with what was left out.
     - ``answer``: what the table says, in a line.
@@ -108,25 +108,25 @@ class Drawing:
 
 
 def drawings(name: str, columns: Sequence[Column], rows: Rows, wanted: Sequence[str] = ()) -> list[Drawing]:
-    """Charts of a table of results; none where it has no number to draw.
+    """Charts of a table of results; none if it has no number to draw.
 
     ``name``: of its sheet. ``rows``: values as cells show them. ``wanted``: columns that the command asked for, the
     first ones drawn: objectives, results, what a solution varies.
     """
     place = {column.name: i for i, column in enumerate(columns)}
     if name == "frontier":
-        found = _points(columns, rows, (SPEED, THROUGHPUT), "Throughput against speed per user")
-        if found is not None and len(found.labels) > 2:
-            return [found]
+        result = _points(columns, rows, (SPEED, THROUGHPUT), "Throughput against speed per user")
+        if result is not None and len(result.labels) > 2:
+            return [result]
     if name == "chips":
-        found = _points(columns, rows, ("unit_cost", THROUGHPUT), "Tokens per second against the cost of a unit")
-        if found is not None:
-            return [found]
+        result = _points(columns, rows, ("unit_cost", THROUGHPUT), "Tokens per second against the cost of a unit")
+        if result is not None:
+            return [result]
     for kind in KINDS:
         if {*kind.values, *kind.labels, *filter(None, [kind.within])} <= set(place):
-            found = _bars(kind, columns, rows)
-            return [found] if found is not None else []
-    return [found for found in _of_plans(columns, rows, place, wanted) if found is not None]
+            result = _bars(kind, columns, rows)
+            return [result] if result is not None else []
+    return [result for result in _of_plans(columns, rows, place, wanted) if result is not None]
 
 
 def _of_plans(
@@ -181,7 +181,7 @@ def differing(columns: Sequence[Column], rows: Rows) -> list[int]:
 
 
 def _varied_number(columns: Sequence[Column], rows: Rows) -> str:
-    """The one input of numbers that varies within the rows of each name; "" where there is none or several."""
+    """The one input of numbers that varies within the rows of each name; "" if there is none or several."""
     places = [i for i in differing(columns, rows) if all(_number(row[i]) is not None for row in rows)]
     keys = [i for i, column in enumerate(columns) if column.name == "name"]
     if not keys or not places:
@@ -230,14 +230,14 @@ def _bars(kind: Kind, columns: Sequence[Column], rows: Rows) -> Drawing | None:
         names = [short(": ".join(str(row[place[name]] or "") for name in told or kind.labels), most) for row in rows]
     count = len(kind.values)
     at = [place[name] for name in (*kind.values, *filter(None, [kind.limit]))]
-    found = [(name, [_number(row[i]) for i in at]) for name, row in zip(names, rows, strict=True)]
-    found = [(name, numbers) for name, numbers in found if any(number is not None for number in numbers[:count])]
-    if not found:
+    results = [(name, [_number(row[i]) for i in at]) for name, row in zip(names, rows, strict=True)]
+    results = [(name, numbers) for name, numbers in results if any(number is not None for number in numbers[:count])]
+    if not results:
         return None
     if kind.descending:
-        found.sort(key=lambda entry: -abs(entry[1][0] or 0.0))
-    shown = found[:MOST_ROWS]
-    left = f", {len(shown)} of {len(found):,} rows" if len(found) > len(shown) else ""
+        results.sort(key=lambda entry: -abs(entry[1][0] or 0.0))
+    shown = results[:MOST_ROWS]
+    left = f", {len(shown)} of {len(results):,} rows" if len(results) > len(shown) else ""
     title = f"{kind.words}{left}"
     if kind.within and len({row[place[kind.within]] for row in rows}) == 1:
         title = f"{title}: {short(str(rows[0][place[kind.within]]), 40)}"
@@ -246,7 +246,7 @@ def _bars(kind: Kind, columns: Sequence[Column], rows: Rows) -> Drawing | None:
     own = [columns[at[i]] for i in used]
     values = [[numbers[i] for _, numbers in shown] for i in used]
     subject = str(rows[0][place[kind.within]]) if kind.within else ""
-    answer = _answer(kind, own, [(name, numbers[:count]) for name, numbers in found], subject)
+    answer = _answer(kind, own, [(name, numbers[:count]) for name, numbers in results], subject)
     return Drawing(kind, [name for name, _ in shown], own, values, [], title, answer)
 
 
@@ -281,11 +281,11 @@ def _points(
 
 
 def _answer(
-    kind: Kind, columns: Sequence[Column], found: Sequence[tuple[str, Sequence[float | None]]], subject: str
+    kind: Kind, columns: Sequence[Column], sequence: Sequence[tuple[str, Sequence[float | None]]], subject: str
 ) -> str:
     """What a table says: the first row, or the lowest and the highest of its rows, of stacked parts of their sums.
 
-    ``subject``: what the rows are about, where only those of one are drawn.
+    ``subject``: what the rows are about, if only those of one are drawn.
     """
     column = columns[0]
 
@@ -295,7 +295,7 @@ def _answer(
         return f"{number_words(entry[1])}{unit} ({entry[0]})"
 
     words = _words(column)
-    filled = [(name, [value or 0.0 for value in own]) for name, own in found]
+    filled = [(name, [value or 0.0 for value in own]) for name, own in sequence]
     if kind.look == "tornado":
         name, ends = max(filled, key=lambda entry: abs(entry[1][2] - entry[1][0]))
         from_, else_, to = map(number_words, ends)
@@ -305,13 +305,13 @@ def _answer(
         start, end = (number_words(own[1]) for _, own in (filled[0], filled[-1]))
         return f"From {start} to {end}{unit} ({subject}); the largest step is {name}, {number_words(step)}."
     if len(columns) == 3 and kind.look == "bars":
-        name, numbers = found[0]
+        name, numbers = sequence[0]
         low, middle, high = (number_words(number or 0.0) for number in numbers)
         return f"{subject}: {middle}, in nine draws of ten {low} to {high} ({name})."
-    entries = [(name, own[0]) for name, own in found if own[0] is not None]
+    entries = [(name, own[0]) for name, own in sequence if own[0] is not None]
     if kind.look == "stacked":
         words, entries = kind.words.removesuffix(" by part").removesuffix(","), [
-            (name, sum(value or 0.0 for value in own)) for name, own in found
+            (name, sum(value or 0.0 for value in own)) for name, own in sequence
         ]  # fmt: skip
     if not entries:
         return ""
@@ -346,7 +346,7 @@ _COLOURS_OF_HOUR = (BLUE, SKY, GREEN, GREY, AMBER, MUTED, ORANGE)
 
 
 def cost_charts(book: Any, live: Live) -> None:
-    """Add a chart below each sheet of :data:`CHARTS` that the workbook has, where it has rows.
+    """Add a chart below each sheet of :data:`CHARTS` that the workbook has, if it has rows.
 
     ``book``: changed in place. ``live``: whose values of formulas are kept as the points of the charts.
     """

@@ -225,7 +225,7 @@ def _scatter(sheet: Worksheet, drawing: Drawing, header: int, size: tuple[float,
 
 
 def write_diagnosis(
-    path: str, found: Diagnosis, command: str, asked: Mapping[str, str], remedy: Sequence[str], plan: Table
+    path: str, diagnosis: Diagnosis, command: str, asked: Mapping[str, str], remedy: Sequence[str], plan: Table
 ) -> None:
     """Write the sheets ``diagnosis`` and ``waterfall``, a plan, and what was asked with both charts in front.
 
@@ -237,12 +237,15 @@ def write_diagnosis(
     book.remove(book.worksheets[0])
     add_styles(book)
     sheet = book.create_sheet("diagnosis")
-    said = [*(one.words for one in found.readings), *(words for words in (found.unexplained, found.telling) if words)]
+    said = [
+        *(one.words for one in diagnosis.readings),
+        *(words for words in (diagnosis.unexplained, diagnosis.telling) if words),
+    ]
     top = len(said) + 2
     for number, words in enumerate(said, 1):
         put(sheet.cell(number, 1), words, wrapped=False)
     tables = {}
-    for table, name, first in ((found.steps, "waterfall", 1), (found.explanations, "diagnosis", top)):
+    for table, name, first in ((diagnosis.steps, "waterfall", 1), (diagnosis.explanations, "diagnosis", top)):
         if not len(table):
             continue
         columns = table.schema.columns
@@ -253,8 +256,8 @@ def write_diagnosis(
             for row in at.iter_rows(min_row=2, min_col=3):
                 for cell in row:
                     cell.number_format = "#,##0.00##"
-    if len(found.explanations):
-        said.append(f"Most likely: {found.explanations['cause'][0]} ({found.explanations['advice'][0]}).")
+    if len(diagnosis.explanations):
+        said.append(f"Most likely: {diagnosis.explanations['cause'][0]} ({diagnosis.explanations['advice'][0]}).")
     stated = tuple(plan.schema.by_name[name] for name in plan.columns)
     write_table(book.create_sheet(plan.kind), stated, data_rows(plan, stated), "A1", plan.kind, fitted=True)
     add_front(book, command, asked, tables, said=[*said, *remedy])

@@ -272,7 +272,7 @@ def _table_sheet(sheet: Worksheet, source: StudySheet, machines: Mapping[str, st
 
 
 def _below(sheet: Worksheet, area: str, source: StudySheet) -> str:
-    """What is printed of a sheet without charts: its table, and its heading where that is wider."""
+    """What is printed of a sheet without charts: its table, and its heading if that is wider."""
     last, row = coordinate_from_string(area.partition(":")[2])
     right = _anchor(sheet, min(_OF_HEADING * len(source.heading), SIZE[0] * 1.5))
     widest = max(column_index_from_string(last), column_index_from_string(right) - 1)

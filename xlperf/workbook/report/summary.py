@@ -92,9 +92,9 @@ def summary_sheet(sheet: Worksheet, report: Report) -> None:
     sheet.print_title_rows = "1:3"
 
 
-def finding_rows(sheet: Worksheet, found: Sequence[Finding], row: int, last: int, across: int) -> int:
+def finding_rows(sheet: Worksheet, result: Sequence[Finding], row: int, last: int, across: int) -> int:
     """A finding in each row, up to the last column, so many characters in a line; the row below them."""
-    for finding in found:
+    for finding in result:
         tag: Any = put(sheet.cell(row, 1), finding.tag, "xlperf text")
         tag.font = Font(name=style.FONT, size=10, bold=True, color=_TONES[finding.tone])
         row = wide_text(sheet, row, 2, last, finding.words, across)
@@ -132,8 +132,8 @@ def _pairs(group: Plans) -> list[int]:
     for row in group.where(GOOD).tolist():
         pairs.setdefault((group.models[row], group.accelerators[row]), []).append(row)
     ranked = sorted(pairs, key=lambda pair: order.index(pair[0]))
-    found = [best(group, _TABLES[group.kind][0], np.array(pairs[pair])) for pair in ranked]
-    return [row for row in found if row is not None]
+    results = [best(group, _TABLES[group.kind][0], np.array(pairs[pair])) for pair in ranked]
+    return [row for row in results if row is not None]
 
 
 def _top(sheet: Worksheet, group: Plans, pairs: Sequence[int], row: int) -> int:
@@ -171,7 +171,7 @@ def _chart_height(pairs: int) -> float:
 
 
 def _chart(sheet: Worksheet, group: Plans, row: int, place: int, table: tuple[int, int], height: float) -> None:
-    """Cost of the best plans, model by model, drawn from their table; throughput where there is no cost."""
+    """Cost of the best plans, model by model, drawn from their table; throughput if there is no cost."""
     header, bars = table[0], min(table[1], _BARS)
     names = {str(sheet.cell(header, column).value).split(" (")[0]: column for column in range(1, _LAST + 1)}
     cost = _TABLES[group.kind][1].split()[-1].replace("_", " ")
@@ -206,20 +206,20 @@ def _chart(sheet: Worksheet, group: Plans, row: int, place: int, table: tuple[in
 
 def findings(report: Report) -> list[Finding]:
     """What a reader should know first."""
-    found: list[Finding] = []
+    results: list[Finding] = []
     training, inference = report.group("training"), report.group("inference")
     if training is not None:
-        found.extend(_training(training))
+        results.extend(_training(training))
     if inference is not None:
-        found.extend(_inference(inference))
+        results.extend(_inference(inference))
     for group in () if report.found else report.groups:  # grids of studies have such plans on purpose
-        found.extend(_too_large(group))
-        found.extend(_refused(group))
-    return found
+        results.extend(_too_large(group))
+        results.extend(_refused(group))
+    return results
 
 
 def best(group: Plans, name: str, rows: np.ndarray, *, lowest: bool = False) -> int | None:
-    """Row with the highest or lowest value of a result among some rows; None where none has one."""
+    """Row with the highest or lowest value of a result among some rows; None if none has one."""
     values = group.number(name)[rows]
     if not np.isfinite(values).any():
         return None
@@ -231,7 +231,7 @@ def _say(group: Plans, name: str, row: int) -> str:
 
 
 def _plan(group: Plans, row: int) -> str:
-    """A plan in words: its name, and model and machine where the name does not say them."""
+    """A plan in words: its name, and model and machine if the name does not say them."""
     name = group.names[row]
     model, accelerator = group.models[row], group.accelerators[row]
     count = group.plans.number("num_accelerators", 1.0)[row]
@@ -305,7 +305,7 @@ _UNITS = {"training": "USD per million tokens", "inference": "USD per million ou
 
 
 def _late(group: Plans, row: int) -> str:
-    """Words on a first token that comes late; "" where it does not."""
+    """Words on a first token that comes late; "" if it does not."""
     late = group.number("ttft")[row] > _PATIENCE
     return f"; the first token only after {number_words(group.number('ttft')[row] / 1000.0)} s" if late else ""
 
@@ -327,13 +327,13 @@ def _alike(group: Plans, rows: np.ndarray, *same: str) -> Iterator[Finding]:
     """The fastest and the slowest accelerator for one model: plans of as many accelerators, and as long requests."""
     rate, cost = group.number(_TABLES[group.kind][0]), group.number(_TABLES[group.kind][1].split()[-1])
     sizes = [group.plans.number(name) for name in ("num_accelerators", *same)]
-    found: dict[tuple[Any, ...], dict[str, int]] = {}
+    by_name: dict[tuple[Any, ...], dict[str, int]] = {}
     for row in rows[np.isfinite(rate[rows])].tolist():
-        own = found.setdefault((group.models[row], *(float(size[row]) for size in sizes)), {})
+        own = by_name.setdefault((group.models[row], *(float(size[row]) for size in sizes)), {})
         known = own.get(group.accelerators[row])
         if known is None or rate[row] > rate[known]:
             own[group.accelerators[row]] = row
-    alike = [list(own.values()) for own in found.values() if len(own) > 1]
+    alike = [list(own.values()) for own in by_name.values() if len(own) > 1]
     if not alike:
         return
     one = max(alike, key=lambda own: (len(own), sizes[0][own[0]]))
@@ -425,7 +425,7 @@ def _too_large(group: Plans) -> Iterator[Finding]:
 
 
 def needs(group: Plans) -> tuple[np.ndarray, np.ndarray]:
-    """Memory that plans need, with reserves where they are computed, and memory that there is. [GiB]"""
+    """Memory that plans need, with reserves if they are computed, and memory that there is. [GiB]"""
     need = group.number("memory_reserved")
     return np.where(np.isnan(need), group.number("memory"), need), group.number("memory_capacity")
 
