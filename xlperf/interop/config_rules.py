@@ -1,7 +1,7 @@
-"""What the settings of stacks that are read from configuration files mean for a plan if several decide a column.
+"""Rules for plan columns that several settings of a configuration file decide together.
 
-Parallel degrees of these stacks leave data parallelism to the number of accelerators, and batches are stated for one
-device or replica: the plan's global batch follows from both.
+These stacks leave data parallelism to the number of accelerators and give batches per device or replica: the plan's
+global batch follows from both.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MODULES = {"core_attn": "core_attention", "layernorm": "norm", "mla_up_proj": "
 
 
 UNREAD = "@"
-"""What the name of a setting starts with that a rule adds to a plan if its value has no counterpart in plans."""
+"""Prefix of a setting that a rule adds to a plan for a value without counterpart in plans."""
 
 
 def number(told: Mapping[str, str], name: str, default: float = 0.0) -> float:
@@ -52,7 +52,7 @@ def text(value: float) -> str:
 
 
 def _machines(plan: Stated, told: Mapping[str, str], fallback: float = 0.0) -> None:
-    """Accelerators of a run, from those of a node, from ``fallback`` if the file states nodes alone."""
+    """Accelerators of a run, from accelerators per node, or from ``fallback`` if the file gives nodes alone."""
     each = number(told, "@accelerators_per_node", fallback if "@nodes" in told else 0.0)
     if each:
         plan.setdefault("num_accelerators", text(each * number(told, "@nodes", 1.0)))
@@ -95,7 +95,7 @@ def _sixteen(plan: Stated, told: Mapping[str, str]) -> None:
 
 
 def _adapter(plan: Stated, told: Mapping[str, str], default: float) -> None:
-    """LoRA: its rank, and which products it stands beside."""
+    """LoRA: rank and adapted projections."""
     kind = told.get("@tuning", "full").casefold()
     if kind in ("full", "none", "null", ""):
         return

@@ -85,7 +85,7 @@ def _on_one_line(text: str) -> str:
 
 
 def _mostly_keys(text: str) -> bool:
-    """Whether most lines are keys or items, as those of YAML are."""
+    """Whether most lines are YAML keys or items."""
     if text.startswith("#!"):
         return False
     lines = [line.strip() for line in text.splitlines()]
@@ -173,7 +173,7 @@ def _python(text: str) -> Iterator[Setting]:
 
 
 def _filled(settings: Sequence[Setting], given: Mapping[str, str]) -> list[Setting]:
-    """Settings with references to others and to variables of the environment filled in; those not known stay."""
+    """Settings with references and environment variables filled in; unknown references remain."""
     stated = {one.name.rstrip(":="): one.argument for one in settings}
 
     def value(match: re.Match[str]) -> str:

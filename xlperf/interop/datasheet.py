@@ -45,7 +45,7 @@ _BOTH = re.compile(r"nvlink|infinity|interconnect|both directions|bidirectional"
 
 
 class AcceleratorRow(NamedTuple):
-    """A row of ``accelerators`` in the schema's units, what was done to its numbers, and lines that no column has."""
+    """A row of ``accelerators`` in the schema's units, the conversions of its numbers, and lines without a column."""
 
     row: dict[str, float | str]
     remarks: list[str]
@@ -53,9 +53,9 @@ class AcceleratorRow(NamedTuple):
 
 
 def read_card(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Read lines of a name and a value: separated by a comma, tab, colon or equals sign; or a JSON object.
+    """Read lines of a name and a value, separated by a comma, tab, colon or equals sign; or a JSON object.
 
-    Raises InputError where the file cannot be read or holds no such line.
+    Raises InputError if the file cannot be read or holds no such line.
     """
     file = Path(path)
     try:
@@ -83,9 +83,9 @@ def read_card(path: str | os.PathLike[str]) -> dict[str, str]:
 def accelerator_row(card: Mapping[str, str], name: str, source: str) -> AcceleratorRow:
     """Turn a card into a row of the sheet ``accelerators``.
 
-    ``card``: values by name, as :func:`read_card` gives them. ``name``: name of the accelerator where the card has
-    none. ``source``: where the card comes from. Raises InputError for a value that is no number in a unit of its
-    column, naming the line.
+    ``card``: values by name, from :func:`read_card`. ``name``: name of the accelerator if the card has none.
+    ``source``: origin of the card. Raises InputError for a value that is no number in a unit of its column, naming the
+    line.
     """
     columns = table_schema("accelerators").by_name
     row: dict[str, float | str] = {}

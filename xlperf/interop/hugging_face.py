@@ -1,8 +1,8 @@
 """A configuration of Hugging Face (config.json) as a row of the sheet ``models``.
 
-Which entry of a configuration is which column stands in ``hugging_face_entries.csv``; its defaults, and what it leaves
-to its code (gated or not, which norm, biases), come with its type (:mod:`xlperf.interop.hugging_face_types`). Parts
-that a row cannot express are named: then the kind of attention is one that no plan is computed for.
+``hugging_face_entries.csv`` maps entries to columns. Defaults, and properties that a configuration leaves to its code
+(gating, norm, biases), follow from its model type (:mod:`xlperf.interop.hugging_face_types`). Parts that a row cannot
+express are named, and the row gets a kind of attention that no plan is computed for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LARGEST_NUMBER = 2**40
 _MOST_LAYERS = 10_000
 _SPARSE_KINDS = ("selected", "compressed")
 _NO_DECODER = ("ForMaskedLM", "ForPreTraining", "ForSequenceClassification", "ForTokenClassification", "Encoder")
-"""Ends of architectures whose tokens see those behind them: they generate nothing."""
+"""Suffixes of architectures with bidirectional attention, which generate nothing."""
 _FULL = ("full_attention", "attention", "global_attention")
 _WINDOWS = ("sliding_window", "sliding_window_size", "window_size")
 _INDEXED = ("indexed_attention", "deepseek_sparse_attention", "minimax_m3_sparse")
@@ -29,11 +29,11 @@ Row = dict[str, object]
 
 
 class ModelRow(NamedTuple):
-    """A row of ``models`` in the units of the schema, and what a reader should know of it.
+    """A row of ``models`` in the units of the schema, and remarks for its reader.
 
-    ``left_out`` names what the model has and the row does not (a vision tower); ``refused`` why no plan is computed
-    with it, "" if plans are. ``unread``: entries that may change its layers and were not read. ``filled``: entries
-    that the file lacks, with the defaults of their class. ``assumed``: why it was taken as Llama, "" for a known type.
+    ``left_out``: parts of the model without a column (a vision tower). ``refused``: why no plan is computed with it, ""
+    if plans are. ``unread``: entries that may change its layers and were not read. ``filled``: missing entries, with
+    the defaults of their class. ``assumed``: why it was read as Llama, "" for a known type.
     """
 
     row: Row
@@ -45,7 +45,7 @@ class ModelRow(NamedTuple):
 
 
 class _Found:
-    """Columns read from a configuration, and remarks on what a row cannot hold."""
+    """Columns read from a configuration, and remarks on properties without a column."""
 
     def __init__(self, config: Entries) -> None:
         self.config = config
@@ -82,7 +82,7 @@ def _unmodelled(kind: str) -> dict[str, str]:
 
 @cache
 def _same() -> list[tuple[str, tuple[str, ...], str]]:
-    """Columns that other entries must agree with, and what a model is where they do not."""
+    """Columns that other entries must agree with, and the consequence of a disagreement."""
     stated = rows("interop/hugging_face_entries.csv")
     return [(row["column"], tuple(row["entries"].split()), row["remark"]) for row in stated if row["part"] == "same"]
 
@@ -103,10 +103,10 @@ def _listed(value: Any) -> list[Any]:
 def model_row(config: Mapping[str, Any], name: str, source: str, counted: bool | None = None) -> ModelRow:
     """Turn a configuration into a row of the sheet ``models``.
 
-    ``config``: content of config.json. ``name``: name that the model gets. ``source``: if it was read. ``counted``:
-    whether a count of parameters agrees, or True where it will be compared; None: there is no count. A type that is not
-    known is taken as Llama only with a count that agrees. Returns the row, what it leaves out, and why plans with it
-    are refused. Raises InputError where the configuration lacks a number that a row needs.
+    ``config``: content of config.json. ``name``: name for the model. ``source``: origin of the file. ``counted``:
+    whether a count of parameters agrees, or True if the caller will compare it; None without a count. An unknown type
+    is read as Llama only with an agreeing count. Returns the row, parts left out, and the reason for refused plans.
+    Raises InputError if the configuration lacks a number that a row needs.
     """
     if config.get("peft_type"):
         base = config.get("base_model_name_or_path") or "its base model"
@@ -183,7 +183,7 @@ def _reasons(config: Mapping[str, Any], inner: Entries, family: Mapping[str, str
 
 
 def language_part(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of the language model, where others stand beside it."""
+    """The configuration of the language model among several parts."""
     config = _thinking_part(config)
     parts = (config.get(key) for key in ("text_config", "llm_config", "language_config"))
     own = next((part for part in parts if part and isinstance(part, Mapping)), None)
@@ -202,7 +202,7 @@ def language_part(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _thinking_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration of the model that answers in text, where one that speaks stands beside it (Qwen's Omni)."""
+    """The configuration of the model that answers in text, beside one that speaks (Qwen's Omni)."""
     part = config.get("thinker_config")
     return part if part and isinstance(part, Mapping) else config
 
@@ -278,7 +278,7 @@ def _mixture_layers(row: Row, result: _Found) -> None:
 
 
 def _words(row: Row, result: _Found, family: Mapping[str, str]) -> None:
-    """Choices and flags: what the configuration states, else what the code of its model type does."""
+    """Choices and flags as stated, else by the code of the model type."""
     config = result.config
     bias = family["linear_bias"]
     stated = config.get("attention_bias", config.get("qkv_bias", config.get("use_qkv_bias", config.get("bias"))))
@@ -385,7 +385,7 @@ def _or(value: Any, usual: int) -> int:
 
 
 def _ratio(near: int, far: int) -> str:
-    """Layers of two kinds as a ratio, the far ones counted as 1 where rounding gives the same layers.
+    """Layers of two kinds as a ratio; global layers count as 1 if rounding gives the same layers.
 
     >>> _ratio(52, 10), _ratio(48, 16), _ratio(3, 7)
     ('5 : 1', '3 : 1', '3 : 7')
@@ -397,10 +397,10 @@ def _ratio(near: int, far: int) -> str:
 
 
 def _layer_types(result: _Found, layers: int, usual: str) -> list[str]:
-    """Kind of each layer, stated or following from an interval; all full if nothing says otherwise.
+    """Kind of each layer, stated or from an interval; all full by default.
 
-    ``usual``: what the code of the model type does: ``sliding 4`` every fourth layer full, ``sliding 4 first`` from the
-    first on, ``full`` all of them before max_window_layers, blank all with the window if one is stated.
+    ``usual``: behaviour of the model type's code: ``sliding 4`` every fourth layer full, ``sliding 4 first`` from the
+    first on, ``full`` every layer before max_window_layers, blank all layers with a stated window.
     """
     config = result.config
     types = _listed(config.get("layer_types")) or _listed(config.get("attention_layers"))
@@ -450,7 +450,7 @@ def _state_space(row: Row, result: _Found, pattern: Sequence[str]) -> None:
 
 
 def _needed(row: Mapping[str, object], name: str, source: str, refused: str) -> None:
-    """Refuse a configuration that lacks what every model has, or whose numbers are impossible."""
+    """Refuse a configuration that lacks a number of every model, or has impossible numbers."""
     columns = ["num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "vocab_size"]
     if not refused:
         columns += ["kv_lora_rank"] if row["attention_type"] == "MLA" else []

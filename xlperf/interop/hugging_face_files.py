@@ -18,11 +18,11 @@ _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def read_config(path: str | os.PathLike[str]) -> tuple[dict[str, Any], float | None, str]:
-    """Read a configuration, and count the weights where they or their index lie beside it.
+    """Read a configuration, and count the weights in the files or the index beside it.
 
     ``path``: config.json, or a folder that holds one. A file of another name has no weights beside it. Returns the
-    configuration, the number of weights (None if nothing tells it), and where that was read. Raises InputError where
-    there is no such file, or it is no JSON object; if a folder holds an adapter alone.
+    configuration, the number of weights (None if unknown), and its source. Raises InputError for a missing file, a file
+    that is no JSON object, or a folder that holds an adapter alone.
     """
     file = Path(path)
     if file.is_dir():

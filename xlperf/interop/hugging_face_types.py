@@ -1,8 +1,8 @@
-"""Model types of Hugging Face: which one a configuration is of, and its entries with the defaults of that type.
+"""Model types of Hugging Face: the type of a configuration, and its entries with the defaults of that type.
 
-``hugging_face.csv`` says what the code of a type adds to its configuration, or why no row expresses it;
-``hugging_face_defaults.csv`` the defaults of the configuration classes of transformers 5.24, the type of the language
-part of types with parts, and their architectures.
+``hugging_face.csv``: properties that the code of a type adds, or why no row expresses it.
+``hugging_face_defaults.csv``: defaults of the configuration classes of transformers 5.24, the type of the language part
+of multimodal types, and their architectures.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _STRUCTURE = re.compile(
     r"expert|moe|mlp|ffn|head|layer|cross|share|conv|mamba|ssm|state_size|lora|rank|window|chunk|mtp|nextn|sparse|"
     r"latent|topk|zero_|residual|embed.*(dim|size)|hidden_size|gate|gating|block_size|loop|recur|memory|linear_attn"
 )
-"""Names of entries that may change what a model computes."""
+"""Names of entries that may change the computation of a model."""
 _HARMLESS = re.compile(
     r"norm|eps|drop|init|bias|rope|rotary|loss|aux|coef|scal|router_(jitter|logits)|output_|token_id|act$|act_fn|"
     r"activation|layer_types|dtype|max_window_layers|config|^moe_layers$|fp32|"
@@ -26,7 +26,7 @@ _HARMLESS = re.compile(
     r"cross_attention_hidden_size|^qk_head_dim$|_loss|softcap|multiplier|logit_softcapping|num_hash_layers|^_|"
     r"capacity|overlap|^time_step|^chunk_size$|^cla_share_factor$|^num_mtp_modules$|^mtp_transformer_layers$|^mtp_.*type$|swiglu_limit|bidirectional|(head|expert|layer)s?_mask"
 )
-"""Names among those that do not."""
+"""Exceptions among them, which change nothing."""
 _UNREAD_ANYWHERE = re.compile(
     r"token_id$|token_index$|_token$|^_|eps|drop|init|rope|rotary|theta|loss|aux|coef|router_jitter|^output_|dtype$|"
     r"^(architectures|auto_map|transformers_version|model_type|use_cache|hidden_act(ivation)?|activation_function|"
@@ -43,13 +43,13 @@ _UNREAD_ANYWHERE = re.compile(
 """Names of entries that no type reads as a shape."""
 _TURNED_OFF: tuple[object, ...] = (None, False, 0, "", [], {})
 _SWITCHES = ("is_moe", "use_moe", "enable_moe")
-"""Entries that, where false, leave a mixture of experts out that others describe."""
+"""Entries whose value false switches off a mixture of experts that other entries describe."""
 
 
 class ModelType(NamedTuple):
-    """A type of model: its name, columns that its code decides, defaults of its entries; a remark if it is assumed.
+    """A type of model: its name, columns that its code decides, and defaults of its entries.
 
-    ``assumed``: why the model is taken as Llama, "" for a known type. ``remark``: how a known type was found.
+    ``assumed``: why the model is read as Llama, "" for a known type. ``remark``: evidence for a known type.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Entries(dict[str, Any]):
         self.filled: dict[str, Any] = {}
 
     def get(self, key: str, default: Any = None) -> Any:
-        """An entry that is stated, else the default of its class, else that of the caller."""
+        """A stated entry, else the default of its class, else the caller's."""
         self.read.add(key)
         if key in self:
             return super().get(key)
@@ -94,10 +94,10 @@ class Entries(dict[str, Any]):
         return any(self.get(key) is False for key in _SWITCHES)
 
     def unread(self, known: bool) -> list[str]:
-        """Entries that may change what a model computes, and that nobody looked at.
+        """Entries that may change the computation of a model and were not looked up.
 
-        ``known``: of a known type entries with its defaults are none, nor names that tell of no structure; of an
-        unknown type every entry counts whose name is not one that all types share.
+        ``known``: for a known type, entries with their defaults and names without structure do not count; for an
+        unknown type every entry counts unless all types share its name.
         """
         stated = [key for key in self if key not in self.read and not _UNREAD_ANYWHERE.search(key)]
         if not known:
@@ -134,7 +134,7 @@ def _by_architecture() -> dict[str, str]:
 
 
 def _stem(architecture: str) -> str:
-    """Name of a model in that of a class.
+    """Name of a model in the name of a class.
 
     >>> _stem("DeepseekV4ForCausalLM"), _stem("GPT2LMHeadModel")
     ('deepseekv4', 'gpt2')
@@ -168,9 +168,9 @@ def tied_by_parts(config: Mapping[str, Any]) -> bool | None:
 
 
 def model_type(config: Mapping[str, Any], part: Mapping[str, Any]) -> ModelType:
-    """The type of a language model: by its own model type, by that of the whole, or by its architectures.
+    """The type of a language model: by its own model type, by the whole configuration's, or by its architectures.
 
-    ``config``: the whole configuration. ``part``: its language part, which may be the whole.
+    ``config``: the whole configuration. ``part``: its language part, perhaps the whole.
     """
     known = families()
     own = str(part.get("model_type") or "")

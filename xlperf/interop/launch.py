@@ -1,9 +1,9 @@
 """Launch lines of training and serving stacks: the arguments of a plan, and the plan of arguments.
 
-``launch_flags.csv`` says which flag of which version is which column; rows without a column are flags that alter
-neither time nor memory. What a stack has no flag for (the accelerator, the network, lengths of a benchmark ...) stands
-in comment lines that start with ``# xlperf:``. Columns that several arguments decide together follow from quantities of
-the stack (``@data``, ``@tensor``) by :mod:`xlperf.interop.launch_rules`.
+``launch_flags.csv`` maps the flags of each version to columns; flags without a column alter neither time nor memory.
+Comment lines that start with ``# xlperf:`` hold columns without a flag (accelerator, network, lengths of a benchmark).
+Columns that several arguments decide together follow from quantities of the stack (``@data``, ``@tensor``) by
+:mod:`xlperf.interop.launch_rules`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _SHORT = re.compile(r"-[A-Za-z]|[A-Z_][A-Z0-9_]*=")
 """Options of other commands on the same line, and variables: not listed if they are not known."""
 _ZERO = frozenset({"zero_stage", "zero_group_size", "offload_activations", "tensor_parallel"})
-"""Columns that a DeepSpeed configuration decides where another stack refers to it."""
+"""Columns that a DeepSpeed configuration decides if another stack refers to it."""
 _LAUNCHERS = frozenset({"@nodes", "@accelerators_per_node"})
 """Quantities that torchrun states by itself."""
 Groups = Sequence[Sequence[Sequence[Setting]]]
@@ -91,15 +91,15 @@ def _commands() -> tuple[str, ...]:
 
 
 LOG = "(log)"
-"""How versions of names end that stand in logs and results alone."""
+"""Suffixes of version names that occur in logs and results alone."""
 _POSITIONAL = ("vllm serve", "trtllm-serve")
 
 
 def launch_lines(plan: Table, stack: str, shape: Shape | None = None) -> list[str]:
-    """Arguments of one plan, one per line; with the shape of its model the commands that start it.
+    """Arguments of one plan, one per line; with the shape of its model, the commands that start it.
 
-    ``stack``: one of :func:`stacks`. ``shape``: of the plan's model and servers. Raises InputError where the stack does
-    not run plans of this kind, or a start would break a rule about its flags.
+    ``stack``: one of :func:`stacks`. ``shape``: model and servers of the plan. Raises InputError if the stack does not
+    run plans of this kind, or a start would break a rule about its flags.
     """
     known = flags(stack)
     if known[0].kind != plan.kind:
@@ -170,7 +170,7 @@ def _arguments(known: Sequence[Flag], stated: Mapping[str, str], written: Sequen
 
 
 def _stated(plan: Table) -> Stated:
-    """What a plan states, as a sheet would have it."""
+    """Stated columns of a plan as a sheet would show them."""
     result = {}
     for column in plan.schema.by_name.values():
         if column.name not in plan:
@@ -212,13 +212,12 @@ def read_launch(
 ) -> Launch:
     """The plan of a launch line, script or configuration file, or of a log or result that lists its arguments.
 
-    ``text``: arguments, with or without what :func:`launch_lines` adds in comments. ``name``: what the text is called,
-    for messages. ``stack``: one of :func:`read_stacks`; "": the one that recognises the text, or that most of its flags
-    are of. ``given``: columns of the plan, and variables of the environment, that the text does not say. ``models``:
-    among these a model is found by its name or its dimensions. ``partial``: settings that move a result and are not
-    read become remarks. ``beside``: folder of the file, in which a configuration that it refers to is looked up. Raises
-    InputError if no stack recognises the text, values are wrong, the text does not say what a plan must, or it has
-    settings that move a result and are not read.
+    ``text``: arguments, with or without the comments of :func:`launch_lines`. ``name``: name of the text for messages.
+    ``stack``: one of :func:`read_stacks`; "": the stack that recognises the text, or owns most of its flags. ``given``:
+    plan columns and environment variables missing in the text. ``models``: candidates, matched by name or dimensions.
+    ``partial``: unread settings that move a result become remarks. ``beside``: folder for configurations that the file
+    refers to. Raises InputError if no stack recognises the text, values are wrong, a mandatory column is missing, or a
+    setting that moves a result is not read.
     """
     logged, lines = logged_settings(text[:MOST_TEXT]), log_lines(text[:MOST_TEXT])
     if len(text) > MOST_TEXT and not logged:
@@ -277,7 +276,7 @@ def read_launch(
 
 
 def _as_one(groups: Sequence[Sequence[Setting]]) -> list[list[Setting]]:
-    """Settings of several commands as those of one."""
+    """Settings of several commands as one command's."""
     return [[one for group in groups for one in group]]
 
 
@@ -314,7 +313,7 @@ def listed(words: Sequence[str]) -> str:
 
 
 def _recognised(text: str, groups: Groups, stack: str, given: Mapping[str, str], name: str) -> tuple[str, Groups]:
-    """The stack that recognises a file, "" where flags have to decide, and the settings that it is read by."""
+    """The stack that recognises a file, "" if flags have to decide, and the settings to read it by."""
     config = config_of(text, given)
     if any(one.name.startswith("-") or ".-" in one.name for group in groups[0] for one in group):
         config = Config("", [])  # commands inside YAML are read as commands
@@ -411,11 +410,11 @@ def _fit(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> float:
 
 
 class Told(NamedTuple):
-    """What commands of a stack say.
+    """Settings found in the commands of a stack.
 
-    ``values``: by column; ``unknown``: settings that are not in the table; ``open``: settings without a value, and
-    their columns; ``handed``: unknown values that another script gets; ``scripts``: scripts that get values or give
-    them; ``started``: others.
+    ``values``: by column; ``unknown``: settings outside the table; ``open``: settings without a value, and their
+    columns; ``handed``: unknown values passed to another script; ``scripts``: scripts that receive or provide values;
+    ``started``: other scripts.
     """
 
     values: Stated
@@ -479,7 +478,7 @@ def _last(path: str) -> str:
 
 
 def _take(told: Told, values: Stated, setting: Setting, own: Sequence[Flag], script: str) -> None:
-    """Add a setting to what is known; ``script``: the other script that gets it, if it may move a result there."""
+    """Add a setting; ``script``: the other script that receives it, if it may move a result there."""
     if not own:
         if setting.name[0] != "$":
             told.unknown.append(setting.words)

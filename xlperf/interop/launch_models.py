@@ -37,10 +37,10 @@ def named_model(names: list[str], models: Table) -> str:
 
 
 def described_models(told: Mapping[str, str], models: Table, whole: bool) -> tuple[list[str], str]:
-    """Models that agree with every dimension stated, and, if there is none, how the nearest one differs.
+    """Models that agree with every stated dimension, and, without any, how the nearest one differs.
 
-    ``told``: dimensions, with names such as ``@num_layers``. ``whole``: what is not stated is as Megatron-LM has it
-    without a flag (no gate, no experts, feed-forward size 4 times the hidden size), and not unknown.
+    ``told``: dimensions, with names such as ``@num_layers``. ``whole``: unstated dimensions have Megatron-LM's defaults
+    (no gate, no experts, feed-forward size 4 times the hidden size) and are not unknown.
     """
     stated = _stated(told, whole)
     names = models.text("model")
@@ -67,9 +67,9 @@ def described_models(told: Mapping[str, str], models: Table, whole: bool) -> tup
 
 
 def contradicted(told: Mapping[str, str], model: str, models: Table) -> str:
-    """Dimensions stated that a model of the catalog does not have, in words; "" if it has them all.
+    """Stated dimensions that contradict a model of the catalog, in words; "" if all agree.
 
-    ``told``: as :func:`described_models` takes it. ``model``: a name of the table.
+    ``told``: as for :func:`described_models`. ``model``: a name of the table.
     """
     values = np.flatnonzero(models.text("model") == model)
     if not len(values):
@@ -104,7 +104,7 @@ def _stated(told: Mapping[str, str], whole: bool) -> dict[str, float]:
 
 
 def _switches(stated: Mapping[str, float]) -> dict[str, float]:
-    """What Megatron-LM does without its switches: no gate, no latent attention, keys and values for every head."""
+    """Megatron-LM without its switches: no gate, no latent attention, keys and values for every head."""
     by_name = {"gated_mlp": 0.0, "kv_lora_rank": 0.0}
     if "num_attention_heads" in stated:
         by_name["num_query_groups"] = stated["num_attention_heads"]

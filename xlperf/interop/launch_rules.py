@@ -1,6 +1,6 @@
-"""What the settings of a training or serving stack mean for a plan if several of them decide a column, and back.
+"""Rules for plan columns that several settings of a stack decide together, in both directions.
 
-What a stack does if a flag is not given stands in ``launch_defaults.csv``, beside what a blank column means here.
+``launch_defaults.csv`` has the behaviour of a stack without a flag beside the meaning of a blank column.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SOFTWARE = {"megatron": "megatron", "nemo": "nemo", "torchtitan": "torchtitan", 
 _SHARED = ("sequence_parallel", "tensor_overlap")
 """Columns that mean something with tensor parallelism only."""
 OWN_SOFTWARE = {"training": "megatron", "inference": "tensorrt-llm"}
-"""What a blank software is."""
+"""Meaning of a blank software."""
 _MODULES = {"core_attn": "core_attention", "layernorm": "norm", "mla_up_proj": "latent", "mlp": "mlp", "moe": "moe",
             "moe_act": "activation"}  # fmt: skip
 _NARROW = (("fp4", r"(nv|mx)?fp4"), ("fp8", r"fp8"), ("int4", r"awq|gptq|int4|w4a16|w4a8"),
@@ -42,20 +42,20 @@ _OF_MODEL = ("@model", "@flavor", "@family", "@size", "@named", "@config", "@num
              "@ffn_hidden_size", "@num_attention_heads", "@num_query_groups", "@num_experts", "@top_k", "@vocab_size",
              "@head_size", "@moe_ffn_hidden_size", "@q_lora_rank", "@kv_lora_rank")  # fmt: skip
 _CAPTURED = tuple(float(size) for size in (1, 2, 4, 8, 16, 32, 64, 128, *range(256, 3073, 256)))
-"""Tokens of a pass that TensorRT-LLM captures graphs for where piecewise graphs are on. [-]"""
+"""Tokens of a pass with CUDA graphs in TensorRT-LLM under piecewise graphs. [-]"""
 
 
 @cache
 def stack_defaults(stack: str) -> tuple[tuple[str, str, str], ...]:
-    """Column, what blank means in a plan, and what the stack does without its flag, if the two differ."""
+    """Column, meaning of a blank cell, and behaviour of the stack without its flag, if the two differ."""
     result = rows("interop/launch_defaults.csv")
     return tuple((row["column"], row["blank"], row["without"]) for row in result if row["stack"] == stack)
 
 
 def wrapper_defaults(told: Mapping[str, str], stack: str) -> tuple[str, dict[str, str]]:
-    """The wrapper around a stack whose command or configuration the text has, and its own defaults by column.
+    """The wrapper around a stack in a command or configuration, and its own defaults by column.
 
-    ``told``: with signs of wrappers, as ``@sign megatron sft``. ``stack``: whose arguments.
+    ``told``: with signs of wrappers, as ``@sign megatron sft``. ``stack``: owner of the arguments.
     """
     for row in rows("interop/launch_wrappers.csv"):
         if row["stack"] == stack and any(f"@sign {sign}" in told for sign in row["sign"].split("|")):
@@ -70,10 +70,10 @@ def _holds(condition: str, told: Mapping[str, str]) -> bool:
 
 
 def settled(column: str, given: Collection[str], plan: Mapping[str, str], sourced: Sequence[str]) -> bool:
-    """Whether a setting without a value is superfluous, as the columns that it decides are known otherwise.
+    """Whether a setting without a value is superfluous because other settings decide its columns.
 
-    ``column``: of the plan, or a quantity of the stack. ``given``: columns that the user states. ``plan``: what is
-    known. ``sourced``: scripts whose variables are not known; without any, an array that is not set is empty.
+    ``column``: of the plan, or a quantity of the stack. ``given``: columns that the user states. ``plan``: known
+    columns. ``sourced``: scripts with unknown variables; without any, an unset array is empty.
     """
     if column.startswith("@array"):
         return not sourced or ("MODEL" in column and "model" in plan)
@@ -84,10 +84,10 @@ def settled(column: str, given: Collection[str], plan: Mapping[str, str], source
 
 
 def plan_of(stack: str, told: Mapping[str, str], models: Table | None = None, notes: list[str] | None = None) -> Stated:
-    """Columns of the plan that arguments of a stack mean.
+    """Plan columns of the arguments of a stack.
 
-    ``stack``: whose arguments. ``told``: columns and own quantities of the stack that its flags state. ``models``:
-    among these a model is found by its name or its dimensions. ``notes``: gets what was assumed.
+    ``stack``: owner of the arguments. ``told``: columns and own quantities of the stack from its flags. ``models``:
+    candidates, matched by name or dimensions. ``notes``: receives assumptions.
     """
     notes = [] if notes is None else notes
     plan = {name: value for name, value in told.items() if not name.startswith("@")}
@@ -166,7 +166,7 @@ def stack_of(stack: str, stated: Mapping[str, str]) -> Stated:
 
 
 def _overlaps(stack: str, items: Mapping[str, str]) -> bool:
-    """Whether a stack overlaps tensor-parallel communication: not without what its own check asks for."""
+    """Whether a stack overlaps tensor-parallel communication: only with the prerequisites of its own check."""
     needed = {"megatron": "sequence_parallel", "torchtitan": "compiled"}.get(stack, "")
     tensor = _number(items, "tensor_parallel", 1.0) > 1.0
     return tensor and items.get(needed, "yes") == "yes" if needed else True
@@ -178,7 +178,7 @@ def _limited_alone(stack: str, replicas: float) -> float:
 
 
 def _running(plan: Stated, told: Mapping[str, str], stack: str) -> None:
-    """The limit of requests of an engine: of a batch that is given by itself, or of what runs of a load."""
+    """Request limit of an engine: of a static batch, or of the running batch under load."""
     if "@running" not in told:
         return
     most = _number(told, "@running")
@@ -347,7 +347,7 @@ def _accelerators(plan: Stated, told: Mapping[str, str]) -> None:
 def _model(
     plan: Mapping[str, str], told: Mapping[str, str], models: Table | None, stack: str, notes: list[str]
 ) -> Stated:
-    """The model by its names and by its dimensions, which have to agree; what does not is in the notes."""
+    """The model by its names and by its dimensions, which have to agree; the notes list disagreements."""
     names = [" ".join(told[name] for name in ("@model", "@flavor") if told.get(name))]
     if "." not in told.get("@family", "."):  # -m of Python names a module
         names.append(" ".join(told[name] for name in ("@family", "@size") if told.get(name)))

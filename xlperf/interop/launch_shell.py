@@ -41,7 +41,7 @@ class Endless(ValueError):
 
 
 class Call(NamedTuple):
-    """Words of a command; ``before``: variables that are set for it alone; ``exported``: those of all commands."""
+    """Words of a command; ``before``: its own variables; ``exported``: variables of all commands."""
 
     words: list[str]
     before: Mapping[str, str]
@@ -69,7 +69,7 @@ class Shell:
     def commands(self, text: str) -> Iterator[Call | str]:
         """Each command in turn; the text of a here-document as a whole.
 
-        Raises Endless where variables grow or blocks nest beyond what a script has.
+        Raises Endless if variables grow or blocks nest beyond the size of a script.
         """
         taken: list[bool | None] = []  # of each condition around a statement: taken, not, or another branch was
         subjects: list[str] = []
@@ -110,7 +110,7 @@ class Shell:
                 yield from self._simple(statement)
 
     def _is_one_of(self, subject: str, patterns: str) -> bool:
-        """Whether a text fits one of the patterns of a branch, which stand between strokes."""
+        """Whether a text matches one of the patterns of a branch, separated by strokes."""
         for pattern in (one.strip("\"'") for one in patterns.split("|")):
             self._spend(len(pattern))
             if subject == pattern or pattern == "*" or (set(pattern) & set("*?[") and self._fits(subject, pattern)):
@@ -161,7 +161,7 @@ class Shell:
             self.variables[name.strip()] = words[0]
 
     def words(self, text: str) -> list[str]:
-        """Words of a text, variables filled in; a word with options inside quotes is taken apart."""
+        """Words of a text, variables filled in; a quoted word with options is split."""
         text = self.filled(text)[: 10 * MOST_VALUE]
         self._spend(len(text) // 10)  # what there is but for variables is bounded by the text
         try:
@@ -175,7 +175,7 @@ class Shell:
         return names
 
     def filled(self, text: str, unknown: bool = True) -> str:
-        """A text with its variables; those not known stay, or are empty."""
+        """A text with its variables; unknown ones remain, or are empty."""
 
         def inserted(value: str) -> str:
             return value.replace("$", _HELD)  # what a variable holds is not filled in again

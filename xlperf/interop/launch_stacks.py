@@ -37,10 +37,10 @@ def readable() -> str:
 
 
 def claimed(text: str, config: Config, groups: Iterable[Sequence[Setting]], name: str) -> str:
-    """The first stack whose evidence is in a file; "" if no stack has any, ``serving`` for an engine.
+    """The first stack with evidence in a file; "" if no stack has any, ``serving`` for an engine.
 
-    ``text``: the file. ``config``: its settings if it is a configuration file. ``groups``: settings of its
-    commands. ``name``: what the file is called. Raises InputError where the stack is known and not read.
+    ``text``: the file. ``config``: its settings if it is a configuration file. ``groups``: settings of its commands.
+    ``name``: name of the file. Raises InputError for a known stack that is not read.
     """
     settings = config.settings or [one for group in groups for one in group]
     names = frozenset(plain(one.name)[:LONGEST_NAME] for one in settings)
@@ -93,9 +93,9 @@ def switched_off(settings: Iterable[Setting]) -> frozenset[str]:
 
 
 def verdict(setting: Setting, off: frozenset[str] = frozenset()) -> str:
-    """``moves``, ``harmless``, or "" for a setting that no pattern knows.
+    """``moves``, ``harmless``, or "" for a setting without a pattern.
 
-    A setting that would move a result is harmless if its value changes nothing or if ``off`` has what it belongs to.
+    A setting that would move a result is harmless if its value changes nothing or if ``off`` has its feature.
 
     >>> verdict(Setting("--expert-parallel", ("4",))), verdict(Setting("expert_parallel:", ("1",)))
     ('moves', 'harmless')
@@ -137,7 +137,7 @@ def placed(words: str, text: str) -> str:
 
 
 def _line_of(text: str, key: str) -> int:
-    """Line of a key, 0 if it is not found: that of the last part of its path after those of the others in turn."""
+    """Line of the last part of a key's path, searched after the lines of the earlier parts; 0 if there is none."""
     lines = text[:MOST_SEARCHED].splitlines()[:MOST_LINES]
     place = 0
     for part in [key] if key.startswith("-") else key.split(".")[-3:]:
@@ -150,9 +150,9 @@ def _line_of(text: str, key: str) -> int:
 
 
 def own_model(stack: str, quantities: Mapping[str, str], models: Table | None, name: str) -> str:
-    """Model of the catalog that a stack's own name for it means, "" if the table does not say.
+    """Model of the catalog behind a stack's own name, "" if the table lacks it.
 
-    Raises InputError where the stack's model is known to be none of the catalog.
+    Raises InputError if the stack's model is known to be missing in the catalog.
     """
     named = " ".join(quantities[key] for key in ("@model", "@flavor") if quantities.get(key))
     sized = " ".join(quantities[key] for key in ("@family", "@size") if quantities.get(key))
@@ -177,7 +177,7 @@ def _letters(text: str) -> str:
 
 
 def _by_letters(models: Table) -> dict[str, str]:
-    """Models by their spellings without any punctuation: those of one model alone."""
+    """Models by their spellings without punctuation, if a spelling names one model alone."""
     names = [str(one) for one in models.text("model").tolist()]
     words: dict[str, set[str]] = {}
     for spelling, model in [*((one, one) for one in names), *((one, names[row]) for row, one in aliases(models))]:
@@ -225,7 +225,7 @@ def stacks() -> tuple[str, ...]:
 
 @cache
 def read_stacks() -> tuple[str, ...]:
-    """Stacks whose files are read: those that plans are written for, and those of configuration files."""
+    """Stacks whose files are read: launch stacks and stacks of configuration files."""
     return (*stacks(), *dict.fromkeys(row["stack"] for row in rows("interop/config_flags.csv")))
 
 
@@ -261,9 +261,9 @@ def candidates_of(known: Mapping[str, tuple[Flag, ...]], name: str, exact: bool 
 
 
 def value_of(candidates: Sequence[Flag], setting: Setting) -> Stated | None:
-    """Columns and quantities that a setting states, none where it alters nothing, None if its value is not known.
+    """Columns and quantities of a setting, none if it alters nothing, None for an unknown value.
 
-    ``candidates``: flags of its name. ``setting``: as it is written.
+    ``candidates``: flags of its name. ``setting``: as written.
     """
     argument = setting.argument.casefold()
     if not setting.arguments and any(flag.argument.casefold() == "true" for flag in candidates):

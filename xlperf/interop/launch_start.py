@@ -1,4 +1,4 @@
-"""What a start needs beside the columns of a plan: the shape of the model, its repository, sizes of the machine.
+"""Arguments of a start beside the columns of a plan: shape of the model, repository, sizes of the machine.
 
 :func:`filled` gives a stack the columns that a plan leaves blank and the stack does not, :func:`start_flags` flags that
 go with others or describe the model, and :func:`script` the commands that run them.
@@ -135,7 +135,7 @@ def layout(num_layers: int, chunks: int) -> str:
     """Layers of every chunk in order, as Megatron-Core's layout argument.
 
     ``num_layers``: of the model [-]. ``chunks``: stages x chunks of each [-]. The embedding and the output projection
-    count as a layer each; what does not divide goes to the chunks after the first.
+    count as a layer each; chunks after the first receive the remainder.
 
     >>> layout(10, 5)
     'Et|ttt|ttt|tt|tL'
@@ -189,7 +189,7 @@ def _drafts(stated: Mapping[str, str]) -> int:
 
 
 def _vllm(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
-    """The model, engines on several servers, and what drafting, expert copies and overlap need."""
+    """The model, engines on several servers, and flags for drafting, expert copies and overlap."""
     yield f"vllm serve {repositories().get(stated['model'], stated['model'])}"
     ranks = _number(stated, "tensor_parallel") * _number(stated, "pipeline_parallel")
     engines = _number(stated, "data_parallel_attention")
@@ -211,7 +211,7 @@ def _vllm(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
 
 
 def _sglang(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
-    """Servers of an engine, and what drafting and overlap need."""
+    """Servers of an engine, and flags for drafting and overlap."""
     ranks = _number(stated, "tensor_parallel") * _number(stated, "pipeline_parallel")
     if ranks > shape.per_server:
         yield from (f"--nnodes {math.ceil(ranks / shape.per_server)}", "--node-rank $NODE_RANK",
@@ -314,7 +314,9 @@ def _megatron_shape(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
 
 
 def _megatron_company(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
-    """Flags that go with others: a layout where layers do not divide, what recomputation and sharding need."""
+    """Flags that go with others: a layout for layers that do not divide, and the needs of recomputation and
+    sharding.
+    """
     layers = int(shape.number("num_layers"))
     if uneven(stated, shape):
         yield f"--pipeline-model-parallel-layout '{layout(layers, int(_chunks(stated)))}'"
@@ -412,7 +414,7 @@ def script(stack: str, lines: Sequence[tuple[str, str]], stated: Mapping[str, st
 
 
 def _remarks(stack: str, stated: Mapping[str, str]) -> Iterator[str]:
-    """What a user has to give in place of the names of a start of a server."""
+    """Placeholders in the start of a server that the user has to fill in."""
     model, precision = stated.get("model", ""), stated.get("precision", "bf16")
     name = repositories().get(model, model)
     if model not in repositories():

@@ -48,7 +48,7 @@ _ENVIRONMENT = re.compile(r"\$\{(?:oc\.)?env:\s*([A-Za-z_]\w*)\s*(?:,([^{}$]*))?
 _REFERENCE = re.compile(r"\$\{(\.*)([A-Za-z_][\w.\-]*)\}")
 _ARRAY = re.compile(r"\$\{[A-Za-z_]\w*\[[@*]\]\}")
 FEWEST_DUMPED = 5
-"""Arguments that a log has to list to be taken for one. [-]"""
+"""Fewest arguments by which a log is recognised. [-]"""
 
 
 class Setting(NamedTuple):
@@ -81,9 +81,9 @@ def settings_of(
 ) -> list[list[Setting]]:
     """Arguments of a text, one list for each command; YAML, TOML, JSON and logs have one.
 
-    ``text``: a script, arguments, YAML, TOML, or a log that lists its arguments. ``given``: variables of the
-    environment. ``commands``: those whose first argument has no name, as ``vllm serve``. ``nested``: how many texts
-    this one lies in. Raises :class:`xlperf.interop.launch_shell.Endless` if a script grows beyond bounds.
+    ``text``: a script, arguments, YAML, TOML, or a log that lists its arguments. ``given``: environment variables.
+    ``commands``: commands whose first argument has no name, as ``vllm serve``. ``nested``: depth of this text in
+    others. Raises :class:`xlperf.interop.launch_shell.Endless` if a script grows beyond bounds.
     """
     logged = logged_settings(text)
     if logged:
@@ -221,7 +221,7 @@ def _ends(word: str) -> bool:
 
 
 def _with_json(name: str, arguments: tuple[str, ...]) -> Iterator[Setting]:
-    """A setting, and those inside if its argument is a JSON object."""
+    """A setting, and the settings inside if its argument is a JSON object."""
     yield Setting(name, arguments)
     if arguments and arguments[0].startswith("{"):
         try:

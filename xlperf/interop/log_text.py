@@ -1,8 +1,8 @@
-"""What a log says of its run beside what it measured: settings as flags of its stack, and facts of the run.
+"""Settings and facts in the lines of a log: flags of its stack, and columns of the run that was logged.
 
 ``log_settings.csv`` has a pattern for each line of a stack's start or of a benchmark's report. A setting becomes a
-column of the plan. A fact, whose name starts with ``=``, states a column too, but only of the run that was logged: it
-rules causes out and contradicts plans.
+column of the plan. A fact, whose name starts with ``=``, holds for the logged run alone: it rules causes out and
+contradicts plans.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _COUNTED = {
 
 
 class LogLines(NamedTuple):
-    """Settings of a log by the names of the flags of its stack, and facts by the columns that they state.
+    """Settings of a log by the names of its stack's flags, and facts by column.
 
-    ``stack``: "" if a benchmark does not name its engine, or where the text is no log.
+    ``stack``: "" if a benchmark does not name its engine, or the text is no log.
     """
 
     stack: str
@@ -63,7 +63,7 @@ def _patterns() -> tuple[tuple[frozenset[str], re.Pattern[str], str, str], ...]:
 
 
 def log_lines(text: str) -> LogLines:
-    """What the lines of a log say; nothing for a text that is no log of a known stack.
+    """Settings and facts of the lines of a log; none for a text that is no log of a known stack.
 
     ``text``: the beginning of the log, or all of it.
 

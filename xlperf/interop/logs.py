@@ -29,7 +29,7 @@ CHUNK = 1 << 20
 LONGEST_LINE = 1 << 16
 """Bytes of a line beyond which it is not looked at whole. [B]"""
 MOST_VALUES = 2_000_000
-"""Values of one kind that are kept. [-]"""
+"""Most values of one kind in memory. [-]"""
 WARM_UP, MOST_WARM_UP = 0.1, 20
 """Share of the iterations at the start that is left out, and the most of them. [-]"""
 
@@ -70,7 +70,7 @@ class LogValue(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Where the value is from."""
+        """Origin of the value."""
         if self.used == 1:
             return f"{self.source}: {self.result} {self.value:.6g} {self.unit}"
         spread = f"80 % from {self.low:.6g} to {self.high:.6g}"
@@ -81,8 +81,8 @@ class LogValue(NamedTuple):
 class Log(NamedTuple):
     """Numbers of one log.
 
-    ``results``: what was measured. ``settings``: columns of the plan, FLOP rates and step times that the log states
-    beside them, to compare with the plan.
+    ``results``: measured results. ``settings``: plan columns, FLOP rates and step times beside them, to compare with
+    the plan.
     """
 
     results: list[LogValue]
@@ -232,9 +232,9 @@ def class_of(kernel: str) -> str:
 def read_profile(path: str | Path, steps: int | None = None) -> Profile:
     """Kernel times by class of a Chrome or Kineto trace, or of a summary by class (CSV or JSON: class and ms a step).
 
-    ``path``: trace of one accelerator, of any length; memory grows with its kernels only. ``steps``: steps that it
-    covers; default: its ``ProfilerStep`` annotations; a summary is of one. Raises InputError where there are no
-    kernels, or the number of steps is not to be found.
+    ``path``: trace of one accelerator, of any length; memory grows with its kernels only. ``steps``: steps of the
+    trace; default: its ``ProfilerStep`` annotations; a summary is of one. Raises InputError without kernels, or without
+    a number of steps.
     """
     source = Path(path)
     classes = {name: code for code, (name, _) in enumerate(_patterns())}
@@ -305,16 +305,16 @@ _WHOLE = ("non-default args: {", "ServerArgs(")
 _SWITCHED = frozenset({"graphs", "draft_tokens", "two_batch_overlap"})
 """Columns of serving that a flag turns on or off, whose absence from a whole list of arguments means the default."""
 _ASSUMED = ("software", "num_accelerators", "mode")
-"""Columns that follow from what a log does not say."""
+"""Columns that follow from settings missing in a log."""
 
 
 class Logged(NamedTuple):
-    """Columns of the plan of a run as its log states them.
+    """Plan columns of a logged run.
 
-    - ``stack``: that wrote the log, "" if none is recognised.
-    - ``columns``: values as a sheet has them.
-    - ``defaults``: columns that the log leaves at, or sets to, what a blank column means.
-    - ``quantities``: of the stack and of the model, as :func:`xlperf.interop.launch_rules.plan_of` takes them.
+    - ``stack``: writer of the log, "" if none is recognised.
+    - ``columns``: values as in a sheet.
+    - ``defaults``: columns at the value of a blank cell, by default or by setting.
+    - ``quantities``: of the stack and of the model, for :func:`xlperf.interop.launch_rules.plan_of`.
     """
 
     stack: str

@@ -67,7 +67,7 @@ def _condition(text: str) -> Condition:
 
 @cache
 def stack_rules(kind: str, stack: str) -> tuple[StackRule, ...]:
-    """Rules of a stack for plans of a kind, in the order in which they are said."""
+    """Rules of a stack for plans of a kind, in the order of their messages."""
     results = []
     for row in rows("interop/stack_rules.csv"):
         if row["kind"] == kind and stack in row["stacks"].split():
@@ -89,7 +89,7 @@ def stack_of_software(software: str) -> str:
 
 
 def broken_line(stack: str, lines: Sequence[str]) -> str:
-    """The first rule about flags that arguments of a stack break, "" where they keep all.
+    """The first rule about flags that arguments of a stack break, "" if they break none.
 
     ``lines``: arguments, one per line: ``--recompute-granularity full``.
 

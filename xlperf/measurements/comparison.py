@@ -52,16 +52,15 @@ _RESULTS = {
 }
 _NOTHING = (math.nan, math.nan, math.nan)
 _BANDED = ("step_time", "tpot", "ttft", "memory")
-"""Results with a band of their own; of others that of the time holds."""
+"""Results with a band of their own; other results use the band of the step time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One published value and what xlperf says of it, both in the unit of the published column.
+    """One published value beside its prediction, both in the unit of the published column.
 
-    ``quantity`` is what the value measures; ``primary`` marks the one by which the row's accuracy is quoted in that
-    quantity. ``relative_error`` is |predicted time / measured time - 1|, rates turned into times; NaN if there is
-    no prediction, and ``reason`` then says why.
+    ``primary`` marks the quantity by which the row's accuracy is quoted. ``relative_error`` is |predicted time /
+    measured time - 1| after rates become times; NaN without a prediction, and ``reason`` gives the cause.
     """
 
     row_id: str
@@ -86,7 +85,7 @@ class Record:
 
     @property
     def in_band(self) -> bool:
-        """Whether the measured value lies in the 80 % band; False if there is none."""
+        """Whether the measured value lies in the 80 % band; False without a band."""
         return self.low <= self.measured <= self.high
 
 
@@ -141,9 +140,9 @@ def metrics_of(published: Published, row: int) -> list[tuple[str, str, bool]]:
 
 
 def predicted(plans: PublishedPlans, progress: Callable[[int], None] | None = None) -> Table:
-    """Results of published rows as plans; a table without columns if no row is a plan.
+    """Predictions of published rows that are plans; a table without columns if none is.
 
-    ``plans``: published rows as plans. ``progress``: called with the number of rows of each block that is done.
+    ``progress``: called with the number of rows of each finished block.
     """
     if not len(plans.plans):
         return Table(f"{plans.published.kind}_results", {})
@@ -151,9 +150,9 @@ def predicted(plans: PublishedPlans, progress: Callable[[int], None] | None = No
 
 
 def compare(plans: PublishedPlans, results: Table) -> list[Record]:
-    """Compare every published value with its prediction.
+    """Compare every published value with its prediction, in the order of the rows.
 
-    ``plans``: published rows as plans. ``results``: what :func:`predicted` says of them. In the order of the rows.
+    ``results``: from :func:`predicted`.
     """
     published = plans.published
     first: dict[int, int] = {}
@@ -249,7 +248,7 @@ class _Predictions:
         return low / middle, high / middle
 
     def _banded(self, rate: float, column: str, plan: int) -> tuple[float, float, float, str]:
-        """A rate, and the ends of its band: those of the time that it is the inverse of."""
+        """A rate and the ends of its band, from the inverse of a time."""
         high, low = (rate / end for end in self._ends(column, plan))
         return rate, low, high, ""
 
@@ -268,7 +267,7 @@ class _Predictions:
     def _memory(self, plan: int, words: str) -> float:
         """Memory in the unit and sense of ``mem_kind``.
 
-        Reserved is what the allocator holds, without what the driver keeps back; ratios are of what the layers keep.
+        Reserved memory is the allocator's share without the driver's; ratios compare saved activations of the layers.
         """
         words = words.casefold()
         if words.startswith("percent"):
@@ -349,10 +348,10 @@ _WEIGHTS_IN_FOUR_BITS = "mxfp4"
 
 
 def served_rows(published: Published) -> tuple[Published, list[str]]:
-    """Rows of measured power as inference rows, and what no plan can say of them, "" where one can.
+    """Rows of measured power as inference rows, and per row the reason why it is no plan, "" if it is one.
 
-    ``published``: rows of kind ``power``. An output length that is not printed follows from the energies of a request
-    and of a token, a prompt length from the benchmark of the source.
+    ``published``: rows of kind ``power``. A missing output length follows from the energies of a request and of a
+    token, a missing prompt length from the benchmark of the source.
     """
     size, columns = len(published), published_columns()["inference"]
     text = {name: list(published.text.get(name, [""] * size)) for name in columns}

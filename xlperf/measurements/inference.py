@@ -34,7 +34,7 @@ _FOUR_BITS = ("gpt-oss",)
 _TOKENS_AT_ONCE = re.compile(r"(?P<thousands>\d+)K tokens per GPU")
 _TOKENS_OF_A_PASS = 16384.0
 _BATCH_OF_MAXIMUM = 4096.0
-"""Requests offered if the source says "maximum throughput" and not how many: the cache decides how many run."""
+"""Requests offered in a run of "maximum throughput" without a stated number: the cache limits the running batch."""
 _WEIGHTS_ONLY = "weights"
 """Word of a printed precision that only weights are stored in."""
 _TUNED_SHARE = 0.95
@@ -45,7 +45,7 @@ _HEADS_OF_XQA = (128.0, 256.0)
 _PROMPT = re.compile(r"prompt(?: and (?P<more>\d+))?$")
 """Default of the tokens of a pass: as many as a prompt has, or so many more."""
 _DOUBTFUL = "doubtful"
-"""How the quality of a row begins whose own figures, or those beside it in its source, cannot all be right."""
+"""First words of the quality note of a row whose own figures contradict each other."""
 _INFERRED = "n_gpus inferred from parallel sizes"
 _OWN_PRECISION = re.compile(r"(?P<precision>NVFP4|MXFP4|FP8|FP4|INT4|INT8)(?![a-z0-9])", re.IGNORECASE)
 
@@ -229,10 +229,10 @@ def _production(number: dict[str, float], text: dict[str, str], said: list[str])
 
 
 def _workers(text: dict[str, str], number: dict[str, float], mixture: bool, said: list[str]) -> None:
-    """Copies of the attention layers or of the whole engine if a row prints requests and the batch of one copy.
+    """Attention replicas or engine copies of a row that prints the requests and the batch of one copy.
 
-    In the rows that print all three, the requests in flight are the batch times the copies of the attention layers
-    times the engines. A mixture on as many ranks as there are batches has the copies in the ranks of one engine.
+    Rows that print all three satisfy: requests in flight = batch x attention replicas x engines. A mixture of experts
+    on as many ranks as batches has its replicas in the ranks of one engine.
     """
     if "disagg" in text["mode"].casefold() or _INFERRED not in text["notes"]:
         return
@@ -248,9 +248,9 @@ def _workers(text: dict[str, str], number: dict[str, float], mixture: bool, said
 
 
 def _experts(text: dict[str, str], number: dict[str, float], engine: str, said: list[str]) -> None:
-    """Mapping of the experts if a row gives only the ranks: as the source's commands have it.
+    """Expert mapping of a row that gives only the ranks, from the commands of its source.
 
-    A script that chooses by itself what a dump does not record is believed before the dump.
+    A script's own choice outweighs a dump that does not record it.
     """
     chosen, why = _default(engine, text, "expert_mapping")
     if chosen and number["tp"] > 1.0:
@@ -303,7 +303,7 @@ def _narrow_weights(plan: dict[str, object], said: list[str], narrow: set[str]) 
 def _scheduler(
     plan: dict[str, object], text: dict[str, str], models: ModelNames, memory: float, said: list[str]
 ) -> None:
-    """Limits of the scheduler if a benchmark sets them by itself: requests of a rank, tokens of a pass."""
+    """Scheduler limits that a benchmark sets by itself: requests per rank and tokens per pass."""
     limits, why = _default(str(plan["software"]), text, "scheduler_limits")
     requests = plan.get("concurrency")
     if not limits or plan["mode"] != "continuous" or not isinstance(requests, float):
@@ -335,8 +335,8 @@ def _scheduler(
 def tuned_limits(capacity: float, ratio: float, stages: float) -> tuple[float, float]:
     """Requests and tokens of a pass that the benchmark of TensorRT-LLM allows by itself (trtllm-bench tuning.py).
 
-    ``capacity``: requests of full length that it expects the KV cache to hold. ``ratio``: prompt over output length.
-    ``stages``: pipeline stages. A little above what fits, in steps; at most 4,096 requests and 32,768 tokens.
+    ``capacity``: requests of full length that fit the KV cache by its estimate. ``ratio``: prompt over output length.
+    ``stages``: pipeline stages. Both limits grow in steps, up to 4,096 requests and 32,768 tokens.
 
     >>> tuned_limits(3000.0, 1.0, 1.0), tuned_limits(40.0, 0.0625, 1.0)
     ((3072.0, 6144.0), (64.0, 2048.0))

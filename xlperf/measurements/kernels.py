@@ -1,7 +1,7 @@
-"""Kernel measurements as arguments of the kernel equations: which family, on which machine, how long it took.
+"""Kernel measurements as arguments of the kernel equations: family, machine and measured time.
 
-Rows have the columns of the sheet ``kernels`` of ``validation.xlsx``. A row that no equation stands for, or whose
-measurement is not of what the equation computes, is left out with a reason.
+Rows have the columns of the sheet ``kernels`` of ``validation.xlsx``. A row without an equation of its own, or with a
+measurement of another quantity, is left out with a reason.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _NUMBER = r"[0-9.eE+\-]+"
 _FLASH = {"TensorRT-LLM": TENSORRT, "FlashAttention-2": FLASH_2, "FlashAttention-3": ANY, "cuDNN": ANY}
 _FLASH |= {"AITER": ANY, "AITER asm": ANY}
 _RANKS_PER_CHIP = {"Trainium1": 2.0, "MI250": 2.0, "MI250X": 2.0}
-"""Ranks of an accelerator where runs count its cores or dies."""
+"""Ranks per accelerator in runs that count its cores or dies."""
 _HALF_CHIP = "half a chip"
 _TIMED_BY_HOST, _HOST = ("hipkittens_gemm", "azure_mi300x"), 60.0
 _OUTPUT_SIZE = 2.0
@@ -81,11 +81,11 @@ _OWN_PAGES = ("tlx_paged_decode",)
 
 @dataclass(frozen=True)
 class KernelRows:
-    """Measurements of one family that its equation can be compared with; arrays have one entry per measurement.
+    """Measurements of one kernel family beside its equation; arrays have one entry per measurement.
 
     - ``family``: family of calibration constants.
-    - ``row_id``, ``source_id``, ``accelerator``, ``generation``, ``precision``, ``software``: where a measurement
-      stands, who made it, and which constants are its own.
+    - ``row_id``, ``source_id``, ``accelerator``, ``generation``, ``precision``, ``software``: identity of a measurement
+      and keys of its constants.
     - ``time``: measured time [s].
     - ``arguments``: arguments of the equation by name.
     - ``machine``: columns of the accelerators and networks.
@@ -107,9 +107,9 @@ class KernelRows:
 
     @property
     def held_back(self) -> np.ndarray:
-        """Which measurements are kept out of every fit: a fixed share of the shapes, by the hash of their sizes.
+        """Mask of measurements excluded from every fit: a fixed share of the shapes, by the hash of their sizes.
 
-        A shape that is held back is held back on all accelerators and in all precisions.
+        An excluded shape is excluded on all accelerators and in all precisions.
         """
         sizes = [self.arguments[name].tolist() for name in sorted(self.arguments) if not name.endswith("element_size")]
         names = (" ".join(f"{size:g}" for size in shape) for shape in zip(*sizes, strict=True))
@@ -300,10 +300,10 @@ def _physical(rows: KernelRows) -> tuple[list[int], dict[str, str]]:
 
 
 def _from_memory(rows: KernelRows) -> tuple[list[int], dict[str, str]]:
-    """Products whose inputs came from the main memory.
+    """Products whose inputs came from main memory.
 
-    Repeated runs find their inputs in a large cache. If that is seen, as products that take less time than their
-    bytes need, those in the same precision on that machine that fit the cache and would feel the memory go as well.
+    Repeated runs find their inputs in a large cache. If some products take less time than their bytes need, all
+    products of the same precision and machine that fit the cache and would be memory-bound are left out.
     """
     given = rows.arguments
     sizes = (given[name] for name in ("m", "n", "k", "batch", "element_size", "output_element_size"))

@@ -1,8 +1,8 @@
-"""Published measurements as they are printed: rows of a CSV file or of ``validation.xlsx``, and their models.
+"""Published measurements as printed: rows of a CSV file or of ``validation.xlsx``, and their models.
 
-``published_columns.csv`` beside this module names the columns. What a row becomes is said in
-:mod:`xlperf.measurements.training` and :mod:`xlperf.measurements.inference`. A model is found by name or
-alias, with the printed shape in place of the catalog's.
+``published_columns.csv`` beside this module names the columns. :mod:`xlperf.measurements.training` and
+:mod:`xlperf.measurements.inference` turn rows into plans. A model is found by name or alias, and the printed shape
+replaces the catalog's.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Published:
     - ``kind``: ``training`` or ``inference``.
     - ``text``: every column of the kind as text, "" if blank.
     - ``number``: number and flag columns as float64, NaN if blank.
-    - ``place``: ``place(row, column)`` says where a value stands.
+    - ``place``: ``place(row, column)`` names the cell of a value.
     """
 
     kind: str
@@ -86,11 +86,11 @@ class PublishedPlans:
     """Published rows turned into plans.
 
     - ``published``: the rows.
-    - ``plans``: plans of the rows that state enough; their models may be names that only ``catalog`` knows.
+    - ``plans``: plans of the rows that state enough; only ``catalog`` knows some of their models.
     - ``index``: row of ``published`` of each plan [-].
-    - ``reference``: plan that a ratio is to be taken with, -1 for none [-].
+    - ``reference``: denominator plan of a ratio, -1 for none [-].
     - ``reasons``: why a row is not a plan, "" if it is; one per row of ``published``.
-    - ``notes``: what was assumed; one per row of ``published``.
+    - ``notes``: assumptions; one per row of ``published``.
     - ``catalog``: the given catalog with models of the printed shapes added.
     """
 
@@ -145,9 +145,9 @@ def _from_workbook(path: Path) -> list[Published]:
 
 
 def read_power(path: str | Path) -> list[Published]:
-    """Rows of measured power of a workbook: of its sheet ``power``; none if it has no such sheet, or of a CSV file.
+    """Rows of measured power in the sheet ``power`` of a workbook; none without such a sheet, or in a CSV file.
 
-    ``path``: workbook. Raises InputError with every fault.
+    Raises InputError with every fault.
     """
     path = Path(path)
     sheet = sheet_rows(path, POWER, "row_id") if path.suffix.lower() in (".xlsx", ".xlsm") else None
@@ -205,9 +205,9 @@ def _plain(value: object) -> str:
 def published_rows(header: Sequence[str], rows: Sequence[Sequence[str]], place: Place) -> Published:
     """Check a header and its rows.
 
-    ``header``: column names. ``rows``: values as text, as many as the header has. ``place``: ``place(row, column)``
-    says where a value stands; row -1 is the header. Returns the rows: of measured power if there is a column
-    ``avg_power_w_per_gpu``, else inference if there is a column ``isl``. Raises InputError with every fault found.
+    ``header``: column names. ``rows``: values as text, one per column. ``place``: ``place(row, column)`` names the cell
+    of a value; row -1 is the header. Returns the rows: of measured power if there is a column ``avg_power_w_per_gpu``,
+    else inference if there is a column ``isl``. Raises InputError with every fault.
     """
     kind = POWER if "avg_power_w_per_gpu" in header else "inference" if "isl" in header else "training"
     columns = published_columns()[kind]
@@ -281,9 +281,9 @@ _SIZE_TOLERANCE = 0.01
 
 
 class ModelNames:
-    """Gives every published row the name of a model, and makes the models that the catalog does not have.
+    """Finds the model of every published row, and makes models that the catalog lacks.
 
-    - ``catalog``: where names and aliases are looked up.
+    - ``catalog``: source of names and aliases.
     - ``networks``: names of the catalog's networks, casefolded.
     """
 
@@ -304,10 +304,10 @@ class ModelNames:
     def name(
         self, published: Published, row: int, corrected: Mapping[str, float] | None = None
     ) -> tuple[str, str, str]:
-        """Name of the model of one row.
+        """Name of the model of one row, with assumptions and the reason for a missing name; the first or the last is
+        "".
 
-        ``corrected``: columns of models that the source gives otherwise than the row prints them. Returns name, what
-        was assumed, and why there is none; the first or the last is "".
+        ``corrected``: model columns of the source that differ from the row.
         """
         printed = [published.text[column][row] for column in ("model", "model_name")]
         shape = {_SHAPE[name]: float(published.number[name][row]) for name in _SHAPE if name in published.number}
@@ -324,7 +324,7 @@ class ModelNames:
         return self._variant(base, shape, size, length)
 
     def number(self, name: str, column: str) -> float:
-        """A number of a model that :meth:`name` gave; NaN if it is blank."""
+        """A number of a model named by :meth:`name`; NaN if blank."""
         made = next((model for model in self._new if model["model"] == name), None)
         if made is not None:
             return _number(made, column)
@@ -462,9 +462,9 @@ def _agrees(model: Mapping[str, object], parameters: float) -> bool:
 
 
 def _derive(model: dict[str, object], parameters: float) -> str:
-    """Set the feed-forward width, and tied embeddings if they are open, from the stated parameters.
+    """Derive the feed-forward width, and open tied embeddings, from the stated parameters.
 
-    The width is a multiple of 1,024; if none comes within 1 % the model stays as it is.
+    The width is a multiple of 1,024; if none comes within 1 % the model stays unchanged.
     """
     tied = _number(model, "tied_embeddings")
     choices = []

@@ -22,7 +22,7 @@ _RANGE = re.compile(r"(?P<low>[\d.]*?)(?:\.\.(?P<high>[\d.]*))?")
 _FURTHER = frozenset(
     "num_layers length_share run_waves draft_tokens_copies expert_mapping batch_wait_steps scheduler_limits".split()
 )
-"""Settings that are no columns of a plan: :func:`default_of` says what they mean."""
+"""Settings outside the columns of a plan; :func:`default_of` explains them."""
 _RELEASE = "release"
 """Of a training row, beside its columns: the release of its stack that its source names."""
 
@@ -31,7 +31,7 @@ Condition = tuple[str, "re.Pattern[str] | tuple[float, float]"]
 
 @dataclass(frozen=True)
 class Rule:
-    """A line: what it is about, what it sets, and where that is documented."""
+    """A documented default: its subject, its value and its reference."""
 
     patterns: tuple[tuple[str, re.Pattern[str]], ...]
     rows: tuple[tuple[Condition, ...], ...]
@@ -39,7 +39,7 @@ class Rule:
     reference: str
 
     def number(self, text: Mapping[str, str]) -> str | None:
-        """The number that a pattern finds in a row, "" if none asks for one; None if the line does not fit."""
+        """The number that a pattern finds in a row, "" without a pattern for one; None if the line does not match."""
         number = ""
         for name, pattern in self.patterns:
             match = pattern.match(text[name].casefold())
@@ -58,15 +58,14 @@ def _holds(text: Mapping[str, str], name: str, wanted: re.Pattern[str] | tuple[f
 
 
 def default_of(kind: str, text: Mapping[str, str], setting: str) -> tuple[str, str]:
-    """What is documented for a setting that a published row does not state, and where.
+    """Documented default of a setting that a published row does not state, and its reference.
 
-    ``kind``: training or inference. ``text``: the row as printed; ``software``: its stack or serving engine as plans
-    name it. ``setting``: a column of plans, also of some of its rows (``recompute of full``), or ``num_layers`` (of
-    the model), ``length_share`` (mean of the lengths over the stated ones), ``run_waves`` (requests of a run over those
-    in flight), ``draft_tokens_copies`` (tokens drafted if the attention layers have copies), ``expert_mapping``
-    (what a script spreads over all ranks by itself: experts, ``ranks``, or copies of the attention layers too,
-    ``copies``), ``batch_wait_steps`` (steps that a prompt waits for a full pass), ``scheduler_limits`` (of requests and
-    tokens). Returns value, "" for none, and reference.
+    ``kind``: training or inference. ``text``: the row as printed; ``software``: its stack or serving engine by the name
+    of plans. ``setting``: a column of plans, perhaps for some rows only (``recompute of full``), or ``num_layers`` (of
+    the model), ``length_share`` (mean over stated length), ``run_waves`` (requests of a run over requests in flight),
+    ``draft_tokens_copies`` (draft tokens with attention replicas), ``expert_mapping`` (a script's own split over all
+    ranks: experts, ``ranks``, or attention replicas too, ``copies``), ``batch_wait_steps`` (steps that a prompt waits
+    for a full pass), ``scheduler_limits`` (of requests and tokens). Returns value, "" for none, and reference.
     """
     for rule in _rules()[kind].get(setting, ()):
         number = rule.number(text)
@@ -170,8 +169,8 @@ def stated_settings(kind: str, printed: str) -> dict[str, object]:
     >>> stated_settings("training", "master_weights=none; offload activations=1; compiled=yes")
     {'master_weights': 'none', 'offload_activations': 1.0, 'compiled': 1.0}
 
-    ``kind``: training or inference. ``printed``: ``name=value``, separated by semicolons. Raises Refusal if a name
-    is no column of such plans, a column is given twice, or its value is no number or none of its choices.
+    ``printed``: ``name=value``, separated by semicolons. Raises Refusal for an unknown or repeated column, or a value
+    that is no number or none of its choices.
     """
     columns = {column.name: column for column in table_schema(kind).columns}
     stated: dict[str, object] = {}

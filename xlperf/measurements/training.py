@@ -139,7 +139,7 @@ def nemo_release(source: str) -> str:
 
 
 def nemo_stack(source: str) -> str:
-    """Training stack that the name NeMo stands for at the release that a source states; without one the newest.
+    """Training stack behind the name NeMo at the release that a source states; the newest without a release.
 
     >>> [nemo_stack(words) for words in ("bignlp-train:22.09", "(v25.05)", "[25.09 NeMo Container]", "a blog")]
     ['nemo-2022', 'nemo', 'nemo-bridge', 'nemo-bridge']
@@ -163,11 +163,9 @@ def recipe_choice(printed: str) -> str:
 def training_plans(published: Published, catalog: Catalog) -> PublishedPlans:
     """Turn published training rows into plans.
 
-    If a row does not state recomputation, sequence parallelism, interleave, micro-batch or attention kernel, the
-    documented default of its software is taken (``published_defaults.csv``) and the note says so.
-
-    ``published``: rows of kind ``training``. Returns rows of kind ``memory_ratio`` have a second plan to compare with:
-    no sequence parallelism, no recomputation.
+    The documented default of the software (``published_defaults.csv``) fills unstated recomputation, sequence
+    parallelism, interleave, micro-batch and attention kernel, and the note lists it. Rows of kind ``memory_ratio`` add
+    a second plan as the denominator: no sequence parallelism, no recomputation.
     """
     models = ModelNames(catalog)
     accelerators = {name.casefold() for name in catalog.tables["accelerators"].text("accelerator").tolist()}
@@ -322,7 +320,7 @@ def _whole_batch(plan: dict[str, object], text: dict[str, str], said: list[str])
 
 
 def _recipe(plan: dict[str, object], text: dict[str, str], where: Mapping[str, str], said: list[str]) -> None:
-    """What a source makes of plain FP8, what it keeps narrow, how it adds gradients, which layers it leaves wide."""
+    """Recipe behind a source's plain FP8: narrow tensors, gradient accumulation, wide layers."""
     printed = str(plan["precision"])
     value, reference = _default(where, f"precision of {printed}")
     if value:
@@ -385,7 +383,7 @@ def _choice(text: dict[str, str], column: str, result: str, where: Mapping[str, 
 
 
 def _sharding(plan: dict[str, object], where: Mapping[str, str]) -> None:
-    """ZeRO stage as printed, else the default; what overlaps with a pass may depend on it."""
+    """ZeRO stage as printed, else the default, from which the overlap of communication may follow."""
     if math.isnan(_value(plan, "zero_stage")):
         plan["zero_stage"] = float(_default(where, "zero_stage")[0])
     overlap = _default(where, f"data_overlap of zero {_value(plan, 'zero_stage'):g}")[0]

@@ -31,10 +31,10 @@ def _recipes() -> tuple[dict[str, str], ...]:
 
 
 def recipe_settings(plan: Mapping[str, object], workers: tuple[float, float]) -> dict[str, tuple[float, str]]:
-    """What the recipes of a plan with separate pools set, and where that is said.
+    """Settings of the public recipes of a plan with separate pools, each with its reference.
 
-    Recipes that differ in a setting say nothing of it. ``plan``: the columns that its row states. ``workers``: those
-    that prefill and those that decode.
+    Recipes that disagree on a setting leave it open. ``plan``: stated columns of the row. ``workers``: prefill and
+    decode workers.
     """
     gpu = str(plan["accelerator"]).casefold().split("-")[0]
     stated = (str(plan["software"]), gpu, PRECISIONS[str(plan["precision"])].peak)
@@ -116,10 +116,10 @@ def prefill_utilization(plans: PublishedPlans) -> Array:
 
     .. math:: u = \frac{c}{t_{first} + (o - 1) t_{token}} \cdot \frac{2 P i}{n F}
 
-    with c requests in flight, prompts of i and outputs of o tokens, P active parameters and n accelerators of peak F:
-    attention, and whatever is not prefill, come on top (J. D. C. Little, "A proof for the queuing formula L = lambda
-    W", Oper. Res. 9(3), 1961, doi:10.1287/opre.9.3.383). A batch that starts at once prefills all its prompts before
-    the last of them is decoded, o - 1 steps that each read all weights W from a memory of bandwidth B:
+    with c requests in flight, prompts of i and outputs of o tokens, P active parameters and n accelerators of peak F;
+    attention adds to it (J. D. C. Little, "A proof for the queuing formula L = lambda W", Oper. Res. 9(3), 1961,
+    doi:10.1287/opre.9.3.383). A batch that starts at once prefills all prompts before the last output, o - 1 steps that
+    each read all weights W from a memory of bandwidth B:
 
     .. math:: u = \frac{b}{t - (o - 1) W / (n B)} \cdot \frac{2 P i + 2 i^2 h l}{n F}
 
@@ -147,7 +147,7 @@ def prefill_utilization(plans: PublishedPlans) -> Array:
 def _batch_utilization(
     plans: PublishedPlans, models: np.ndarray, accelerators: np.ndarray, parameters: Array, peak: Array
 ) -> Array:
-    """The same of static batches whose latency is stated, NaN where decoding alone takes that long."""
+    """Utilisation of static batches with a stated latency, NaN if decoding alone takes longer."""
     table, catalog, number = plans.plans, plans.catalog, plans.published.number
     size = catalog.tables["models"]
     prompt, output, latency = (number[name][plans.index] for name in ("isl", "osl", "latency_s"))
