@@ -162,7 +162,7 @@ def test_start_and_accuracy_are_short() -> None:
 
 
 def test_prose_of_the_guide_names_the_subject() -> None:
-    """Rates per 1,000 words of the grammar that hides who acts; the limits are twice the worst of six other projects."""
+    """Rates per 1,000 words of grammar that hides who acts; limits are twice the worst of six other projects."""
     text = " ".join(page(name) for name in guide_pages.written_pages() if name != "glossary")
     prose = re.sub(r"^```.*?^```|`[^`]*`", "", text, flags=re.MULTILINE | re.DOTALL)
     limits = {"those|that of": 1.4, "what": 2.6, "where": 3.8, "told|said|stands?|kept|taken": 1.0}
