@@ -129,6 +129,20 @@ def test_commands_named_in_the_guide_exist() -> None:
     assert named <= set(cli.commands), "an old name, or none"
 
 
+def test_options_named_in_the_guide_exist() -> None:
+    known = {
+        option
+        for task in cli.tasks().values()
+        for parameter in task.params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+    known |= {flag for spelling in cli.tasks() for flag in spelling.split() if flag.startswith("--")}
+    known |= {"--help", "--rows", "--studies", "--template", "--validation", "--checked"}
+    for name in guide_pages.written_pages():
+        words = re.sub(r"^```.*?^```", "", page(name), flags=re.MULTILINE | re.DOTALL)
+        assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", words)) <= known, name
+
+
 def test_the_site_lists_every_page() -> None:
     listed = re.findall(r"(\w+)\.md$", (ROOT / ".docs" / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(listed) == PAGES
@@ -145,3 +159,12 @@ def test_links_between_pages_lead_somewhere() -> None:
 def test_start_and_accuracy_are_short() -> None:
     assert len(page("accuracy").splitlines()) <= 110, "two pages"
     assert len(page("start").splitlines()) <= 260
+
+
+def test_prose_of_the_guide_names_the_subject() -> None:
+    """Rates per 1,000 words of grammar that hides who acts; limits are twice the worst of six other projects."""
+    text = " ".join(page(name) for name in guide_pages.written_pages() if name != "glossary")
+    prose = re.sub(r"^```.*?^```|`[^`]*`", "", text, flags=re.MULTILINE | re.DOTALL)
+    limits = {"those|that of": 1.4, "what": 2.6, "where": 3.8, "told|said|stands?|kept|taken": 1.0}
+    rates = {words: 1000 * len(re.findall(rf"\b({words})\b", prose, re.I)) / len(prose.split()) for words in limits}
+    assert not {words: rate for words, rate in rates.items() if rate > limits[words]}
