@@ -59,13 +59,9 @@ def test_a_software_with_few_configurations_is_pooled_towards_all_software() -> 
     assert pooled == pytest.approx(0.5 ** (2 / (2 + POOLING)) * every ** (POOLING / (2 + POOLING)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("rows", "narrower", "quantity"),
-    [
-        pytest.param(4, False, FIRST_TOKEN, marks=pytest.mark.slow),
-        (8, True, STEP_TIME),
-        pytest.param(8, True, FIRST_TOKEN, marks=pytest.mark.slow),
-    ],
+    ("rows", "narrower", "quantity"), [(4, False, FIRST_TOKEN), (8, True, STEP_TIME), (8, True, FIRST_TOKEN)]
 )
 def test_bands_cover_the_wanted_share_of_models_left_out(rows: int, narrower: bool, quantity: str) -> None:
     """Stacks of two models have too narrow widths by themselves, stacks of four too wide ones: a check mends both."""
